@@ -1,0 +1,1 @@
+"""icecore: client of a replicated segment store for event streams."""

@@ -1,0 +1,1 @@
+"""Real processes on loopback ports: kill, pause, restart, and check what was promised."""

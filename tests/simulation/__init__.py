@@ -1,0 +1,1 @@
+"""The real cores and shells under a seeded world that loses messages, writes and time."""

@@ -1,0 +1,1 @@
+"""The Spark data source against a running cluster; needs the `spark` extra."""
