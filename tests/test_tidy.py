@@ -69,7 +69,7 @@ LONG_FUNCTIONS = frozenset[str]()  # "path:name"
 LONG_FILES = frozenset[str]()
 
 # Names with one agreed replacement (docs/GLOSSARY.md): partition; the exclusive end_offset.
-BANNED_NAME = re.compile(r"(^|_)(shards?|last_offset|max_offset)($|_)", re.IGNORECASE)
+BANNED_NAME = re.compile(r"(^|_)((?i:shards?)|last_offset|max_offset)($|_)")
 
 # --- Reading the tree -----------------------------------------------------------------------------
 
