@@ -188,7 +188,9 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     codec, zero = fields[16], fields[27]
     if codec >= len(_CODECS) or zero:
         raise _corrupt(position, "unknown codec or reserved bytes not zero")
-    header = BatchHeader(*(fields[3:16] + (_CODECS[codec],) + fields[17:27]))
+    kept = list(fields[3:27])
+    kept[13] = _CODECS[codec]
+    header = BatchHeader(*kept)
     _check_lengths(header, position)
     return header
 

@@ -1,0 +1,263 @@
+"""Every error of the public API: what went wrong, whose fault, whether the write may exist.
+
+An error is *definite* (the request changed nothing and never will) or *indeterminate* (a produce
+may or may not become visible), and it is retriable or not. Both facts belong to the class, so a
+caller never parses messages. ``icecore/net.py`` carries an error over gRPC by its ``reason`` and
+its string ``metadata``; nothing else in the code base maps errors to the wire.
+"""
+
+from typing import ClassVar
+
+
+class IcecoreError(Exception):
+    """Base of all errors. ``metadata`` holds strings a program may use (``leader_node_id``, …)."""
+
+    reason: ClassVar[str] = "INTERNAL"
+    retriable: ClassVar[bool] = False
+    indeterminate: ClassVar[bool] = False
+    """True when a produce that failed with this error may still become visible."""
+
+    def __init__(self, message: str = "", **metadata: object) -> None:
+        super().__init__(message or self.reason)
+        self.message = message or self.reason
+        self.metadata: dict[str, str] = {name: str(value) for name, value in metadata.items()}
+
+
+class InternalError(IcecoreError):
+    """A bug or an unexpected failure of a server; the outcome of a write is unknown."""
+
+    reason = "INTERNAL"
+    indeterminate = True
+
+
+# --- the caller's fault: nothing was changed, a retry will fail the same way --------------------
+
+
+class InvalidRequestError(IcecoreError):
+    """A field is missing, malformed or contradicts another one."""
+
+    reason = "INVALID_REQUEST"
+
+
+class InvalidTopicNameError(InvalidRequestError):
+    """Topic names are 1-249 characters of ``[A-Za-z0-9._-]``, and neither ``.`` nor ``..``."""
+
+    reason = "INVALID_TOPIC_NAME"
+
+
+class CorruptBatchError(InvalidRequestError):
+    """A record batch has a wrong magic, version, length, count, offset or CRC."""
+
+    reason = "CORRUPT_BATCH"
+
+
+class RecordTooLargeError(InvalidRequestError):
+    """One record exceeds ``record_bytes_max``."""
+
+    reason = "RECORD_TOO_LARGE"
+
+
+class BatchTooLargeError(InvalidRequestError):
+    """A batch exceeds ``batch_bytes_max`` or the cap on its uncompressed length."""
+
+    reason = "BATCH_TOO_LARGE"
+
+
+class TopicExistsError(IcecoreError):
+    """A topic of this name exists already."""
+
+    reason = "TOPIC_EXISTS"
+
+
+class OffsetOutOfRangeError(IcecoreError):
+    """The offset is outside ``[log_start_offset, high_watermark]``; both are in the metadata."""
+
+    reason = "OFFSET_OUT_OF_RANGE"
+
+
+class OutOfOrderSequenceError(IcecoreError):
+    """A producer's batch leaves a gap after its last accepted sequence number."""
+
+    reason = "OUT_OF_ORDER_SEQUENCE"
+
+
+class UnknownProducerError(IcecoreError):
+    """The producer id is unknown here and the batch does not start at sequence 0."""
+
+    reason = "UNKNOWN_PRODUCER"
+
+
+class ProducerFencedError(IcecoreError):
+    """A newer epoch of this producer id exists."""
+
+    reason = "PRODUCER_FENCED"
+
+
+class UnsupportedError(IcecoreError):
+    """The server knows the request but does not offer it (feature level, topic setting)."""
+
+    reason = "UNSUPPORTED"
+
+
+class PermissionDeniedError(IcecoreError):
+    """The principal may not do this."""
+
+    reason = "PERMISSION_DENIED"
+
+
+class WrongClusterError(IcecoreError):
+    """The request, the data folder or the peer belongs to another cluster or node."""
+
+    reason = "WRONG_CLUSTER"
+
+
+class ConfigurationError(IcecoreError):
+    """A setting is unknown, malformed or unsafe; the message says which and what to do."""
+
+    reason = "CONFIGURATION"
+
+
+# --- retry after refreshing metadata or waiting: nothing was changed ----------------------------
+
+
+class UnknownTopicError(IcecoreError):
+    """No such topic or partition (retriable: it may have been created a moment ago)."""
+
+    reason = "UNKNOWN_TOPIC_OR_PARTITION"
+    retriable = True
+
+
+class NotLeaderError(IcecoreError):
+    """This node does not lead the partition; metadata may hold ``leader_node_id``, ``epoch``."""
+
+    reason = "NOT_LEADER"
+    retriable = True
+
+
+class FencedError(IcecoreError):
+    """The epoch, incarnation or coordinator token of the request is stale."""
+
+    reason = "FENCED"
+    retriable = True
+
+
+class RollingError(IcecoreError):
+    """The segment is being sealed; its successor opens within milliseconds."""
+
+    reason = "ROLLING"
+    retriable = True
+
+
+class NotReplicaError(IcecoreError):
+    """This node holds no readable replica of the offset; metadata may hold ``segment_id``."""
+
+    reason = "NOT_REPLICA"
+    retriable = True
+
+
+class NotEnoughReplicasError(IcecoreError):
+    """Fewer in-sync replicas than ``min_insync``; refused before anything was appended."""
+
+    reason = "NOT_ENOUGH_REPLICAS"
+    retriable = True
+
+
+class ReadOnlyError(IcecoreError):
+    """No space for writes; the partition accepts them again when there is."""
+
+    reason = "READ_ONLY"
+    retriable = True
+
+
+class ThrottledError(IcecoreError):
+    """A limit of the server is reached; wait ``retry_after_ms`` (in the metadata)."""
+
+    reason = "THROTTLED"
+    retriable = True
+
+
+class NotCoordinatorError(IcecoreError):
+    """This coordinator is a standby; metadata may hold ``address`` of the active one."""
+
+    reason = "NOT_COORDINATOR"
+    retriable = True
+
+
+class ConflictError(IcecoreError):
+    """A compare-and-set lost: the record changed since it was read."""
+
+    reason = "CONFLICT"
+    retriable = True
+
+
+# --- the outcome is unknown: the write may or may not be there ----------------------------------
+
+
+class NotEnoughReplicasAfterAppendError(IcecoreError):
+    """The in-sync set shrank below ``min_insync`` after the append."""
+
+    reason = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    retriable = True
+    indeterminate = True
+
+
+class LeaderLostError(IcecoreError):
+    """The leader was fenced or stopped while the write was pending."""
+
+    reason = "LEADER_LOST"
+    retriable = True
+    indeterminate = True
+
+
+class RequestTimeoutError(IcecoreError):
+    """The deadline passed without an answer."""
+
+    reason = "TIMEOUT"
+    retriable = True
+    indeterminate = True
+
+
+class UnavailableError(IcecoreError):
+    """The connection could not be made or broke."""
+
+    reason = "UNAVAILABLE"
+    retriable = True
+    indeterminate = True
+
+
+class StorageError(IcecoreError):
+    """A disk failed or a durable file is damaged; the node serves nothing from it."""
+
+    reason = "STORAGE"
+    indeterminate = True
+
+
+class OutOfSpaceError(StorageError):
+    """ENOSPC, EDQUOT or EFBIG: one class, whatever the kernel called it."""
+
+    reason = "OUT_OF_SPACE"
+    retriable = True
+
+
+def _all_subclasses(cls: type[IcecoreError]) -> list[type[IcecoreError]]:
+    found = [cls]
+    for child in cls.__subclasses__():
+        found.extend(_all_subclasses(child))
+    return found
+
+
+def error_from_reason(reason: str, message: str, metadata: dict[str, str]) -> IcecoreError:
+    """The error object for a ``reason`` read from the wire; unknown reasons become InternalError.
+
+    Args:
+        reason: The ``reason`` of one of the classes above.
+        message: Human-readable text.
+        metadata: String pairs, kept as they are.
+    """
+    cls = _BY_REASON.get(reason, InternalError)
+    error = cls(message)
+    error.metadata.update(metadata)
+    return error
+
+
+_BY_REASON = {cls.reason: cls for cls in reversed(_all_subclasses(IcecoreError))}

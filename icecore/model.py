@@ -1,0 +1,107 @@
+"""The records of the cluster as plain values: segments, their settings, nodes, partitions.
+
+Pure data, shared by clients, nodes, the coordinator and the protocol cores. ``icecore/convert.py``
+turns them into protobuf messages and back. Offsets count records, ends are exclusive.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Self
+
+
+class Acks(IntEnum):
+    """When a produce is answered; values as in ``common.proto``."""
+
+    ALL = 1
+    QUORUM = 2
+    LEADER = 3
+
+
+class FlushMode(IntEnum):
+    """What an append waits for before it counts as durable."""
+
+    SYNC = 1
+    ASYNC = 2
+
+
+class SegmentState(IntEnum):
+    """Life of a segment; values as in ``common.proto``."""
+
+    PREPARED = 1
+    ACTIVE = 2
+    RECOVERING = 3
+    SEALED = 4
+    DELETING = 5
+
+
+class NodeState(IntEnum):
+    """What the coordinator thinks of a node; values as in ``common.proto``."""
+
+    UP = 1
+    DOWN = 2
+    DRAINING = 3
+    READ_ONLY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSettings:
+    """Pinned in the segment record when it opens: nobody decides by newer settings."""
+
+    replication_factor: int = 1
+    min_insync: int = 1
+    flush_mode: FlushMode = FlushMode.SYNC
+    segment_bytes: int = 1 << 30
+    segment_age_ms: int = 24 * 3600 * 1000
+    engine: str = "segment"
+    file_model: str = "partition"
+    recovery_rule: str = "quorum"
+    partitioner: str = "xxh64"
+
+    @property
+    def quorum(self) -> int:
+        """Majority of the *replication factor*, never of the in-sync set or of fewer replicas."""
+        return self.replication_factor // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment record as stored by the coordinator and assigned to nodes."""
+
+    segment_id: int
+    topic_id: bytes
+    topic: str
+    partition: int
+    state: SegmentState
+    epoch: int
+    settings: SegmentSettings = field(default_factory=SegmentSettings)
+    generation: int = 0
+    base_offset: int = -1
+    """-1 while PREPARED: known only when the predecessor's end is decided."""
+    end_offset: int = -1
+    """-1 until SEALED."""
+    seal_digest: bytes = b""
+    full_digest: bytes = b""
+    leader: int = 0
+    leader_incarnation: int = 0
+    replicas: tuple[int, ...] = ()
+    """Node ids. SEALED: only those verified to hold [base_offset, end_offset)."""
+    isr: tuple[int, ...] = ()
+    version: int = 0
+    """Grows with each change of the record; the compare-and-set guard."""
+    log_start_offset: int = 0
+    """Of the partition, for convenience of replicas."""
+
+    def changed(self, **changes: object) -> Self:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One node as others need to know it."""
+
+    node_id: int
+    address: str
+    incarnation: int
+    state: NodeState = NodeState.UP
+    rack: str = ""

@@ -1,0 +1,139 @@
+"""Everything a core may want done, as values; the shell performs them in order."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from icecore.errors import IcecoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Leader: stamp the request's batch with these offsets and give it to the I/O worker."""
+
+    request_id: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteProduce:
+    """Answer the producer. A duplicate carries the original ``base_offset``."""
+
+    request_id: int
+    base_offset: int
+    durable_copies: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailProduce:
+    """Answer the producer with an error; its class says definite or indeterminate."""
+
+    request_id: int
+    error: IcecoreError
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceHighWatermark:
+    """Readers may see everything below ``high_watermark``; followers get told."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeIsr:
+    """Ask the coordinator to compare-and-set the in-sync set at ``version``."""
+
+    isr: tuple[int, ...]
+    version: int
+    incarnations: tuple[int, ...]
+    """Of each member, as this leader knows them; parallel to ``isr``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareSuccessor:
+    """Ask the coordinator to prepare and confirm the next segment."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSealDigests:
+    """Ask these nodes (we are one) for their digests through ``end_offset``."""
+
+    end_offset: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendSeal:
+    """Report the agreed end to the coordinator. After this the core never appends again."""
+
+    end_offset: int
+    version: int
+    seal_digest: bytes
+    producer_digest: bytes
+    replicas: tuple[int, ...]
+    successor_segment_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecovery:
+    """This leader can't go on; the coordinator must fence, decide and seal."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Leadership of this segment has ended here (all waiters were failed before)."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReplica:
+    """Follower: give the received batches [base_offset, end_offset) to the I/O worker."""
+
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress:
+    """Follower: tell the leader what is durable here."""
+
+    durable_end_offset: int
+    attach: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Follower: this log contradicts the leader's; keep the bytes, count as UNKNOWN."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopFollowing:
+    """Follower: wait for a newer assignment before asking this leader again."""
+
+    why: str
+
+
+LeaderEffect: TypeAlias = (
+    Append
+    | CompleteProduce
+    | FailProduce
+    | AdvanceHighWatermark
+    | ProposeIsr
+    | PrepareSuccessor
+    | CollectSealDigests
+    | SendSeal
+    | RequestRecovery
+    | StepDown
+)
+
+FollowerEffect: TypeAlias = (
+    AppendReplica | ReportProgress | AdvanceHighWatermark | Quarantine | StopFollowing
+)
