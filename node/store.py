@@ -107,6 +107,10 @@ class SegmentStore(Protocol):
         """Fix base offset and starting state of a created replica, durably. Idempotent."""
         ...
 
+    def starting_state(self, segment_id: int) -> tuple[bytes, int]:
+        """The producer snapshot and max_append_timestamp_ms that ``confirm`` stored."""
+        ...
+
     def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
         """Write all, sync each touched file once, index all in one batch; then return them.
 

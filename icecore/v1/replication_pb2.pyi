@@ -241,15 +241,25 @@ class ReadSegmentHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    PRODUCER_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     next_offset: _builtins.int
+    producer_snapshot: _builtins.bytes
+    """When the read starts at the base: what a new replica must store with it.
+    producer state through the base
+    """
+    max_append_timestamp_ms: _builtins.int
+    """of all earlier segments"""
     def __init__(
         self,
         *,
         next_offset: _builtins.int = ...,
+        producer_snapshot: _builtins.bytes = ...,
+        max_append_timestamp_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_offset", b"next_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_append_timestamp_ms", b"max_append_timestamp_ms", "next_offset", b"next_offset", "producer_snapshot", b"producer_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
