@@ -1,0 +1,101 @@
+"""Settings of a node, with their units, limits and meaning; what ``icecore-node --help`` prints."""
+
+import sys
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from icecore.batch import BatchLimits
+from icecore.errors import ConfigurationError
+from icecore.settings import MIB, ByteSize, Settings, check_listen, load_from_arguments
+
+
+def _size(default: int, description: str, least: int = 1) -> ByteSize:
+    """A size field; ``least`` in bytes."""
+    field: ByteSize = Field(ByteSize(default), ge=least, description=description)
+    return field
+
+
+class NodeSettings(Settings):
+    """A storage node of an icecore cluster."""
+
+    section: ClassVar[str] = "node"
+    flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
+
+    # who and where
+    data: Path = Field(description="Data folder; made if absent, locked while the node runs.")
+    node_id: int = Field(ge=1, lt=1 << 32, description="Number of this node, unique and for ever.")
+    coordinator: str = Field("127.0.0.1:7400", description="HOST:PORT of the coordinator.")
+    listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 takes any.")
+    advertise: str = Field("", description="HOST:PORT others connect to; empty = where we listen.")
+    rack: str = Field("", description="Failure domain, such as a zone; replicas are spread.")
+    metrics_listen: str = Field("", description="HOST:PORT for Prometheus; empty = no metrics.")
+    insecure_bind: bool = Field(
+        False, description="Listen beyond loopback although there is no TLS."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe messages to log."
+    )
+
+    # disk
+    io_workers: int = Field(2, ge=1, le=64, description="Threads that append and fsync.")
+    group_items_max: int = Field(256, ge=1, description="Appends in one group (one fsync).")
+    group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.")
+    recycle_bytes_max: ByteSize = _size(
+        512 * MIB, "Old segment files kept to be overwritten; 0 = none.", least=0
+    )
+    preallocate_bytes: ByteSize = _size(8 * MIB, "Step in which segment files grow.", least=4096)
+
+    # batches and requests
+    record_bytes_max: ByteSize = _size(MIB, "Largest key + value + headers of a record.")
+    batch_bytes_max: ByteSize = _size(4 * MIB, "Largest batch as sent.")
+    uncompressed_bytes_max: ByteSize = _size(32 * MIB, "Largest payload after decompression.")
+    fetch_bytes_max: ByteSize = _size(8 * MIB, "Largest answer to a fetch.")
+    produce_inflight_bytes_max: ByteSize = _size(
+        64 * MIB, "Produce requests held in memory; more are answered with THROTTLED."
+    )
+    tail_cache_bytes: ByteSize = _size(64 * MIB, "Newest batches of all partitions kept in memory.")
+
+    # replication
+    replication_credit_bytes: ByteSize = _size(
+        16 * MIB, "What a leader may have under way to one follower."
+    )
+    replica_lag_ms_max: int = Field(
+        10_000, ge=100, description="A follower this far behind leaves the in-sync set."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "NodeSettings":
+        for smaller, larger in (
+            ("record_bytes_max", "batch_bytes_max"),
+            ("record_bytes_max", "uncompressed_bytes_max"),
+            ("batch_bytes_max", "group_bytes_max"),
+            ("batch_bytes_max", "produce_inflight_bytes_max"),
+            ("batch_bytes_max", "replication_credit_bytes"),
+        ):
+            if getattr(self, smaller) > getattr(self, larger):
+                raise ValueError(f"{smaller} must not exceed {larger}")
+        return self
+
+    @property
+    def batch_limits(self) -> BatchLimits:
+        """Caps that every produced batch is checked against."""
+        return BatchLimits(
+            record_bytes_max=self.record_bytes_max,
+            batch_bytes_max=self.batch_bytes_max,
+            uncompressed_bytes_max=self.uncompressed_bytes_max,
+        )
+
+    def check_addresses(self) -> None:
+        """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
+        check_listen(self.listen, insecure_bind=self.insecure_bind)
+        if self.metrics_listen:
+            check_listen(self.metrics_listen, insecure_bind=self.insecure_bind)
+
+
+if __name__ == "__main__":
+    try:
+        load_from_arguments(NodeSettings, "python -m node.config")
+    except ConfigurationError as error:
+        sys.exit(f"icecore: {error.message}")
