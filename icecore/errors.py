@@ -260,4 +260,4 @@ def error_from_reason(reason: str, message: str, metadata: dict[str, str]) -> Ic
     return error
 
 
-_BY_REASON = {cls.reason: cls for cls in reversed(_all_subclasses(IcecoreError))}
+_BY_REASON = {cls.reason: cls for cls in _all_subclasses(IcecoreError)[1:]}

@@ -1,0 +1,467 @@
+"""The network port over gRPC: opaque bytes both ways, and our errors as gRPC statuses.
+
+Handlers and callers see bodies and IcecoreErrors only. An error travels as a gRPC status with a
+``google.rpc.ErrorInfo`` (domain ``icecore``), so clients in any language can read it; statuses
+that gRPC itself makes up are mapped to the nearest class. A handler always runs to its end: that a
+caller gave up drops the answer, it does not interrupt the handler halfway.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+# gRPC's core writes its own notices ("Got goaway") to stderr; ours go through logging.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from icecore import errors
+from icecore.errors import (
+    ConfigurationError,
+    IcecoreError,
+    InternalError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    ThrottledError,
+    UnavailableError,
+    error_from_reason,
+)
+from icecore.ports import CallContext, Handlers, StreamHandler, UnaryHandler
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX: Final = 64 << 20
+_DETAILS_KEY = "grpc-status-details-bin"
+_DOMAIN = "icecore"
+_MESSAGE_CHARACTERS_MAX = 1000  # trailers share 8 KiB; too large ones would break the whole answer
+_METADATA_CHARACTERS_MAX = 200
+_BREAK_GRACE_S = 5.0
+_EOF_GRACE_S = 0.02
+
+_Options = list[tuple[str, Any]]
+
+_COMMON_OPTIONS: _Options = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Identity only: a few compressed bytes must not become gigabytes before any check of ours.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+]
+_CHANNEL_OPTIONS: _Options = [
+    *_COMMON_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 300),
+    # Also the time one attempt may take, hence not as short: a busy peer answers late.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),  # who retries what is decided by the caller
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_SERVER_OPTIONS: _Options = [
+    *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),  # else a second server on the port starts without an error
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+]
+
+_Code = grpc.StatusCode
+_CODES: dict[type[IcecoreError], grpc.StatusCode] = {
+    errors.InvalidRequestError: _Code.INVALID_ARGUMENT,
+    errors.TopicExistsError: _Code.ALREADY_EXISTS,
+    errors.OffsetOutOfRangeError: _Code.OUT_OF_RANGE,
+    errors.UnsupportedError: _Code.UNIMPLEMENTED,
+    errors.PermissionDeniedError: _Code.PERMISSION_DENIED,
+    errors.UnknownTopicError: _Code.NOT_FOUND,
+    errors.ThrottledError: _Code.RESOURCE_EXHAUSTED,
+    errors.OutOfSpaceError: _Code.RESOURCE_EXHAUSTED,
+    errors.ConflictError: _Code.ABORTED,
+    errors.RequestTimeoutError: _Code.DEADLINE_EXCEEDED,
+    errors.UnavailableError: _Code.UNAVAILABLE,
+    errors.LeaderLostError: _Code.UNAVAILABLE,
+    errors.RollingError: _Code.UNAVAILABLE,
+    errors.ReadOnlyError: _Code.UNAVAILABLE,
+    errors.NotEnoughReplicasError: _Code.UNAVAILABLE,
+    errors.NotEnoughReplicasAfterAppendError: _Code.UNAVAILABLE,
+    errors.StorageError: _Code.DATA_LOSS,
+    errors.InternalError: _Code.INTERNAL,
+}
+_PLAIN_STATUSES: dict[grpc.StatusCode, type[IcecoreError]] = {
+    _Code.UNAVAILABLE: errors.UnavailableError,
+    _Code.CANCELLED: errors.UnavailableError,
+    _Code.DEADLINE_EXCEEDED: errors.RequestTimeoutError,
+    _Code.UNIMPLEMENTED: errors.UnsupportedError,
+    _Code.INVALID_ARGUMENT: errors.InvalidRequestError,
+    _Code.PERMISSION_DENIED: errors.PermissionDeniedError,
+    _Code.UNAUTHENTICATED: errors.PermissionDeniedError,
+    _Code.RESOURCE_EXHAUSTED: errors.ThrottledError,
+}
+_BROKEN_TRANSPORT = ("RST_STREAM", "GOAWAY", "Stream removed", "Connection reset", "Socket closed")
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def status_of(error: IcecoreError) -> tuple[grpc.StatusCode, bytes]:
+    """The gRPC code of an error and its serialized ``google.rpc.Status``."""
+    code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), None)
+    code = code or _Code.FAILED_PRECONDITION
+    short = {name: value[:_METADATA_CHARACTERS_MAX] for name, value in error.metadata.items()}
+    status = status_pb2.Status(code=code.value[0], message=error.message[:_MESSAGE_CHARACTERS_MAX])
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=short)
+    status.details.add().Pack(info)
+    return code, status.SerializeToString()
+
+
+def error_of(rpc_error: grpc.aio.AioRpcError) -> IcecoreError:
+    """The error that a failed call means to us."""
+    trailers: Any = rpc_error.trailing_metadata() or ()
+    for key, value in trailers:
+        if key == _DETAILS_KEY and (found := _error_in_details(value)) is not None:
+            return found
+    code, details = rpc_error.code(), rpc_error.details() or ""
+    if code is _Code.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return InvalidRequestError(details)
+    vague = code is _Code.UNKNOWN or code is _Code.INTERNAL
+    if vague and any(sign in details for sign in _BROKEN_TRANSPORT):
+        return UnavailableError(details)
+    return _PLAIN_STATUSES.get(code, InternalError)(f"{code.name}: {details}")
+
+
+def _error_in_details(value: bytes) -> IcecoreError | None:
+    info = error_details_pb2.ErrorInfo()
+    try:
+        status = status_pb2.Status.FromString(value)
+        for detail in status.details:
+            if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:
+                return error_from_reason(info.reason, status.message, dict(info.metadata))
+    except DecodeError:
+        logger.warning("ignoring malformed error details of a peer")
+    return None
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def _mark_retrieved(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+class _Reads:
+    """Reads one message at a time; a cancelled reader leaves the read pending for the next one.
+
+    gRPC itself breaks the whole stream when a read is cancelled, so a plain ``asyncio.timeout``
+    around it would.
+    """
+
+    def __init__(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._read = read
+        self._pending: asyncio.Task[Any] | None = None
+
+    async def next(self, broken: "asyncio.Future[None] | None" = None) -> Any:
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._read())
+            self._pending.add_done_callback(_mark_retrieved)
+        either: set[asyncio.Future[Any]] = {self._pending}
+        if broken is not None:
+            either.add(broken)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        task = self._pending
+        if not task.done() or task.cancelled():
+            raise UnavailableError("the stream broke")
+        self._pending = None
+        return task.result()
+
+
+class _GrpcClientStream:
+    """See ``icecore.ports.ClientStream``."""
+
+    def __init__(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+        self._call = call
+        self._reads = _Reads(call.read)
+
+    async def read(self) -> bytes | None:
+        try:
+            body = await self._reads.next()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        return None if body is grpc.aio.EOF else body
+
+    async def write(self, body: bytes) -> None:
+        try:
+            await self._call.write(body)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except asyncio.InvalidStateError as error:
+            raise UnavailableError("the stream is closed") from error
+        except asyncio.CancelledError as error:
+            if _is_cancelling():
+                raise
+            raise UnavailableError("the stream was cancelled") from error
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class _GrpcServerStream:
+    """See ``icecore.ports.ServerStream``."""
+
+    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+        self._context = context
+        self._reads = _Reads(context.read)
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> bytes | None:
+        body = await self._guarded(self._reads.next(self.broken))
+        if body is grpc.aio.EOF:
+            # A broken connection shows as the end of the stream first; the news follows at once.
+            await asyncio.wait({self.broken}, timeout=_EOF_GRACE_S)
+            self._check()
+            return None
+        message: bytes = body
+        return message
+
+    async def write(self, body: bytes) -> None:
+        self._check()
+        await self._guarded(self._context.write(body))
+
+    def _check(self) -> None:
+        if self.broken.done():
+            raise UnavailableError("the peer closed the stream")
+
+    async def _guarded(self, operation: Awaitable[Any]) -> Any:
+        try:
+            return await operation
+        except IcecoreError:
+            raise
+        except Exception as error:  # gRPC's own classes for this are private
+            raise UnavailableError(f"the stream broke: {error}") from error
+
+
+# --- server -------------------------------------------------------------------------------------
+
+
+class _GenericHandlers(grpc.GenericRpcHandler):
+    """Finds the handler of a method by its name; bodies are not (de)serialized."""
+
+    def __init__(self, handlers: Handlers, calls_max: int) -> None:
+        self._methods: dict[str, Any] = {}
+        self._calls_max = calls_max
+        self._running = 0
+        self.tasks: set[asyncio.Task[Any]] = set()
+        for name, unary in handlers.unary.items():
+            self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, unary))
+        for name, stream in handlers.streams.items():
+            self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self._methods.get(handler_call_details.method)
+
+    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.ensure_future(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(_mark_retrieved)
+        return task
+
+    def _unary(self, method: str, handler: UnaryHandler) -> Any:
+        async def run(body: bytes, context: Any) -> bytes:
+            if self._running >= self._calls_max:
+                busy = ThrottledError(f"{self._calls_max} calls are running", retry_after_ms=50)
+                await _abort(context, busy)
+            self._running += 1
+            task = self._start(handler(body, _call_context(context)))  # type: ignore[arg-type]
+            task.add_done_callback(self._finished)
+            await asyncio.wait({task})
+            if (error := _failure(method, task)) is not None:
+                await _abort(context, error)
+            return task.result()  # type: ignore[no-any-return]
+
+        return run
+
+    def _finished(self, _: "asyncio.Task[Any]") -> None:
+        self._running -= 1
+
+    def _stream(self, method: str, handler: StreamHandler) -> Any:
+        async def run(_: Any, context: Any) -> None:
+            stream = _GrpcServerStream(context)
+            task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                stream.broken.set_result(None)
+                await asyncio.wait({task}, timeout=_BREAK_GRACE_S)
+                task.cancel()
+                raise
+            if (error := _failure(method, task)) is not None:
+                await _abort(context, error)
+
+        return run
+
+
+def _call_context(context: Any) -> CallContext:
+    return CallContext(context.peer(), "anonymous", context.time_remaining())
+
+
+def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
+    if task.cancelled():
+        return UnavailableError("the server is stopping")
+    error = task.exception()
+    if error is None or isinstance(error, IcecoreError):
+        return error
+    logger.error("%s failed", method, exc_info=error)
+    return InternalError("unexpected failure; the server's log has the details")
+
+
+async def _abort(context: Any, error: IcecoreError) -> None:
+    code, details = status_of(error)
+    message = error.message[:_MESSAGE_CHARACTERS_MAX]
+    await context.abort(code, message, ((_DETAILS_KEY, details),))
+
+
+class _GrpcServer:
+    """See ``icecore.ports.Server``."""
+
+    def __init__(self, server: Any, handlers: _GenericHandlers, address: str, health: Any) -> None:
+        self._server = server
+        self._handlers = handlers
+        self._address = address
+        self._health = health
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def stop(self, grace_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+        remaining = list(self._handlers.tasks)
+        for task in remaining:
+            task.cancel()
+        if remaining:
+            await asyncio.wait(remaining)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _why_not_bound(host: str, port: int) -> str:
+    try:
+        resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(resolved[0], resolved[1]) as probe:
+            probe.bind(resolved[4])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {port} is in use"
+        return f"cannot listen on {host}:{port}: {error.strerror or error}"
+    return f"port {port} is in use"
+
+
+# --- the port itself ----------------------------------------------------------------------------
+
+
+class GrpcNet:
+    """See ``icecore.ports.Net``. One channel per address, opened at the first call.
+
+    Args:
+        insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
+        calls_max: Unary calls a server runs at a time; more are refused with ThrottledError.
+    """
+
+    def __init__(self, *, insecure_bind: bool = False, calls_max: int = 4096) -> None:
+        self._insecure_bind = insecure_bind
+        self._calls_max = calls_max
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._closed = False
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._closed:
+            raise UnavailableError("the network is closed")
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            self._channels[address] = channel
+        return channel
+
+    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        unary = self._methods.get((address, method))
+        if unary is None or self._closed:
+            unary = self._channel(address).unary_unary(method)
+            self._methods[address, method] = unary
+        if timeout_s <= 0:
+            raise RequestTimeoutError(f"no time left to call {method}")
+        try:
+            return await unary(body, timeout=timeout_s)  # type: ignore[no-any-return]
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except asyncio.CancelledError as error:
+            if not self._closed or _is_cancelling():
+                raise
+            raise UnavailableError("the network is closed") from error
+
+    def open_stream(self, address: str, method: str) -> _GrpcClientStream:
+        call: Any = self._channel(address).stream_stream(method)()
+        return _GrpcClientStream(call)
+
+    async def serve(self, address: str, handlers: Handlers) -> _GrpcServer:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigurationError(f"{address!r} is not host:port")
+        if not self._insecure_bind and not _is_loopback(host):
+            raise ConfigurationError(
+                f"{host} is reachable from other machines and there is no TLS: "
+                "listen on 127.0.0.1, or allow it with --insecure-bind"
+            )
+        generic = _GenericHandlers(handlers, self._calls_max)
+        server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
+        names = sorted({method.split("/")[1] for method in (*handlers.unary, *handlers.streams)})
+        health = await _add_standard_services(server, names)
+        try:
+            bound = server.add_insecure_port(address)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise ConfigurationError(_why_not_bound(host, int(port)))
+        await server.start()
+        return _GrpcServer(server, generic, f"{host}:{bound}", health)
+
+    async def close(self) -> None:
+        self._closed = True
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+
+async def _add_standard_services(server: grpc.aio.Server, names: list[str]) -> Any:
+    """Health for probes and reflection for grpcurl; imported here because clients lack them."""
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for name in ("", *names):
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    return servicer

@@ -1,0 +1,99 @@
+"""Framing of bulk messages by hand, so that batches pass from socket to file without a copy.
+
+``ProduceRequest``, ``FetchResponse``, ``ReplicaData`` and ``ReadSegmentResponse`` have one small
+``header`` (field 1) and one contiguous ``bytes batches`` (field 15). Writing them is one join;
+reading them finds two lengths. A peer whose protobuf library orders, splits or repeats the fields
+otherwise is understood too: then the generated parser does it, with its copies.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from icecore.errors import InvalidRequestError
+
+Buffer = bytes | bytearray | memoryview
+
+_M = TypeVar("_M", bound=Message)
+
+_HEADER_TAG = 0x0A
+_BATCHES_TAG = 0x7A
+_MAX_VARINT_BYTES = 5  # lengths of up to 2^35; anything longer is left to the generated parser
+
+
+def parse(message_type: type[_M], body: Buffer) -> _M:
+    """The message in ``body``.
+
+    Raises:
+        InvalidRequestError: ``body`` is not such a message.
+    """
+    try:
+        return message_type.FromString(bytes(body))
+    except DecodeError as error:
+        raise InvalidRequestError(f"malformed {message_type.DESCRIPTOR.name}: {error}") from error
+
+
+def frame_bulk(header: bytes, buffers: Sequence[Buffer]) -> bytes:
+    """A bulk message from its serialized header and the buffers that make up ``batches``."""
+    length = sum(map(len, buffers))
+    head = b"\x0a" + _varint(len(header)) + header
+    return b"".join((head, b"\x7a", _varint(length), *buffers))
+
+
+def split_bulk(body: bytes, message_type: type[Message]) -> tuple[bytes, memoryview]:
+    """The serialized header and the batches of a bulk message; the latter is a view, not a copy.
+
+    The header itself is not looked into: ``parse`` it.
+
+    Args:
+        body: The whole message.
+        message_type: Its generated class, for messages framed in another way.
+
+    Raises:
+        InvalidRequestError: ``body`` is not such a message.
+    """
+    found = _split_documented_order(body)
+    if found is not None:
+        return found
+    message: Any = parse(message_type, body)
+    return message.header.SerializeToString(), memoryview(message.batches)
+
+
+def _split_documented_order(body: bytes) -> tuple[bytes, memoryview] | None:
+    """Exactly one header, then exactly one or no ``batches``; None for anything else."""
+    end = len(body)
+    if not end or body[0] != _HEADER_TAG:
+        return None
+    length, start = _read_varint(body, 1)
+    header_end = start + length
+    if start == 0 or header_end > end:
+        return None
+    header = body[start:header_end]
+    if header_end == end:
+        return header, memoryview(b"")
+    if body[header_end] != _BATCHES_TAG:
+        return None
+    length, start = _read_varint(body, header_end + 1)
+    if start == 0 or start + length != end:
+        return None
+    return header, memoryview(body)[start:]
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(body: bytes, position: int) -> tuple[int, int]:
+    """The value and the position after it; that position is 0 when there is no (short) varint."""
+    value = 0
+    for shift, byte in enumerate(body[position : position + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, position + shift + 1
+    return 0, 0
