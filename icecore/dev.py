@@ -1,0 +1,391 @@
+"""A cluster on this machine: one coordinator and N nodes as child processes of this one.
+
+``icecore dev``, the demo, the benchmarks and the cluster tests share it. Everything lives in one
+folder, and stays there: ``coordinator/``, ``node-1/`` …, ``logs/`` and ``icecore.toml`` when
+settings were given. Nothing is restarted unless asked for, and processes are known by pid only.
+No asyncio and no threads, so that any program can hold one.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from icecore.errors import ConfigurationError, UnavailableError
+
+HOST = "127.0.0.1"
+METRICS_PORT_OFFSET = 100
+_READY = re.compile(r"^icecore-(?:coordinator|node) ready .*?address=(\S+)", re.MULTILINE)
+_POLL_S = 0.02
+_LOG_TAIL_LINES = 15
+
+Settings = Mapping[str, str | int | float | bool]
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of the cluster."""
+
+    name: str
+    arguments: list[str]
+    listen: str
+    """What it is told to listen on; after the first start the address it really got."""
+    log_path: Path
+    process: subprocess.Popen[bytes] | None = None
+    log_start: int = 0
+    expected_to_run: bool = False
+    metrics_listen: str = ""
+    extra: list[str] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists (paused ones do)."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the newest process; 0 before the first start."""
+        return self.process.pid if self.process else 0
+
+    def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
+        """The last lines this process has printed since it was started."""
+        return "\n".join(self._log().splitlines()[-lines:])
+
+    def _log(self) -> str:
+        with self.log_path.open("rb") as log:
+            log.seek(self.log_start)
+            return log.read().decode(errors="replace")
+
+    def ready_address(self) -> str:
+        """The address of the ready line; empty while there is none."""
+        match = _READY.search(self._log())
+        return match[1] if match else ""
+
+
+class LocalCluster:
+    """One coordinator and ``nodes`` nodes. Use as a context manager, or call start and stop.
+
+    Args:
+        folder: Where everything is kept; made if absent. Starting again on the same folder is
+            starting the same cluster again.
+        nodes: How many; their ids are 1 … nodes.
+        base_port: The coordinator's port, the nodes take the next ones. None = any free ports.
+        node_settings: For all nodes, as in the ``[node]`` table of a configuration file.
+        coordinator_settings: Likewise for the coordinator.
+        config_path: A configuration file for all processes; not together with settings.
+        host: What to listen on.
+        insecure_bind: Allow a ``host`` that is not loopback.
+        with_metrics: Serve metrics, at ``base_port + 100 + node id`` or any free port.
+        start_timeout_s: How long a process may take to become ready.
+        stop_timeout_s: How long one may take to end after SIGTERM before it is killed.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        nodes: int = 3,
+        *,
+        base_port: int | None = None,
+        node_settings: Settings | None = None,
+        coordinator_settings: Settings | None = None,
+        config_path: str | Path | None = None,
+        host: str = HOST,
+        insecure_bind: bool = False,
+        with_metrics: bool = False,
+        start_timeout_s: float = 30.0,
+        stop_timeout_s: float = 15.0,
+    ) -> None:
+        self.folder = Path(folder).resolve()
+        self.start_timeout_s = start_timeout_s
+        self.stop_timeout_s = stop_timeout_s
+        self._lock: IO[str] | None = None
+        self._base_port = base_port
+        self._settings = {"node": node_settings or {}, "coordinator": coordinator_settings or {}}
+        self._common: list[str] = ["--insecure-bind"] if insecure_bind else []
+        if node_settings or coordinator_settings:
+            if config_path is not None:
+                raise ConfigurationError("give settings or a configuration file, not both")
+            config_path = self.folder / "icecore.toml"
+        if config_path is not None:
+            self._common += ["--config", str(Path(config_path).resolve())]
+
+        def member(name: str, module: str, number: int) -> Member:
+            port = 0 if base_port is None else base_port + number
+            arguments = ["-m", module, "--data", str(self.folder / name)]
+            return Member(name, arguments, f"{host}:{port}", self.folder / "logs" / f"{name}.log")
+
+        self.coordinator = member("coordinator", "coordinator", 0)
+        self._nodes = {i: member(f"node-{i}", "node", i) for i in range(1, nodes + 1)}
+        for i, node in self._nodes.items():
+            node.extra = ["--node-id", str(i)]
+            if with_metrics:
+                port = 0 if base_port is None else base_port + METRICS_PORT_OFFSET + i
+                node.metrics_listen = f"{host}:{port}"
+
+    # --- what others need to know ---------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of the coordinator: what clients connect to."""
+        return self.coordinator.listen
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """``host:port`` by node id."""
+        return {i: node.listen for i, node in self._nodes.items()}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Pids of the running processes by name (``coordinator``, ``node-1`` …)."""
+        return {each.name: each.pid for each in self._members() if each.is_running}
+
+    def node(self, node_id: int) -> Member:
+        """One node. Raises ConfigurationError when there is no such one."""
+        if node_id not in self._nodes:
+            raise ConfigurationError(f"no node {node_id}: there are 1 to {len(self._nodes)}")
+        return self._nodes[node_id]
+
+    def dead(self) -> list[Member]:
+        """Processes that ended although nobody asked them to."""
+        return [each for each in self._members() if each.expected_to_run and not each.is_running]
+
+    def _members(self) -> Iterator[Member]:
+        yield self.coordinator
+        yield from self._nodes.values()
+
+    # --- start ----------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the coordinator, then all nodes at once; return when all are ready.
+
+        Raises:
+            ConfigurationError: A port or the folder is in use.
+            UnavailableError: A process ended or was not ready in time; holds the end of its log.
+        """
+        self._take_folder()
+        try:
+            self._check_ports()
+            self._write_settings()
+            self._spawn(self.coordinator)
+            self._wait_ready([self.coordinator])
+            for node in self._nodes.values():
+                self._spawn(node)
+            self._wait_ready(list(self._nodes.values()))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def start_node(self, node_id: int) -> None:
+        """Start a node that was killed or stopped, at its old address, and wait until ready.
+
+        Raises UnavailableError as :meth:`start`.
+        """
+        node = self.node(node_id)
+        if node.is_running:
+            raise ConfigurationError(f"{node.name} is running already (pid {node.pid})")
+        self._spawn(node)
+        self._wait_ready([node])
+
+    def start_coordinator(self) -> None:
+        """Start the coordinator again after :meth:`kill_coordinator`, at its old address."""
+        self._spawn(self.coordinator)
+        self._wait_ready([self.coordinator])
+
+    def _spawn(self, member: Member) -> None:
+        member.log_path.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, *member.arguments, *member.extra, "--listen", member.listen]
+        if member is not self.coordinator:
+            command += ["--coordinator", self.coordinator.listen]
+        if member.metrics_listen:
+            command += ["--metrics", member.metrics_listen]
+        with member.log_path.open("ab") as log:
+            member.log_start = log.tell()
+            # A session of its own: Ctrl-C reaches this process only, which then ends the others in
+            # the right order.
+            member.process = subprocess.Popen(
+                [*command, *self._common],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        member.expected_to_run = True
+        self._write_pids()
+
+    def _wait_ready(self, members: Sequence[Member]) -> None:
+        deadline = time.monotonic() + self.start_timeout_s
+        for member in members:
+            while not (address := member.ready_address()):
+                if not member.is_running:
+                    status = member.process.returncode if member.process else None
+                    member.expected_to_run = False
+                    self._raise_unready(member, f"ended with status {status}")
+                if time.monotonic() > deadline:
+                    self._raise_unready(member, f"was not ready in {self.start_timeout_s:g} s")
+                time.sleep(_POLL_S)
+            member.listen = address
+
+    def _raise_unready(self, member: Member, what: str) -> None:
+        raise UnavailableError(
+            f"{member.name} {what}; the end of {member.log_path}:\n{member.log_tail()}",
+            name=member.name,
+        )
+
+    def _check_ports(self) -> None:
+        """Ask for the ports before any process does: the error is then about the right thing."""
+        for member in self._members():
+            for address in filter(None, (member.listen, member.metrics_listen)):
+                host, _, port = address.rpartition(":")
+                if port == "0":
+                    continue
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    try:
+                        probe.bind((host, int(port)))
+                    except OSError as error:
+                        raise ConfigurationError(
+                            f"{address} ({member.name}) can't be used: {error.strerror}; stop what "
+                            "uses it or choose another with --port",
+                            address=address,
+                        ) from error
+
+    def _write_settings(self) -> None:
+        if not any(self._settings.values()):
+            return
+        lines = []
+        for section, values in self._settings.items():
+            lines.append(f"[{section}]")
+            # JSON's numbers, booleans and strings are TOML's.
+            lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        (self.folder / "icecore.toml").write_text("\n".join([*lines, ""]))
+
+    # --- the folder -----------------------------------------------------------------------------
+
+    def _take_folder(self) -> None:
+        """Lock the folder; refuse it while processes of an earlier owner still run in it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = (self.folder / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise ConfigurationError(
+                f"{self.folder} is in use by another cluster: stop that one or choose another "
+                "folder with --data",
+                folder=self.folder,
+            ) from error
+        self._lock = lock
+        if left := self._left_over():
+            self._release_folder()
+            pids = " ".join(str(pid) for pid in left.values())
+            raise ConfigurationError(
+                f"{', '.join(left)} of an earlier run still use {self.folder}: kill {pids}",
+                folder=self.folder,
+            )
+
+    def _left_over(self) -> dict[str, int]:
+        """Processes of an earlier run whose owner was killed."""
+        try:
+            pids: dict[str, int] = json.loads((self.folder / "pids.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        found = {}
+        for name, pid in pids.items():
+            with contextlib.suppress(OSError):  # no such process
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if os.fsencode(self.folder / name) in command:
+                    found[name] = pid
+        return found
+
+    def _write_pids(self) -> None:
+        (self.folder / "pids.json").write_text(json.dumps(self.pids))
+
+    def _release_folder(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def kill_node(self, node_id: int) -> None:
+        """SIGKILL: nothing it had in memory survives. Returns when the process is gone."""
+        self._kill(self.node(node_id))
+
+    def kill_coordinator(self) -> None:
+        """SIGKILL the coordinator."""
+        self._kill(self.coordinator)
+
+    def stop_node(self, node_id: int) -> None:
+        """SIGTERM one node and wait for its clean end (SIGKILL after ``stop_timeout_s``)."""
+        self._end([self.node(node_id)])
+
+    def pause_node(self, node_id: int) -> None:
+        """SIGSTOP: alive, silent, and with its connections open."""
+        os.kill(self.node(node_id).pid, signal.SIGSTOP)
+
+    def resume_node(self, node_id: int) -> None:
+        """SIGCONT after :meth:`pause_node`."""
+        os.kill(self.node(node_id).pid, signal.SIGCONT)
+
+    def _kill(self, member: Member) -> None:
+        member.expected_to_run = False
+        if member.process is not None and member.is_running:
+            member.process.kill()
+            member.process.wait()
+
+    # --- stop -----------------------------------------------------------------------------------
+
+    def stop(self) -> list[str]:
+        """SIGTERM to all nodes at once, then to the coordinator; SIGKILL for who does not obey.
+
+        Returns warnings: which processes had to be killed or ended with an error.
+        """
+        warnings = self._end(list(self._nodes.values())) + self._end([self.coordinator])
+        if self._lock is not None:
+            self._write_pids()
+        self._release_folder()
+        return warnings
+
+    def _end(self, members: Sequence[Member]) -> list[str]:
+        running = [each for each in members if each.is_running]
+        for member in running:
+            member.expected_to_run = False
+            os.kill(member.pid, signal.SIGTERM)
+            os.kill(member.pid, signal.SIGCONT)  # a paused one could not obey
+        warnings = []
+        deadline = time.monotonic() + self.stop_timeout_s
+        for member in running:
+            assert member.process is not None
+            try:
+                status = member.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._kill(member)
+                warnings.append(f"{member.name} did not stop in {self.stop_timeout_s:g} s: killed")
+                continue
+            if status:
+                warnings.append(f"{member.name} ended with status {status}, see {member.log_path}")
+        return warnings
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
