@@ -459,8 +459,9 @@ class _Section:
         return bits
 
     def binary(self, count: int, name: str, *, nullable: bool = True) -> "BinaryColumn":
-        bits = self.bits(count, name) if nullable else _all_valid(count)
+        bits = self.bits(count, name) if nullable else b""
         offsets = self.offsets(count, name)
+        bits = bits or _all_valid(count)  # only now is the count known to be a sane one
         length = int(offsets[-1])
         start = self.take(length, f"{name} data")
         return BinaryColumn(bits, offsets, self.data[start : start + length])
@@ -813,13 +814,16 @@ def check_index(
 
 
 def _check_record_sizes(columns: BatchColumns, record_bytes_max: int) -> None:
+    per_record = [column for column in (columns.values, columns.keys) if column is not None]
     headers = columns.headers
+    per_header = [] if headers is None else [headers.items, headers.values]
+    if sum(len(column.data) for column in per_record + per_header) <= record_bytes_max:
+        return
     sizes = np.zeros(len(columns), np.int64)
-    for column in (columns.values, columns.keys):
-        if column is not None:
-            sizes += np.diff(column.offsets)
-    if headers is not None and headers.values is not None:
-        for column in (headers.items, headers.values):
+    for column in per_record:
+        sizes += np.diff(column.offsets)
+    if headers is not None:
+        for column in per_header:
             sizes += np.diff(column.offsets[headers.lists])
-    if len(sizes) and sizes.max() > record_bytes_max:
+    if sizes.max() > record_bytes_max:
         raise RecordTooLargeError(f"a record of {sizes.max()} bytes exceeds {record_bytes_max}")
