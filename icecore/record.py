@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import lz4.frame
@@ -119,162 +119,6 @@ def partition_for_key(key: bytes, partitions: int) -> int:
     return (key_hash(key) >> 32) % partitions
 
 
-# --- encoding -------------------------------------------------------------------------------------
-
-
-class _Parts(list[bytes]):
-    """Column bytes in order, each padded to 8."""
-
-    def add(self, column: bytes) -> None:
-        self.append(column)
-        if remainder := -len(column) & 7:
-            self.append(_PADDING[remainder])
-
-    def add_offsets(self, lengths: Iterable[int], count: int) -> None:
-        """Add i32 offsets[count+1] for ``count`` lengths."""
-        if count < _FEW:
-            offsets = np.fromiter(accumulate(lengths, initial=0), np.int64, count + 1)
-        else:
-            offsets = np.zeros(count + 1, np.int64)
-            if not isinstance(lengths, np.ndarray):
-                lengths = np.fromiter(lengths, np.int64, count)
-            np.cumsum(lengths, out=offsets[1:])
-        if offsets[-1] > _MAX_DATA_BYTES:
-            raise BatchTooLargeError(f"{offsets[-1]} bytes in one column exceed 2 GiB")
-        self.add(offsets.astype("<i4").tobytes())
-
-    def add_binary(self, values: Sequence[bytes | None], *, with_validity: bool = True) -> None:
-        """Add validity bits, offsets and bytes."""
-        count = len(values)
-        present: Sequence[bytes]
-        try:
-            data = b"".join(values)  # type: ignore[arg-type]  # a None raises, and is rare
-            present, bits = values, _all_valid(count)  # type: ignore[assignment]
-        except TypeError:
-            present = [b"" if value is None else value for value in values]
-            data, bits = b"".join(present), _bits([value is not None for value in values])
-        if with_validity:
-            self.add(bits)
-        self.add_offsets(map(len, present), count)
-        self.add(data)
-
-    @property
-    def length(self) -> int:
-        return sum(map(len, self))
-
-
-def _all_valid(count: int) -> bytes:
-    return ((1 << count) - 1).to_bytes((count + 7) // 8, "little")
-
-
-def _bits(mask: Any) -> bytes:
-    return np.packbits(np.asarray(mask, np.bool_), bitorder="little").tobytes()
-
-
-def _finish(
-    index: _Parts,
-    payload: _Parts,
-    flags: int,
-    times: Int64s,
-    codec: Codec,
-    ids: tuple[int, int, int, int],
-    leader_flags: int = 0,
-) -> bytes:
-    """Compress the payload and put the batch together; ``ids`` is the header's producer block."""
-    uncompressed_length = stored_length = payload.length
-    body: list[bytes] = payload
-    if codec is not Codec.NONE:
-        stored = _compress(b"".join(payload), codec)
-        stored_length = len(stored)
-        body = [stored, _PADDING[-stored_length & 7]]
-    low, high = int(times.min()), int(times.max())
-    producer_id, base_sequence, producer_epoch, schema_id = ids
-    fields = (
-        *(flags, int(codec), len(times), index.length, uncompressed_length, low, high),
-        *(producer_id, base_sequence, producer_epoch, schema_id, stored_length),
-    )
-    return assemble(fields, [*index, *body], leader_flags)
-
-
-def encode_columns(
-    *,
-    values: Sequence[bytes | None],
-    timestamps_ms: Any,
-    keys: Sequence[bytes | None] | None = None,
-    key_hashes: Any = None,
-    tags: Sequence[Sequence[str]] | None = None,
-    headers: Sequence[Headers] | None = None,
-    header_hashes: Sequence[Sequence[int]] | None = None,
-    codec: Codec = Codec.NONE,
-    producer_id: int = 0,
-    producer_epoch: int = 0,
-    base_sequence: int = 0,
-    schema_id: int = 0,
-    offset_deltas: Sequence[int] | None = None,
-) -> bytes:
-    """A whole batch with a zero leader part, from columns of equal length.
-
-    Args:
-        values: None is a tombstone.
-        timestamps_ms: A list, ``array("q")`` or numpy array; the latter two are not copied.
-        keys: None is a null key, which is not the empty key.
-        key_hashes: u64 per record if the producer has hashed already (0 for null), else computed.
-        tags: Per record; tags, headers and keys that no record has cost nothing.
-        headers: Per record, pairs of a name and a nullable value.
-        header_hashes: Per record, hashes of the headers the topic indexes.
-        codec: Of the payload.
-        producer_id: 0 when not idempotent.
-        producer_epoch: Of the producer id.
-        base_sequence: Of the first record.
-        schema_id: Of the values, for the user's own registry.
-        offset_deltas: Only compaction gives them: offsets relative to the base offset.
-
-    Raises:
-        InvalidRequestError: No records, columns of different lengths, or a number out of range.
-        BatchTooLargeError: The batch exceeds the format.
-        TypeError: A value or key is not bytes.
-    """
-    count = len(values)
-    columns = (timestamps_ms, keys, key_hashes, tags, headers, header_hashes, offset_deltas)
-    if not count or any(column is not None and len(column) != count for column in columns):
-        raise InvalidRequestError("columns must have the same length, at least 1")
-    index, payload, flags = _Parts(), _Parts(), 0
-    try:
-        times = np.asarray(timestamps_ms, "<i8")
-        if offset_deltas is not None:
-            index.add(np.asarray(offset_deltas, "<i4").tobytes())
-    except OverflowError as error:
-        raise InvalidRequestError(f"a timestamp or offset is out of range: {error}") from error
-    index.append(times.tobytes())
-    if keys is None or not any(key is not None for key in keys):
-        flags |= ProducerFlag.NO_KEYS
-    else:
-        payload.add_binary(keys)
-        hashes = _hash_keys(keys) if key_hashes is None else np.asarray(key_hashes, "<u8")
-        index.add(payload[0])
-        index.append(hashes.tobytes())
-    payload.add_binary(values)
-    if tags is None or not any(tags):
-        flags |= ProducerFlag.NO_TAGS
-    else:
-        _add_tags(index, tags)
-    if header_hashes is None or not any(header_hashes):
-        flags |= ProducerFlag.NO_HEADER_HASHES
-    else:
-        index.add_offsets(map(len, header_hashes), count)
-        index.append(np.array([h for row in header_hashes for h in row], "<u8").tobytes())
-    if headers is None or not any(headers):
-        flags |= ProducerFlag.NO_HEADERS
-    else:
-        pairs = [pair for row in headers for pair in row]
-        payload.add_offsets(map(len, headers), count)
-        payload.add_binary([name.encode() for name, _ in pairs], with_validity=False)
-        payload.add_binary([value for _, value in pairs])
-    ids = (producer_id, base_sequence, producer_epoch, schema_id)
-    leader_flags = 0 if offset_deltas is None else LeaderFlag.COMPACTED
-    return _finish(index, payload, flags, times, codec, ids, leader_flags)
-
-
 def _hash_keys(keys: Sequence[bytes | None]) -> UInt64s:
     digest: Callable[..., int] = xxhash.xxh64_intdigest
     try:
@@ -284,22 +128,8 @@ def _hash_keys(keys: Sequence[bytes | None]) -> UInt64s:
         return np.fromiter(hashes, "<u8", len(keys))
 
 
-def _add_tags(index: _Parts, tags: Sequence[Sequence[str]]) -> None:
-    """A dictionary in order of first appearance, then the lists of ids."""
-    ids: dict[str, int] = {}
-    flat = [ids.setdefault(tag, len(ids)) for row in tags for tag in row]
-    names = [tag.encode() for tag in ids]
-    index.add(np.array([len(names), sum(map(len, names))], "<u4").tobytes())
-    index.add_binary(names, with_validity=False)
-    index.add_offsets(map(len, tags), len(tags))
-    index.add(np.array(flat, "<u4").tobytes())
-
-
-def _compress(payload: bytes, codec: Codec) -> bytes:
-    if codec is Codec.LZ4:
-        compressed: bytes = lz4.frame.compress(payload)
-        return compressed
-    return _zstd.compressor.compress(payload)
+def _all_valid(count: int) -> bytes:
+    return ((1 << count) - 1).to_bytes((count + 7) // 8, "little")
 
 
 class _Zstd(threading.local):
@@ -311,106 +141,6 @@ class _Zstd(threading.local):
 
 
 _zstd = _Zstd()
-
-
-def encode_arrow(
-    record_batch: "pa.RecordBatch",
-    *,
-    key_hashes: Any = None,
-    codec: Codec = Codec.NONE,
-    producer_id: int = 0,
-    producer_epoch: int = 0,
-    base_sequence: int = 0,
-    schema_id: int = 0,
-) -> bytes:
-    """The same bytes as ``encode_columns`` from an Arrow record batch.
-
-    Columns: ``value`` (binary), optional ``key`` (binary), ``timestamp_ms`` (int64) or
-    ``timestamp`` (else now), ``tags`` (list<string>), ``headers`` (list<struct<key, value>>);
-    others are ignored, other types are cast.
-
-    Raises:
-        InvalidRequestError: No rows, no ``value``, a column that cannot be cast, a null timestamp,
-            tag or header name.
-    """
-    import pyarrow as pa
-
-    count = record_batch.num_rows
-    if not count or "value" not in record_batch.schema.names:
-        raise InvalidRequestError("a record batch needs rows and a column named value")
-    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    index, payload, flags = _Parts(), _Parts(), 0
-    times = _arrow_column(record_batch, "timestamp_ms", pa.int64())
-    if times is None:
-        times = _arrow_column(record_batch, "timestamp", pa.timestamp("ms", "UTC"))
-    if times is None:
-        times = pa.repeat(_now_ms(), count)
-    millis = _no_nulls(times.cast(pa.int64()), "timestamp").to_numpy()
-    index.append(millis.astype("<i8").tobytes())
-    keys = _arrow_column(record_batch, "key", pa.binary())
-    if keys is None or keys.null_count == count:
-        flags |= ProducerFlag.NO_KEYS
-    else:
-        _add_arrow(payload, keys)
-        hashes = _hash_keys(keys.to_pylist()) if key_hashes is None else key_hashes
-        index.add(payload[0])
-        index.append(np.asarray(hashes, "<u8").tobytes())
-    _add_arrow(payload, _arrow_column(record_batch, "value", pa.binary()))
-    tags = _arrow_column(record_batch, "tags", pa.list_(pa.string()))
-    if tags is None or not len(tags.flatten()):
-        flags |= ProducerFlag.NO_TAGS
-    else:
-        encoded = _no_nulls(tags.flatten(), "tag").dictionary_encode()
-        names = _Parts()
-        _add_arrow(names, encoded.dictionary, with_validity=False)
-        text_bytes = int(np.frombuffer(names[0], "<i4")[-1])
-        index.add(np.array([len(encoded.dictionary), text_bytes], "<u4").tobytes())
-        index.extend(names)
-        _add_list_offsets(index, tags)
-        index.add(encoded.indices.to_numpy().astype("<u4").tobytes())
-    headers = _arrow_column(record_batch, "headers", pa.list_(pair))
-    if headers is None or not len(headers.flatten()):
-        flags |= ProducerFlag.NO_HEADERS
-    else:
-        header_names, header_values = _no_nulls(headers.flatten(), "header").flatten()
-        _add_list_offsets(payload, headers)
-        _add_arrow(payload, _no_nulls(header_names, "header name"), with_validity=False)
-        _add_arrow(payload, header_values)
-    ids = (producer_id, base_sequence, producer_epoch, schema_id)
-    return _finish(index, payload, flags | ProducerFlag.NO_HEADER_HASHES, millis, codec, ids)
-
-
-def _arrow_column(record_batch: "pa.RecordBatch", name: str, type_: Any) -> Any:
-    import pyarrow as pa
-
-    if name not in record_batch.schema.names:
-        return None
-    try:
-        return record_batch.column(name).cast(type_, safe=False)
-    except pa.ArrowException as error:
-        raise InvalidRequestError(f"column {name} is not {type_}: {error}") from error
-
-
-def _no_nulls(array: Any, name: str) -> Any:
-    if array.null_count:
-        raise InvalidRequestError(f"a {name} is null")
-    return array
-
-
-def _add_list_offsets(parts: _Parts, lists: Any) -> None:
-    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    parts.add_offsets(lengths, len(lists))
-
-
-def _add_arrow(parts: _Parts, array: Any, *, with_validity: bool = True) -> None:
-    """Like ``add_binary``; slices of larger arrays are cut to what they hold."""
-    count = len(array)
-    if with_validity:
-        parts.add(_bits(array.is_valid()) if array.null_count else _all_valid(count))
-    _, offset_buffer, data = array.buffers()
-    offsets = np.frombuffer(offset_buffer, "<i4", count + 1, 4 * array.offset)
-    parts.add((offsets - offsets[0]).astype("<i4").tobytes())
-    parts.add(bytes(memoryview(data)[offsets[0] : offsets[-1]]) if data is not None else b"")
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -827,3 +557,273 @@ def _check_record_sizes(columns: BatchColumns, record_bytes_max: int) -> None:
             sizes += np.diff(column.offsets[headers.lists])
     if sizes.max() > record_bytes_max:
         raise RecordTooLargeError(f"a record of {sizes.max()} bytes exceeds {record_bytes_max}")
+
+
+# --- encoding -------------------------------------------------------------------------------------
+
+
+class _Parts(list[bytes]):
+    """Column bytes in order, each padded to 8."""
+
+    def add(self, column: bytes) -> None:
+        self.append(column)
+        if remainder := -len(column) & 7:
+            self.append(_PADDING[remainder])
+
+    def add_offsets(self, lengths: Iterable[int], count: int) -> None:
+        """Add i32 offsets[count+1] for ``count`` lengths."""
+        if count < _FEW:
+            offsets = np.fromiter(accumulate(lengths, initial=0), np.int64, count + 1)
+        else:
+            offsets = np.zeros(count + 1, np.int64)
+            if not isinstance(lengths, np.ndarray):
+                lengths = np.fromiter(lengths, np.int64, count)
+            np.cumsum(lengths, out=offsets[1:])
+        if offsets[-1] > _MAX_DATA_BYTES:
+            raise BatchTooLargeError(f"{offsets[-1]} bytes in one column exceed 2 GiB")
+        self.add(offsets.astype("<i4").tobytes())
+
+    def add_binary(self, values: Sequence[bytes | None], *, with_validity: bool = True) -> None:
+        """Add validity bits, offsets and bytes."""
+        count = len(values)
+        present: Sequence[bytes]
+        try:
+            data = b"".join(values)  # type: ignore[arg-type]  # a None raises, and is rare
+            present, bits = values, _all_valid(count)  # type: ignore[assignment]
+        except TypeError:
+            present = [b"" if value is None else value for value in values]
+            data, bits = b"".join(present), _bits([value is not None for value in values])
+        if with_validity:
+            self.add(bits)
+        self.add_offsets(map(len, present), count)
+        self.add(data)
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self))
+
+
+def _bits(mask: Any) -> bytes:
+    return np.packbits(np.asarray(mask, np.bool_), bitorder="little").tobytes()
+
+
+def _finish(
+    index: _Parts,
+    payload: _Parts,
+    flags: int,
+    times: Int64s,
+    codec: Codec,
+    ids: tuple[int, int, int, int],
+    leader_flags: int = 0,
+) -> bytes:
+    """Compress the payload and put the batch together; ``ids`` is the header's producer block."""
+    uncompressed_length = stored_length = payload.length
+    body: list[bytes] = payload
+    if codec is not Codec.NONE:
+        stored = _compress(b"".join(payload), codec)
+        stored_length = len(stored)
+        body = [stored, _PADDING[-stored_length & 7]]
+    low, high = int(times.min()), int(times.max())
+    producer_id, base_sequence, producer_epoch, schema_id = ids
+    fields = (
+        *(flags, int(codec), len(times), index.length, uncompressed_length, low, high),
+        *(producer_id, base_sequence, producer_epoch, schema_id, stored_length),
+    )
+    return assemble(fields, [*index, *body], leader_flags)
+
+
+def encode_columns(
+    *,
+    values: Sequence[bytes | None],
+    timestamps_ms: Any,
+    keys: Sequence[bytes | None] | None = None,
+    key_hashes: Any = None,
+    tags: Sequence[Sequence[str]] | None = None,
+    headers: Sequence[Headers] | None = None,
+    header_hashes: Sequence[Sequence[int]] | None = None,
+    codec: Codec = Codec.NONE,
+    producer_id: int = 0,
+    producer_epoch: int = 0,
+    base_sequence: int = 0,
+    schema_id: int = 0,
+    offset_deltas: Sequence[int] | None = None,
+) -> bytes:
+    """A whole batch with a zero leader part, from columns of equal length.
+
+    Args:
+        values: None is a tombstone.
+        timestamps_ms: A list, ``array("q")`` or numpy array.
+        keys: None is a null key, not the empty one.
+        key_hashes: u64 per record (0 for null) if the producer has hashed already.
+        tags: Per record; tags, headers and keys that no record has cost nothing.
+        headers: Per record, pairs of a name and a nullable value.
+        header_hashes: Per record, hashes of the headers the topic indexes.
+        producer_id, producer_epoch, base_sequence: Zero when not idempotent.
+        codec, schema_id: Of the payload; the schema is the user's own business.
+        offset_deltas: Only compaction gives them: offsets relative to the base offset.
+
+    Raises:
+        InvalidRequestError: No records, columns of different lengths, or a number out of range.
+        BatchTooLargeError: The batch exceeds the format.
+    """
+    count = len(values)
+    columns = (timestamps_ms, keys, key_hashes, tags, headers, header_hashes, offset_deltas)
+    if not count or any(column is not None and len(column) != count for column in columns):
+        raise InvalidRequestError("columns must have the same length, at least 1")
+    index, payload, flags = _Parts(), _Parts(), 0
+    try:
+        times = np.asarray(timestamps_ms, "<i8")
+        if offset_deltas is not None:
+            index.add(np.asarray(offset_deltas, "<i4").tobytes())
+    except OverflowError as error:
+        raise InvalidRequestError(f"a timestamp or offset is out of range: {error}") from error
+    index.append(times.tobytes())
+    if keys is None or not any(key is not None for key in keys):
+        flags |= ProducerFlag.NO_KEYS
+    else:
+        payload.add_binary(keys)
+        hashes = _hash_keys(keys) if key_hashes is None else np.asarray(key_hashes, "<u8")
+        index.add(payload[0])
+        index.append(hashes.tobytes())
+    payload.add_binary(values)
+    if tags is None or not any(tags):
+        flags |= ProducerFlag.NO_TAGS
+    else:
+        _add_tags(index, tags)
+    if header_hashes is None or not any(header_hashes):
+        flags |= ProducerFlag.NO_HEADER_HASHES
+    else:
+        index.add_offsets(map(len, header_hashes), count)
+        index.append(np.array([*chain.from_iterable(header_hashes)], "<u8").tobytes())
+    if headers is None or not any(headers):
+        flags |= ProducerFlag.NO_HEADERS
+    else:
+        _add_headers(payload, headers)
+    ids = (producer_id, base_sequence, producer_epoch, schema_id)
+    compacted = 0 if offset_deltas is None else LeaderFlag.COMPACTED
+    return _finish(index, payload, flags, times, codec, ids, compacted)
+
+
+def _add_tags(index: _Parts, tags: Sequence[Sequence[str]]) -> None:
+    """A dictionary in order of first appearance, then the lists of ids."""
+    ids: dict[str, int] = {}
+    flat = [ids.setdefault(tag, len(ids)) for row in tags for tag in row]
+    names = [tag.encode() for tag in ids]
+    index.add(np.array([len(names), sum(map(len, names))], "<u4").tobytes())
+    index.add_binary(names, with_validity=False)
+    index.add_offsets(map(len, tags), len(tags))
+    index.add(np.array(flat, "<u4").tobytes())
+
+
+def _add_headers(payload: _Parts, headers: Sequence[Headers]) -> None:
+    pairs = [*chain.from_iterable(headers)]
+    payload.add_offsets(map(len, headers), len(headers))
+    payload.add_binary([name.encode() for name, _ in pairs], with_validity=False)
+    payload.add_binary([value for _, value in pairs])
+
+
+def _compress(payload: bytes, codec: Codec) -> bytes:
+    if codec is Codec.LZ4:
+        compressed: bytes = lz4.frame.compress(payload)
+        return compressed
+    return _zstd.compressor.compress(payload)
+
+
+def encode_arrow(
+    record_batch: "pa.RecordBatch",
+    *,
+    key_hashes: Any = None,
+    codec: Codec = Codec.NONE,
+    producer_id: int = 0,
+    producer_epoch: int = 0,
+    base_sequence: int = 0,
+    schema_id: int = 0,
+) -> bytes:
+    """The same bytes as ``encode_columns`` from an Arrow record batch.
+
+    Columns: ``value`` (binary), optional ``key`` (binary), ``timestamp_ms`` (int64) or
+    ``timestamp`` (else now), ``tags`` (list<string>), ``headers`` (list<struct<key, value>>);
+    others are ignored, other types are cast.
+
+    Raises:
+        InvalidRequestError: No rows, no ``value``, a column that cannot be cast, a null timestamp,
+            tag or header name.
+    """
+    import pyarrow as pa
+
+    count = record_batch.num_rows
+    if not count or "value" not in record_batch.schema.names:
+        raise InvalidRequestError("a record batch needs rows and a column named value")
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    index, payload, flags = _Parts(), _Parts(), 0
+    times = _arrow_column(record_batch, "timestamp_ms", pa.int64())
+    if times is None:
+        times = _arrow_column(record_batch, "timestamp", pa.timestamp("ms", "UTC"))
+    if times is None:
+        times = pa.repeat(_now_ms(), count)
+    millis = _no_nulls(times.cast(pa.int64()), "timestamp").to_numpy()
+    index.append(millis.astype("<i8").tobytes())
+    keys = _arrow_column(record_batch, "key", pa.binary())
+    if keys is None or keys.null_count == count:
+        flags |= ProducerFlag.NO_KEYS
+    else:
+        _add_arrow(payload, keys)
+        hashes = _hash_keys(keys.to_pylist()) if key_hashes is None else key_hashes
+        index.add(payload[0])
+        index.append(np.asarray(hashes, "<u8").tobytes())
+    _add_arrow(payload, _arrow_column(record_batch, "value", pa.binary()))
+    tags = _arrow_column(record_batch, "tags", pa.list_(pa.string()))
+    if tags is None or not len(tags.flatten()):
+        flags |= ProducerFlag.NO_TAGS
+    else:
+        encoded = _no_nulls(tags.flatten(), "tag").dictionary_encode()
+        names = _Parts()
+        _add_arrow(names, encoded.dictionary, with_validity=False)
+        text_bytes = int(np.frombuffer(names[0], "<i4")[-1])
+        index.add(np.array([len(encoded.dictionary), text_bytes], "<u4").tobytes())
+        index.extend(names)
+        _add_list_offsets(index, tags)
+        index.add(encoded.indices.to_numpy().astype("<u4").tobytes())
+    headers = _arrow_column(record_batch, "headers", pa.list_(pair))
+    if headers is None or not len(headers.flatten()):
+        flags |= ProducerFlag.NO_HEADERS
+    else:
+        header_names, header_values = _no_nulls(headers.flatten(), "header").flatten()
+        _add_list_offsets(payload, headers)
+        _add_arrow(payload, _no_nulls(header_names, "header name"), with_validity=False)
+        _add_arrow(payload, header_values)
+    ids = (producer_id, base_sequence, producer_epoch, schema_id)
+    return _finish(index, payload, flags | ProducerFlag.NO_HEADER_HASHES, millis, codec, ids)
+
+
+def _arrow_column(record_batch: "pa.RecordBatch", name: str, type_: Any) -> Any:
+    import pyarrow as pa
+
+    if name not in record_batch.schema.names:
+        return None
+    try:
+        return record_batch.column(name).cast(type_, safe=False)
+    except pa.ArrowException as error:
+        raise InvalidRequestError(f"column {name} is not {type_}: {error}") from error
+
+
+def _no_nulls(array: Any, name: str) -> Any:
+    if array.null_count:
+        raise InvalidRequestError(f"a {name} is null")
+    return array
+
+
+def _add_list_offsets(parts: _Parts, lists: Any) -> None:
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    parts.add_offsets(lengths, len(lists))
+
+
+def _add_arrow(parts: _Parts, array: Any, *, with_validity: bool = True) -> None:
+    """Like ``add_binary``; slices of larger arrays are cut to what they hold."""
+    count = len(array)
+    if with_validity:
+        parts.add(_bits(array.is_valid()) if array.null_count else _all_valid(count))
+    _, offset_buffer, data = array.buffers()
+    offsets = np.frombuffer(offset_buffer, "<i4", count + 1, 4 * array.offset)
+    parts.add((offsets - offsets[0]).astype("<i4").tobytes())
+    parts.add(bytes(memoryview(data)[offsets[0] : offsets[-1]]) if data is not None else b"")
