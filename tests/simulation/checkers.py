@@ -1,0 +1,238 @@
+"""Judges a history: pure functions from what clients saw to what must never be.
+
+Each check yields violations of one category; ``check`` runs them all. Records acked by the leader
+alone may be lost with it: they are counted, not judged.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from icecore.model import Acks
+from tests.simulation.history import History, Outcome, Partition, Produce
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that must never happen, and where."""
+
+    category: str
+    partition: Partition | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.category}: {self.partition}: {self.what}"
+
+
+def check(history: History) -> list[Violation]:
+    """All violations of a history, by category."""
+    return [violation for checker in CHECKERS for violation in checker(history)]
+
+
+def acks_checked(history: History) -> int:
+    """How many acknowledged records were looked for."""
+    return sum(1 for _ in _promised(history))
+
+
+def lost_by_leader_acks(history: History) -> int:
+    """Records acked by the leader alone that are gone: allowed, reported."""
+    final = {partition: set(dict(records).values()) for partition, records in history.final.items()}
+    return sum(
+        produce.value not in final.get(produce.partition, set())
+        for produce in history.produces
+        if produce.outcome is Outcome.OK and produce.acks is Acks.LEADER
+    )
+
+
+def _promised(history: History) -> Iterator[Produce]:
+    for produce in history.produces:
+        if produce.outcome is Outcome.OK and produce.acks is not Acks.LEADER:
+            yield produce
+
+
+def lost(history: History) -> Iterator[Violation]:
+    """An acked record is not at its offset at the end."""
+    final = {partition: dict(records) for partition, records in history.final.items()}
+    for produce in _promised(history):
+        records = final.get(produce.partition, {})
+        if produce.offset < history.log_start.get(produce.partition, 0):
+            continue
+        found = records.get(produce.offset)
+        if found != produce.value:
+            what = f"offset {produce.offset} holds {found!r}, acked was {produce.value!r}"
+            yield Violation("lost", produce.partition, what)
+
+
+def phantom(history: History) -> Iterator[Violation]:
+    """A record that nobody sent there."""
+    sent = {(produce.partition, produce.value) for produce in history.produces}
+    for partition, offset, value in _seen(history):
+        if (partition, value) not in sent:
+            yield Violation("phantom", partition, f"offset {offset} holds {value!r}")
+
+
+def aborted(history: History) -> Iterator[Violation]:
+    """A record whose produce failed definitely."""
+    failed = {
+        (produce.partition, produce.value)
+        for produce in history.produces
+        if produce.outcome is Outcome.FAIL
+    }
+    for partition, offset, value in _seen(history):
+        if (partition, value) in failed:
+            yield Violation("aborted", partition, f"offset {offset} holds failed {value!r}")
+
+
+def _seen(history: History) -> Iterator[tuple[Partition, int, bytes]]:
+    for partition, records in history.final.items():
+        for offset, value in records:
+            yield partition, offset, value
+    for read in history.reads:
+        yield read.partition, read.offset, read.value
+
+
+def duplicate(history: History) -> Iterator[Violation]:
+    """A value at two offsets, or an offset twice."""
+    for partition, records in history.final.items():
+        for offset, count in Counter(offset for offset, _ in records).items():
+            if count > 1:
+                yield Violation("duplicate", partition, f"offset {offset} came {count} times")
+        if history.idempotent:
+            places: dict[bytes, set[int]] = {}
+            for offset, value in records:
+                places.setdefault(value, set()).add(offset)
+            for value, offsets in places.items():
+                if len(offsets) > 1:
+                    yield Violation("duplicate", partition, f"{value!r} at {sorted(offsets)}")
+
+
+def gap(history: History) -> Iterator[Violation]:
+    """Offsets are dense from the log start."""
+    for partition, records in history.final.items():
+        expected = history.log_start.get(partition, 0)
+        for offset in sorted({offset for offset, _ in records}):
+            if offset != expected:
+                yield Violation("gap", partition, f"{expected} is missing, {offset} follows")
+            expected = offset + 1
+
+
+def order(history: History) -> Iterator[Violation]:
+    """What a producer sent first stands first."""
+    if not history.idempotent:
+        return
+    places = {
+        (partition, value): offset
+        for partition, records in history.final.items()
+        for offset, value in records
+    }
+    sessions: dict[tuple[str, Partition], list[Produce]] = {}
+    for produce in history.produces:
+        sessions.setdefault((produce.producer, produce.partition), []).append(produce)
+    for (producer, partition), produces in sessions.items():
+        highest = -1
+        for produce in sorted(produces, key=lambda produce: produce.sequence):
+            offset = places.get((partition, produce.value))
+            if offset is None:
+                continue
+            if offset < highest:
+                what = f"{producer}: {produce.value!r} at {offset}, an earlier one at {highest}"
+                yield Violation("order", partition, what)
+            highest = max(highest, offset)
+
+
+def realtime(history: History) -> Iterator[Violation]:
+    """A record acked before another was sent has the smaller offset."""
+    by_partition: dict[Partition, list[Produce]] = {}
+    for produce in _promised(history):
+        by_partition.setdefault(produce.partition, []).append(produce)
+    for partition, produces in by_partition.items():
+        ended = sorted(produces, key=lambda produce: produce.ended_s)
+        began = sorted(produces, key=lambda produce: produce.began_s)
+        highest: Produce | None = None
+        position = 0
+        for later in began:
+            while position < len(ended) and ended[position].ended_s < later.began_s:
+                if highest is None or ended[position].offset > highest.offset:
+                    highest = ended[position]
+                position += 1
+            if highest is not None and later.offset <= highest.offset:
+                what = (
+                    f"{later.value!r} at {later.offset} was sent after {highest.offset} was acked"
+                )
+                yield Violation("realtime", partition, what)
+
+
+def poll(history: History) -> Iterator[Violation]:
+    """Within a session offsets go up by one."""
+    last: dict[tuple[str, Partition], int] = {}
+    for read in history.reads:
+        session = (read.session, read.partition)
+        before = last.get(session)
+        if before is not None and read.offset <= before:
+            what = f"{read.session}: {read.offset} after {before}"
+            yield Violation("nonmonotonic", read.partition, what)
+        elif before is not None and read.offset != before + 1:
+            what = f"{read.session}: {read.offset} after {before}"
+            yield Violation("skip", read.partition, what)
+        last[session] = read.offset
+
+
+def changed(history: History) -> Iterator[Violation]:
+    """What was read once stays as it was."""
+    for partition in {read.partition: None for read in history.reads}:
+        final = dict(history.final.get(partition, []))
+        start = history.log_start.get(partition, 0)
+        known: dict[int, bytes] = {}
+        for read in history.reads:
+            if read.partition != partition:
+                continue
+            truth = final.get(read.offset) if read.offset >= start else read.value
+            if truth != read.value or known.setdefault(read.offset, read.value) != read.value:
+                what = f"{read.session} read {read.value!r} at {read.offset}, at the end {truth!r}"
+                yield Violation("changed", partition, what)
+
+
+def watermark(history: History) -> Iterator[Violation]:
+    """High watermarks never pass the end and never go back within one life of a process."""
+    last: dict[tuple[str, Partition], int] = {}
+    for seen in history.watermarks:
+        records = history.final.get(seen.partition, [])
+        end = max((offset for offset, _ in records), default=-1) + 1
+        end = max(end, history.log_start.get(seen.partition, 0))
+        if seen.high_watermark > end:
+            what = f"{seen.observer} showed {seen.high_watermark}, the end is {end}"
+            yield Violation("watermark_past_end", seen.partition, what)
+        key = (seen.observer, seen.partition)
+        if seen.high_watermark < last.get(key, 0):
+            what = f"{seen.observer}: {seen.high_watermark} after {last[key]}"
+            yield Violation("watermark_went_back", seen.partition, what)
+        last[key] = max(seen.high_watermark, last.get(key, 0))
+
+
+def replicas(history: History) -> Iterator[Violation]:
+    """All replicas of a sealed segment hold the same bytes."""
+    for segment in history.segments:
+        if len({digest for _, digest in segment.digests}) > 1:
+            nodes = [node for node, _ in segment.digests]
+            what = f"segment {segment.segment_id} differs between {nodes}"
+            yield Violation("replicas_differ", segment.partition, what)
+
+
+def tiling(history: History) -> Iterator[Violation]:
+    """Segments follow each other without gap or overlap, and only the last is open."""
+    by_partition: dict[Partition, list[tuple[int, int, int]]] = {}
+    for segment in history.segments:
+        place = (segment.base_offset, segment.end_offset, segment.segment_id)
+        by_partition.setdefault(segment.partition, []).append(place)
+    for partition, places in by_partition.items():
+        for (base, end, segment_id), (next_base, _, next_id) in pairwise(sorted(places)):
+            if end != next_base:
+                what = f"segment {segment_id} [{base}, {end}) then {next_id} from {next_base}"
+                yield Violation("tiling", partition, what)
+
+
+CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
+    *(lost, phantom, aborted, duplicate, gap, order, realtime, poll, changed, watermark),
+    *(replicas, tiling),
+)

@@ -1,0 +1,402 @@
+"""A disk that forgets: what the page cache shows, what is durable, and what a power cut leaves.
+
+``SimDisk`` outlives processes; each life of a process mounts it and gets a ``SimFileSystem`` that
+stops working with that life. A SIGKILL leaves the page cache alone. A power cut decides for each
+unsynced 512-byte sector whether it is kept, dropped or garbage, for each unsynced size whether it
+is the old or the new one, and for each unsynced create, rename and unlink whether it happened.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from icecore.errors import OutOfSpaceError, StorageError
+from node.ports import Buffer, File
+from tests.simulation.process import ProcessKilled, SimProcess
+
+SECTOR_BYTES = 512
+BLOCK_BYTES = 4096
+UNLIMITED_BYTES = 1 << 40
+_ZERO_BLOCK = bytes(BLOCK_BYTES)
+
+
+class Inode:
+    """The bytes of one file, sparse: as the page cache shows them and as they are durable."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, bytearray] = {}
+        self.size = 0
+        self.allocated: set[int] = set()
+        self.durable_blocks: dict[int, bytes] = {}
+        self.durable_size = 0
+        self.dirty: set[int] = set()
+        """Numbers of the sectors written since the last sync."""
+
+    def write(self, data: Buffer, position: int) -> None:
+        view = memoryview(data).cast("B")
+        end = position + len(view)
+        done = 0
+        while done < len(view):
+            number, start = divmod(position + done, BLOCK_BYTES)
+            length = min(BLOCK_BYTES - start, len(view) - done)
+            block = self.blocks.get(number)
+            if block is None:
+                block = self.blocks[number] = bytearray(BLOCK_BYTES)
+            block[start : start + length] = view[done : done + length]
+            done += length
+        self.size = max(self.size, end)
+        self.dirty.update(range(position // SECTOR_BYTES, (end + SECTOR_BYTES - 1) // SECTOR_BYTES))
+
+    def read(self, length: int, position: int) -> bytes:
+        length = max(0, min(length, self.size - position))
+        parts: list[Buffer] = []
+        done = 0
+        while done < length:
+            number, start = divmod(position + done, BLOCK_BYTES)
+            count = min(BLOCK_BYTES - start, length - done)
+            parts.append(self.blocks.get(number, _ZERO_BLOCK)[start : start + count])
+            done += count
+        return b"".join(parts)
+
+    def truncate(self, length: int) -> None:
+        if length < self.size:
+            first = length // BLOCK_BYTES
+            for number in [number for number in self.blocks if number > first]:
+                del self.blocks[number]
+            block = self.blocks.get(first)
+            if block is not None:
+                start = length - first * BLOCK_BYTES
+                block[start:] = bytes(BLOCK_BYTES - start)
+            end = max(self.size, self.durable_size)
+            self.dirty.update(
+                range(length // SECTOR_BYTES, (end + SECTOR_BYTES - 1) // SECTOR_BYTES)
+            )
+            self.allocated = {number for number in self.allocated if number <= first}
+        self.size = length
+
+    def sync(self) -> None:
+        for number in {sector * SECTOR_BYTES // BLOCK_BYTES for sector in self.dirty}:
+            block = self.blocks.get(number)
+            if block is None:
+                self.durable_blocks.pop(number, None)
+            else:
+                self.durable_blocks[number] = bytes(block)
+        self.durable_size = self.size
+        self.dirty.clear()
+
+    def forget_dirty(self) -> None:
+        """What a failed fsync does: the pages look clean and are not on disk."""
+        self.dirty.clear()
+
+    def power_cut(self, rng: random.Random) -> None:
+        """Decide sector by sector what was on disk."""
+        cached, self.blocks = self.blocks, {}
+        size = self._size_after_cut(rng)
+        for number, durable in self.durable_blocks.items():
+            self.blocks[number] = bytearray(durable)
+        for sector in sorted(self.dirty):
+            number, start = divmod(sector * SECTOR_BYTES, BLOCK_BYTES)
+            fate = rng.random()
+            if fate < 0.45:
+                continue
+            if fate < 0.9:
+                content = bytes(cached.get(number, _ZERO_BLOCK)[start : start + SECTOR_BYTES])
+            else:
+                content = rng.randbytes(SECTOR_BYTES)
+            block = self.blocks.setdefault(number, bytearray(BLOCK_BYTES))
+            block[start : start + SECTOR_BYTES] = content
+        self.size = max(size, self.durable_size)
+        self.truncate(size)
+        self.dirty = set(range((self.size + SECTOR_BYTES - 1) // SECTOR_BYTES))
+        self.durable_blocks.clear()
+        self.allocated = set(self.blocks)
+        self.sync()
+
+    def _size_after_cut(self, rng: random.Random) -> int:
+        if self.size == self.durable_size:
+            return self.size
+        fate = rng.random()
+        if fate < 0.4:
+            return self.durable_size
+        if fate < 0.8 or self.size < self.durable_size:
+            return self.size
+        return rng.randrange(self.durable_size, self.size + 1)
+
+    def used_bytes(self) -> int:
+        return len(self.allocated | self.blocks.keys()) * BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """One create (``old`` empty), rename, or unlink (``new`` empty) that is not durable yet."""
+
+    old: str
+    new: str
+    inode: Inode
+
+
+@dataclass
+class DiskFaults:
+    """What is about to go wrong; the world sets these."""
+
+    capacity_bytes: int = UNLIMITED_BYTES
+    failing_syncs: int = 0
+    """So many of the next fdatasync calls fail, with the pages marked clean."""
+    operations_to_live: int | None = None
+    """After so many more changing operations the process dies in the middle of what it does."""
+    on_mid_death: Callable[[], None] | None = field(default=None, repr=False)
+
+
+class SimDisk:
+    """One disk: a tree of names over inodes, and what of it is durable."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode] = {}
+        self.durable_names: dict[str, Inode] = {}
+        self.folders: set[str] = {""}
+        self.pending: list[NameChange] = []
+        self.faults = DiskFaults()
+        self.syncs = 0
+        self.can_sync_all = False
+
+    def power_cut(self, rng: random.Random) -> None:
+        """Lose what was not synced. The caller has killed the process that had this mounted."""
+        names = dict(self.durable_names)
+        for change in self.pending:
+            if rng.random() < 0.5:
+                self._apply(names, change)
+        self.names = names
+        self.durable_names = dict(names)
+        self.pending.clear()
+        for inode in dict.fromkeys(names[name] for name in sorted(names)):
+            inode.power_cut(rng)
+
+    def changed(self, change: NameChange) -> None:
+        self._apply(self.names, change)
+        self.pending.append(change)
+
+    @staticmethod
+    def _apply(names: dict[str, Inode], change: NameChange) -> None:
+        if change.old:
+            names.pop(change.old, None)
+        if change.new:
+            names[change.new] = change.inode
+
+    def sync_names(self, folder: str | None) -> None:
+        """Make changes in one folder durable, or in all."""
+        kept: list[NameChange] = []
+        for change in self.pending:
+            touched = {_folder(name) for name in (change.old, change.new) if name}
+            if folder is None or folder in touched:
+                self._apply(self.durable_names, change)
+            else:
+                kept.append(change)
+        self.pending = kept
+
+    def used_bytes(self) -> int:
+        inodes = dict.fromkeys(self.names.values())
+        return sum(inode.used_bytes() for inode in inodes)
+
+    def charge(self, inode: Inode, first_byte: int, end_byte: int) -> None:
+        """Give blocks to a file. Raises OutOfSpaceError before anything changed."""
+        wanted = range(first_byte // BLOCK_BYTES, (end_byte + BLOCK_BYTES - 1) // BLOCK_BYTES)
+        missing = [number for number in wanted if number not in inode.allocated]
+        limit = self.faults.capacity_bytes
+        limited = missing and limit < UNLIMITED_BYTES
+        if limited and self.used_bytes() + len(missing) * BLOCK_BYTES > limit:
+            raise OutOfSpaceError("simulated disk is full")
+        inode.allocated.update(missing)
+
+    def changing(self) -> None:
+        """Count one changing operation; maybe the process dies right here."""
+        faults = self.faults
+        if faults.operations_to_live is None:
+            return
+        faults.operations_to_live -= 1
+        if faults.operations_to_live < 0:
+            faults.operations_to_live = None
+            if faults.on_mid_death is not None:
+                faults.on_mid_death()
+            raise ProcessKilled("died in the middle of a disk operation")
+
+    def flip_bit(self, name: str, bit: int) -> None:
+        """Rot one durable bit of a file."""
+        inode = self.durable_names[name]
+        position, offset = divmod(bit, 8)
+        byte = inode.read(1, position)[0] ^ (1 << offset)
+        inode.write(bytes([byte]), position)
+        inode.sync()
+
+
+class SimFile:
+    """node.ports.File over one inode."""
+
+    def __init__(self, system: "SimFileSystem", inode: Inode, name: str) -> None:
+        self._system = system
+        self._inode = inode
+        self._name = name
+        self._closed = False
+
+    def _use(self) -> Inode:
+        self._system.check()
+        if self._closed:
+            raise StorageError(f"{self._name}: file is closed")
+        return self._inode
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all, or die in between."""
+        inode = self._use()
+        disk = self._system.disk
+        total = sum(memoryview(buffer).nbytes for buffer in buffers)
+        disk.charge(inode, position, position + total)
+        for buffer in buffers:
+            disk.changing()
+            inode.write(buffer, position)
+            position += memoryview(buffer).nbytes
+
+    def pread(self, length: int, position: int) -> bytes:
+        """From the page cache."""
+        return self._use().read(length, position)
+
+    def fdatasync(self) -> None:
+        """Make the content and size durable, or fail as disks do."""
+        inode = self._use()
+        disk = self._system.disk
+        disk.changing()
+        disk.syncs += 1
+        if disk.faults.failing_syncs > 0:
+            disk.faults.failing_syncs -= 1
+            inode.forget_dirty()
+            raise StorageError(f"{self._name}: fdatasync: simulated I/O error")
+        inode.sync()
+
+    def allocate(self, position: int, length: int) -> None:
+        """Reserve blocks; the size grows as with posix_fallocate."""
+        inode = self._use()
+        disk = self._system.disk
+        disk.charge(inode, position, position + length)
+        disk.changing()
+        inode.size = max(inode.size, position + length)
+
+    def truncate(self, length: int) -> None:
+        """Durable after fdatasync."""
+        inode = self._use()
+        self._system.disk.changing()
+        inode.truncate(length)
+
+    def size(self) -> int:
+        """As the page cache knows it."""
+        return self._use().size
+
+    def close(self) -> None:
+        """Idempotent; makes nothing durable."""
+        self._closed = True
+
+
+class SimFileSystem:
+    """node.ports.FileSystem: one mount of a disk by one life of a process."""
+
+    def __init__(self, disk: SimDisk, process: SimProcess | None) -> None:
+        self.disk = disk
+        self._process = process
+
+    def check(self) -> None:
+        """Raise ProcessKilled for zombies."""
+        if self._process is not None:
+            self._process.check()
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """As node.ports."""
+        self.check()
+        name = _clean(name)
+        inode = self.disk.names.get(name)
+        if create:
+            if inode is not None:
+                raise StorageError(f"{name}: exists already")
+            if _folder(name) not in self.disk.folders:
+                raise StorageError(f"{name}: no such folder")
+            self.disk.changing()
+            inode = Inode()
+            self.disk.changed(NameChange("", name, inode))
+        elif inode is None:
+            raise StorageError(f"{name}: no such file")
+        return SimFile(self, inode, name)
+
+    def exists(self, name: str) -> bool:
+        """File or folder."""
+        self.check()
+        return _clean(name) in self.disk.names or _clean(name) in self.disk.folders
+
+    def make_dirs(self, name: str) -> None:
+        """Durable at once, as the port demands."""
+        self.check()
+        self.disk.folders.update(_parents(_clean(name)))
+
+    def list_dir(self, name: str) -> list[str]:
+        """Sorted."""
+        self.check()
+        folder = _clean(name)
+        everything = [*self.disk.names, *(other for other in self.disk.folders if other)]
+        return sorted(path.rpartition("/")[2] for path in everything if _folder(path) == folder)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic, replaces; durable after sync_dir."""
+        self.check()
+        old, new = _clean(old), _clean(new)
+        inode = self.disk.names.get(old)
+        if inode is None:
+            raise StorageError(f"{old}: no such file")
+        self.disk.changing()
+        self.disk.changed(NameChange(old, new, inode))
+
+    def unlink(self, name: str) -> None:
+        """Durable after sync_dir."""
+        self.check()
+        name = _clean(name)
+        inode = self.disk.names.get(name)
+        if inode is None:
+            raise StorageError(f"{name}: no such file")
+        self.disk.changing()
+        self.disk.changed(NameChange(name, "", inode))
+
+    def sync_dir(self, name: str) -> None:
+        """Names of one folder."""
+        self.check()
+        self.disk.changing()
+        self.disk.sync_names(_clean(name))
+
+    def sync_all(self) -> None:
+        """Everything."""
+        self.check()
+        self.disk.changing()
+        self.disk.syncs += 1
+        if self.disk.faults.failing_syncs > 0:
+            self.disk.faults.failing_syncs -= 1
+            raise StorageError("syncfs: simulated I/O error")
+        for inode in dict.fromkeys(self.disk.names.values()):
+            inode.sync()
+        self.disk.sync_names(None)
+
+    @property
+    def can_sync_all(self) -> bool:
+        """A knob of the run."""
+        return self.disk.can_sync_all
+
+    def space(self) -> tuple[int, int]:
+        """(used, free) bytes."""
+        used = self.disk.used_bytes()
+        return used, max(0, self.disk.faults.capacity_bytes - used)
+
+
+def _clean(name: str) -> str:
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0] if name else "/"
+
+
+def _parents(name: str) -> Iterator[str]:
+    parts = name.split("/")
+    for count in range(len(parts) + 1):
+        yield "/".join(parts[:count])

@@ -1,0 +1,146 @@
+"""I/O threads and reader threads as turns of the simulated loop.
+
+A group runs in one turn, some seeded time after it was submitted, and its result is delivered some
+time later, so a kill can fall before the work, between work and answer, and (through the disk's
+``operations_to_live``) into the middle of the work. Results of one queue come in order.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from node.ports import WorkerQueue
+from tests.simulation.process import ProcessKilled, SimProcess
+
+T = TypeVar("T")
+
+
+class SimWorkerQueue:
+    """node.ports.WorkerQueue."""
+
+    def __init__(
+        self,
+        executor: "SimExecutor",
+        process: Callable[[list[Any]], object],
+        deliver: Callable[[object], None],
+        group_items_max: int,
+    ) -> None:
+        self._executor = executor
+        self._process = process
+        self._deliver = deliver
+        self._group_items_max = group_items_max
+        self._items: deque[Any] = deque()
+        self._results: deque[object] = deque()
+        self._busy = False
+        self._closed = False
+
+    def submit(self, item: Any) -> None:
+        """Enqueue; the worker wakes up some time later."""
+        self._executor.check()
+        if self._closed:
+            raise RuntimeError("worker queue is closed")
+        self._items.append(item)
+        self._wake()
+
+    def close(self) -> None:
+        """Process what is queued, then stop."""
+        self._closed = True
+
+    def _wake(self) -> None:
+        if not self._busy and self._items:
+            self._busy = True
+            asyncio.get_running_loop().call_later(self._executor.delay_s(), self._work)
+
+    def _work(self) -> None:
+        group = [self._items.popleft() for _ in range(min(len(self._items), self._group_items_max))]
+        try:
+            result = self._process(group)
+        except ProcessKilled:
+            return
+        except Exception as error:  # what production ends the process for
+            self._executor.fail_stop(error)
+            return
+        self._results.append(result)
+        asyncio.get_running_loop().call_later(self._executor.delay_s(), self._done)
+        self._busy = False
+        self._wake()
+
+    def _done(self) -> None:
+        self._deliver(self._results.popleft())
+
+
+class SimExecutor:
+    """node.ports.Executor for one life of a process.
+
+    Args:
+        process: Whose threads these are; None outside a world.
+        rng: Source of the delays.
+        mean_delay_s: Of starting a group, of delivering it, and of each ``run``.
+        fail_stop: Called with the exception that ends the process.
+    """
+
+    def __init__(
+        self,
+        process: SimProcess | None,
+        rng: random.Random,
+        *,
+        mean_delay_s: float = 0.0005,
+        fail_stop: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._process = process
+        self._rng = rng
+        self._fail_stop = fail_stop
+        self.mean_delay_s = mean_delay_s
+
+    def check(self) -> None:
+        """Raise ProcessKilled for zombies."""
+        if self._process is not None:
+            self._process.check()
+
+    def delay_s(self) -> float:
+        """How long the next step of a thread takes."""
+        return self._rng.expovariate(1.0 / self.mean_delay_s)
+
+    def fail_stop(self, error: BaseException) -> None:
+        """End the process as production does."""
+        if self._fail_stop is None:
+            raise error
+        self._fail_stop(error)
+
+    def worker(
+        self,
+        name: str,
+        process: Callable[[list[T]], object],
+        deliver: Callable[[Any], None],
+        *,
+        group_items_max: int,
+    ) -> WorkerQueue[T]:
+        """As node.ports."""
+        self.check()
+        return SimWorkerQueue(self, process, deliver, group_items_max)
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run after a delay, in one turn; like a thread it is not stopped by a cancelled caller."""
+        self.check()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = function(*args)
+            except ProcessKilled:
+                return
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+        loop.call_later(self.delay_s(), work)
+        return await future
+
+    def close(self) -> None:
+        """Nothing to join."""

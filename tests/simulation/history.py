@@ -1,0 +1,84 @@
+"""What clients and observers saw in one run: the input of the checker, plain values only."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from icecore.model import Acks
+
+Partition = tuple[str, int]
+
+
+class Outcome(Enum):
+    """How a produce ended, as its caller knows it."""
+
+    OK = "ok"
+    FAIL = "fail"
+    """Definite: it was never appended and never will be."""
+    UNKNOWN = "unknown"
+    """Indeterminate, or the caller died while waiting."""
+
+
+@dataclass(slots=True)
+class Produce:
+    """One record handed to a producer; ``value`` is unique in the run."""
+
+    producer: str
+    sequence: int
+    """Position among the records that this producer sent to this partition."""
+    partition: Partition
+    value: bytes
+    acks: Acks
+    began_s: float
+    ended_s: float = float("inf")
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One record that a consumer was given; ``session`` names one consumer without a seek."""
+
+    session: str
+    partition: Partition
+    offset: int
+    value: bytes
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSeen:
+    """A high watermark that a process exposed for a partition."""
+
+    observer: str
+    """One life of one process."""
+    partition: Partition
+    high_watermark: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSeen:
+    """A segment record at the end of the run."""
+
+    segment_id: int
+    partition: Partition
+    base_offset: int
+    end_offset: int
+    """-1: not sealed."""
+    digests: tuple[tuple[str, bytes], ...] = ()
+    """(node, digest over its bytes) of each listed replica of a sealed segment."""
+
+
+@dataclass(slots=True)
+class History:
+    """Everything the checker may know."""
+
+    produces: list[Produce] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    watermarks: list[WatermarkSeen] = field(default_factory=list)
+    segments: list[SegmentSeen] = field(default_factory=list)
+    final: dict[Partition, list[tuple[int, bytes]]] = field(default_factory=dict)
+    """The whole of each partition, read after everything was healed: (offset, value)."""
+    log_start: dict[Partition, int] = field(default_factory=dict)
+    idempotent: bool = True
+    """Whether a value may be there only once."""

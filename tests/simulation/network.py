@@ -1,0 +1,381 @@
+"""The network of the simulator: who listens where, how long a message takes, what gets lost.
+
+A process has one host, named like itself. Each directed link between hosts has its own latency and
+can be cut (messages wait, as TCP does, until it heals or the connections time out), clogged
+(messages wait for a while) or lossy (a connection breaks before the request or before the reply
+arrives). Transport runs outside of all processes, so a paused process still receives into its
+buffers and a dead one resets its connections.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+
+from icecore.errors import (
+    ConfigurationError,
+    IcecoreError,
+    RequestTimeoutError,
+    UnsupportedError,
+    error_from_reason,
+)
+from icecore.ports import CallContext, ClientStream, Handlers, Server
+from tests.simulation.loop import SimLoop
+from tests.simulation.process import SimProcess
+from tests.simulation.stream import SimConnection, SimStreamEnd
+
+CONNECT_TIMEOUT_S = 1.0
+EPHEMERAL_PORT = 40_000
+
+
+@dataclass
+class LinkFaults:
+    """What all links do by chance; the world sets and heals these."""
+
+    request_loss: float = 0.0
+    reply_loss: float = 0.0
+    slow: float = 0.0
+    """Probability that a message takes 20 times as long as its link's latency."""
+
+
+@dataclass
+class Link:
+    """One direction between two hosts."""
+
+    latency_s: float
+    is_cut: bool = False
+    cut_serial: int = 0
+    clogged_until_s: float = 0.0
+    held: list[Callable[[], None]] = field(default_factory=list)
+    """Messages on their way when the link was cut."""
+
+
+class SimNetwork:
+    """All links and listeners of one world.
+
+    Args:
+        loop: The world's loop.
+        rng: Source of latencies and losses.
+        keepalive_s: A connection over a link that stays cut so long breaks at both ends.
+    """
+
+    def __init__(self, loop: SimLoop, rng: random.Random, *, keepalive_s: float = 2.0) -> None:
+        self.loop = loop
+        self.faults = LinkFaults()
+        self.keepalive_s = keepalive_s
+        self.lost = 0
+        self._rng = rng
+        self._links: dict[tuple[str, str], Link] = {}
+        self._listeners: dict[str, SimServer] = {}
+        self._connections: dict[SimConnection, None] = {}
+        self._context = Context()
+
+    # --- listeners ----------------------------------------------------------------------------
+
+    def listen(self, server: "SimServer") -> None:
+        """Raises ConfigurationError when the address is taken."""
+        if server.address in self._listeners:
+            raise ConfigurationError(f"{server.address} is taken")
+        self._listeners[server.address] = server
+
+    def forget(self, server: "SimServer") -> None:
+        """Idempotent."""
+        if self._listeners.get(server.address) is server:
+            del self._listeners[server.address]
+
+    def listener(self, address: str) -> "SimServer | None":
+        """Who listens there now."""
+        return self._listeners.get(address)
+
+    def free_port(self) -> int:
+        """A port nobody had before."""
+        return EPHEMERAL_PORT + self.loop.next_serial()
+
+    # --- links --------------------------------------------------------------------------------
+
+    def link(self, source: str, target: str) -> Link:
+        """The link, made at first use."""
+        found = self._links.get((source, target))
+        if found is None:
+            found = Link(latency_s=self._rng.uniform(0.0001, 0.002))
+            self._links[source, target] = found
+        return found
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing passes in this direction until it heals."""
+        link = self.link(source, target)
+        if link.is_cut:
+            return
+        link.is_cut = True
+        link.cut_serial += 1
+        self.loop.trace(f"cut {source} > {target}")
+        self.loop.call_later(
+            self.keepalive_s,
+            self._keepalive,
+            source,
+            target,
+            link.cut_serial,
+            context=self._context,
+        )
+
+    def heal(self, source: str, target: str) -> None:
+        """Messages held since the cut travel on."""
+        link = self.link(source, target)
+        if link.is_cut:
+            link.is_cut = False
+            self.loop.trace(f"heal {source} > {target}")
+            held, link.held = link.held, []
+            for callback in held:
+                self.send(source, target, callback)
+
+    def clog(self, source: str, target: str, duration_s: float) -> None:
+        """Nothing arrives for a while, then everything."""
+        self.loop.trace(f"clog {source} > {target} {duration_s:.6f}")
+        link = self.link(source, target)
+        link.clogged_until_s = max(link.clogged_until_s, self.loop.time() + duration_s)
+
+    def heal_all(self) -> None:
+        """No faults from now on."""
+        self.faults = LinkFaults()
+        for source, target in list(self._links):
+            self.heal(source, target)
+            self._links[source, target].clogged_until_s = 0.0
+
+    def _keepalive(self, source: str, target: str, serial: int) -> None:
+        link = self.link(source, target)
+        if not link.is_cut or link.cut_serial != serial:
+            return
+        for connection in list(self._connections):
+            if {connection.client_host, connection.server_host} == {source, target}:
+                connection.reset("keepalive timed out")
+
+    # --- transport ----------------------------------------------------------------------------
+
+    def send(self, source: str, target: str, callback: Callable[[], None]) -> None:
+        """Deliver by calling back, some time later; messages may overtake each other."""
+        link = self.link(source, target)
+        if link.is_cut:
+            link.held.append(callback)
+            return
+        latency_s = link.latency_s * self._rng.uniform(0.7, 1.5)
+        if self.faults.slow and self._rng.random() < self.faults.slow:
+            latency_s *= 20
+        if source == target:
+            latency_s = 0.00005
+        at_s = max(self.loop.time() + latency_s, link.clogged_until_s)
+        self.loop.call_at(at_s, self._arrive, source, target, callback, context=self._context)
+
+    def _arrive(self, source: str, target: str, callback: Callable[[], None]) -> None:
+        link = self.link(source, target)
+        if link.is_cut:
+            link.held.append(callback)
+        elif link.clogged_until_s > self.loop.time():
+            self.loop.call_at(
+                link.clogged_until_s,
+                self._arrive,
+                source,
+                target,
+                callback,
+                context=self._context,
+            )
+        else:
+            callback()
+
+    def loses(self, probability: float) -> bool:
+        """Whether this message is the one that breaks its connection."""
+        if probability and self._rng.random() < probability:
+            self.lost += 1
+            return True
+        return False
+
+    def connect(self, connection: SimConnection) -> None:
+        """Remember a connection so that a cut or a death can break it."""
+        self._connections[connection] = None
+
+    def disconnect(self, connection: SimConnection) -> None:
+        """Idempotent."""
+        self._connections.pop(connection, None)
+
+    def process_died(self, process: SimProcess) -> None:
+        """Its kernel closes all its sockets: peers see resets, if the link lets them through."""
+        for address, server in list(self._listeners.items()):
+            if server.process is process:
+                del self._listeners[address]
+        for connection in list(self._connections):
+            if process in (connection.client, connection.server):
+                connection.process_died(process)
+
+
+class SimServer:
+    """icecore.ports.Server."""
+
+    def __init__(
+        self, network: SimNetwork, process: SimProcess, address: str, handlers: Handlers
+    ) -> None:
+        self.network = network
+        self.process = process
+        self.handlers = handlers
+        self.running: dict[asyncio.Task[None], None] = {}
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        """As bound."""
+        return self._address
+
+    def run(self, task: asyncio.Task[None]) -> None:
+        """Remember a handler's task for ``stop``."""
+        self.running[task] = None
+        task.add_done_callback(lambda done: self.running.pop(done, None))
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, wait for running ones, then cancel them."""
+        self.process.check()
+        self.network.forget(self)
+        current = asyncio.current_task()
+        waiting = [task for task in self.running if task is not current]
+        if waiting and grace_s > 0:
+            await asyncio.wait(waiting, timeout=grace_s)
+        for task in list(self.running):
+            if task is not current:
+                task.cancel()
+
+
+class SimNet:
+    """icecore.ports.Net of one life of a process."""
+
+    def __init__(self, network: SimNetwork, process: SimProcess) -> None:
+        self._network = network
+        self._process = process
+
+    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        """As icecore.ports."""
+        self._process.check()
+        if not isinstance(body, bytes):
+            raise TypeError(f"{method}: body is {type(body).__name__}, not bytes")
+        exchange = Exchange(self._network, self._process, address, method, body, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                outcome = await exchange.start()
+        except TimeoutError:
+            raise RequestTimeoutError(f"{method} at {address}: {timeout_s} s passed") from None
+        finally:
+            exchange.finish()
+        self._process.check()
+        if isinstance(outcome, IcecoreError):
+            raise outcome
+        return outcome
+
+    def open_stream(self, address: str, method: str) -> ClientStream:
+        """As icecore.ports."""
+        self._process.check()
+        network = self._network
+        connection = SimConnection(network, self._process, address, method)
+        network.connect(connection)
+        network.send(connection.client_host, connection.server_host, connection.arrive)
+        connection.connect_timer = network.loop.call_later(
+            CONNECT_TIMEOUT_S, connection.connect_timed_out, context=Context()
+        )
+        return SimStreamEnd(connection, is_client=True)
+
+    async def serve(self, address: str, handlers: Handlers) -> Server:
+        """As icecore.ports."""
+        self._process.check()
+        host, _, port = address.rpartition(":")
+        if port == "0":
+            address = f"{host}:{self._network.free_port()}"
+        server = SimServer(self._network, self._process, address, handlers)
+        self._network.listen(server)
+        return server
+
+    async def close(self) -> None:
+        """Break this process's client connections."""
+        self._process.check()
+        for connection in list(self._network._connections):
+            if connection.client is self._process:
+                connection.reset("client closed")
+
+
+class Exchange(SimConnection):
+    """One unary call, from both ends."""
+
+    def __init__(
+        self,
+        network: SimNetwork,
+        client: SimProcess,
+        address: str,
+        method: str,
+        body: bytes,
+        timeout_s: float,
+    ) -> None:
+        super().__init__(network, client, address, method)
+        self._body = body
+        self._timeout_s = timeout_s
+        self._outcome: asyncio.Future[bytes | IcecoreError] = network.loop.create_future()
+
+    async def start(self) -> bytes | IcecoreError:
+        """Send the request and wait for what comes back."""
+        network = self.network
+        network.connect(self)
+        network.send(self.client_host, self.server_host, self.arrive)
+        self.connect_timer = network.loop.call_later(
+            CONNECT_TIMEOUT_S, self.connect_timed_out, context=Context()
+        )
+        return await self._outcome
+
+    def finish(self) -> None:
+        """The client has its answer or gave up: a handler still running runs to its end."""
+        self.network.disconnect(self)
+        self.is_broken = True
+        self.stop_timer()
+
+    def cancel_handler(self) -> None:
+        """Never: as over gRPC, a unary handler runs to its end."""
+
+    def fail(self, error: IcecoreError) -> None:
+        """The connection broke."""
+        if not self._outcome.done():
+            self._outcome.set_result(error)
+
+    def accepted(self, server: SimServer) -> None:
+        """The request arrived at a listener."""
+        network = self.network
+        if network.loses(network.faults.request_loss):
+            self.reset("request lost")
+            return
+        handler = server.handlers.unary.get(self.method)
+        network.loop.trace(f"{self.client} > {server.process} {self.method} {len(self._body)}")
+        if handler is None:
+            self._reply(UnsupportedError(f"no such method: {self.method}"))
+            return
+        context = CallContext(self.client_host, "anonymous", self._timeout_s)
+
+        async def serve() -> None:
+            outcome: bytes | IcecoreError
+            try:
+                outcome = await handler(self._body, context)
+                if not isinstance(outcome, bytes):
+                    raise TypeError(f"{self.method} answered {type(outcome).__name__}")
+            except IcecoreError as error:
+                outcome = error_from_reason(error.reason, error.message, dict(error.metadata))
+            except Exception as error:
+                outcome = self.unexpected(error)
+            self._reply(outcome)
+
+        self.run_handler(server, serve())
+
+    def _reply(self, outcome: bytes | IcecoreError) -> None:
+        if self.is_broken or (self.server is not None and not self.server.alive):
+            return
+        network = self.network
+        if network.loses(network.faults.reply_loss):
+            self.reset("reply lost")
+            return
+        network.send(self.server_host, self.client_host, lambda: self._answer(outcome))
+
+    def _answer(self, outcome: bytes | IcecoreError) -> None:
+        if not self._outcome.done():
+            size = len(outcome) if isinstance(outcome, bytes) else outcome.reason
+            self.network.loop.trace(f"{self.client} < {self.server} {self.method} {size}")
+            self._outcome.set_result(outcome)

@@ -1,0 +1,140 @@
+"""Tests of the judge: a good history passes, and one bad history per category is caught."""
+
+from collections.abc import Callable
+
+import pytest
+
+from icecore.model import Acks
+from tests.simulation.checkers import acks_checked, check, lost_by_leader_acks
+from tests.simulation.history import (
+    History,
+    Outcome,
+    Partition,
+    Produce,
+    Read,
+    SegmentSeen,
+    WatermarkSeen,
+)
+
+P: Partition = ("events", 0)
+
+
+def produced(number: int, offset: int, outcome: Outcome = Outcome.OK) -> Produce:
+    began_s = float(number)
+    value = b"v%d" % number
+    return Produce("a", number, P, value, Acks.ALL, began_s, began_s + 0.5, outcome, offset)
+
+
+def good_history() -> History:
+    return History(
+        produces=[produced(0, 0), produced(1, 1), produced(2, 2), produced(3, -1, Outcome.UNKNOWN)],
+        reads=[Read("c", P, 0, b"v0", 1.0), Read("c", P, 1, b"v1", 2.0)],
+        watermarks=[WatermarkSeen("node-1#1", P, 1, 1.0), WatermarkSeen("node-1#1", P, 3, 4.0)],
+        segments=[
+            SegmentSeen(1, P, 0, 2, (("node-1", b"d"), ("node-2", b"d"))),
+            SegmentSeen(2, P, 2, -1),
+        ],
+        final={P: [(0, b"v0"), (1, b"v1"), (2, b"v2")]},
+        log_start={P: 0},
+    )
+
+
+def test_good_history_passes() -> None:
+    history = good_history()
+    assert check(history) == []
+    assert acks_checked(history) == 3
+
+
+def replace_final(*records: tuple[int, bytes]) -> Callable[[History], None]:
+    def change(history: History) -> None:
+        history.final[P] = list(records)
+
+    return change
+
+
+def lose_one(history: History) -> None:
+    history.final[P].pop()
+
+
+def fail_one(history: History) -> None:
+    history.produces[2].outcome = Outcome.FAIL
+
+
+def swap_sequence(history: History) -> None:
+    first, second = history.produces[:2]
+    first.sequence, second.sequence = second.sequence, first.sequence
+
+
+def late_ack(history: History) -> None:
+    history.produces[1].began_s = 10.0
+    history.produces[1].ended_s = 11.0
+
+
+def read_back(history: History) -> None:
+    history.reads.append(Read("c", P, 0, b"v0", 3.0))
+
+
+def read_ahead(history: History) -> None:
+    history.reads[1] = Read("c", P, 2, b"v2", 3.0)
+
+
+def read_other(history: History) -> None:
+    history.reads.append(Read("d", P, 1, b"v2", 3.0))
+
+
+def watermark_ahead(history: History) -> None:
+    history.watermarks.append(WatermarkSeen("node-2#1", P, 4, 5.0))
+
+
+def watermark_back(history: History) -> None:
+    history.watermarks.append(WatermarkSeen("node-1#1", P, 2, 5.0))
+
+
+def differ(history: History) -> None:
+    history.segments[0] = SegmentSeen(1, P, 0, 2, (("node-1", b"d"), ("node-2", b"e")))
+
+
+def overlap(history: History) -> None:
+    history.segments[1] = SegmentSeen(2, P, 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("category", "spoil"),
+    [
+        ("lost", lose_one),
+        ("lost", replace_final((0, b"v0"), (1, b"v2"), (2, b"v1"))),
+        ("phantom", replace_final((0, b"v0"), (1, b"v1"), (2, b"v2"), (3, b"nobody"))),
+        ("aborted", fail_one),
+        ("duplicate", replace_final((0, b"v0"), (1, b"v1"), (2, b"v2"), (3, b"v2"))),
+        ("duplicate", replace_final((0, b"v0"), (1, b"v1"), (2, b"v2"), (2, b"v2"))),
+        ("gap", replace_final((0, b"v0"), (2, b"v2"))),
+        ("gap", replace_final((1, b"v1"), (2, b"v2"))),
+        ("order", swap_sequence),
+        ("realtime", late_ack),
+        ("nonmonotonic", read_back),
+        ("skip", read_ahead),
+        ("changed", read_other),
+        ("watermark_past_end", watermark_ahead),
+        ("watermark_went_back", watermark_back),
+        ("replicas_differ", differ),
+        ("tiling", overlap),
+    ],
+)
+def test_bad_history_is_caught(category: str, spoil: Callable[[History], None]) -> None:
+    history = good_history()
+    spoil(history)
+    assert category in {violation.category for violation in check(history)}
+
+
+def test_losses_of_leader_acks_are_counted_not_judged() -> None:
+    history = good_history()
+    history.produces.append(Produce("a", 4, P, b"v4", Acks.LEADER, 5.0, 5.5, Outcome.OK, offset=3))
+    assert check(history) == []
+    assert lost_by_leader_acks(history) == 1
+
+
+def test_retained_records_need_not_be_there() -> None:
+    history = good_history()
+    history.final[P].pop(0)
+    history.log_start[P] = 1
+    assert check(history) == []
