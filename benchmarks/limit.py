@@ -1,0 +1,111 @@
+"""What the disk of this machine allows: the number that every throughput is compared with.
+
+RF writers append the same user bytes in parallel, each to files of its own, buffered, one fdatasync
+per MiB: what RF nodes on this machine must do at least. Files are *fresh* (space reserved, never
+written) or *recycled* (overwritten in place: no page is touched for the first time, no metadata
+changes). The figure is user bytes per second, the median of five runs after a discarded one.
+
+    python -m benchmarks.limit [--rf 3] [--files 16] [--mib 128] [--folder DIR]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.machine import describe, warm_memory
+
+MIB = 1 << 20
+RUNS = 5
+
+
+def measure(folder: Path, replication_factor: int, files: int, mib: int) -> dict[str, float]:
+    """Fresh and recycled limits in user MB/s (10^6 bytes) for one replication factor.
+
+    Args:
+        folder: On the disk to measure; what is written there is removed again.
+        replication_factor: How many writers.
+        files: Per writer, written in turn.
+        mib: User data of one run; each writer writes all of it.
+    """
+    per_file = -(-mib // files)
+    fresh = [_run(folder, replication_factor, files, per_file, None) for _ in range(RUNS + 1)]
+    with tempfile.TemporaryDirectory(dir=folder) as kept:
+        again = [
+            _run(folder, replication_factor, files, per_file, Path(kept)) for _ in range(RUNS + 1)
+        ]
+    return {
+        "fresh_mb_s": round(statistics.median(fresh[1:]), 1),
+        "recycled_mb_s": round(statistics.median(again[1:]), 1),
+    }
+
+
+def _run(folder: Path, writers: int, files: int, per_file_mib: int, recycled: Path | None) -> float:
+    """User MB/s of one run."""
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        home = recycled or Path(own)
+        opened = [
+            [_open(home / f"{writer}-{number}", per_file_mib * MIB) for number in range(files)]
+            for writer in range(writers)
+        ]
+        os.sync()
+        start_line = threading.Barrier(writers + 1)
+        threads = [
+            threading.Thread(target=_write, args=(start_line, each, per_file_mib))
+            for each in opened
+        ]
+        for thread in threads:
+            thread.start()
+        start_line.wait()
+        began = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        elapsed_s = time.perf_counter() - began
+        for descriptors in opened:
+            for descriptor in descriptors:
+                os.close(descriptor)
+    return files * per_file_mib * MIB / elapsed_s / 1e6
+
+
+def _open(path: Path, length: int) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    if not os.fstat(descriptor).st_size:
+        os.posix_fallocate(descriptor, 0, length)
+    return descriptor
+
+
+def _write(start_line: threading.Barrier, descriptors: list[int], per_file_mib: int) -> None:
+    # pwrite and fdatasync release the interpreter lock, so threads are as good as processes here.
+    block = os.urandom(MIB)
+    write: Callable[[int, bytes, int], int] = os.pwrite
+    start_line.wait()
+    for step in range(per_file_mib):
+        for descriptor in descriptors:
+            if write(descriptor, block, step * MIB) != MIB:
+                raise OSError("short write")
+            os.fdatasync(descriptor)
+
+
+def main() -> None:
+    """Print one JSON line per replication factor."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rf", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--files", type=int, default=16)
+    parser.add_argument("--mib", type=int, default=128)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    arguments = parser.parse_args()
+    warm_memory(2 * max(arguments.rf) * arguments.mib * MIB)
+    about = describe(arguments.folder)
+    for replication_factor in arguments.rf:
+        figures = measure(arguments.folder, replication_factor, arguments.files, arguments.mib)
+        settings = {"rf": replication_factor, "files": arguments.files, "mib": arguments.mib}
+        print(json.dumps({"benchmark": "limit", **settings, **figures, "machine": about}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What a figure needs beside it to mean anything later: machine, versions, revision; and what
+running processes cost. Linux only: it reads /proc."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("grpcio", "protobuf", "numpy", "pyarrow", "rocksdict", "google-crc32c")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Machine, file system of ``folder``, versions and git revision."""
+    return {
+        "cpu": _first("/proc/cpuinfo", "model name"),
+        "cores": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "kernel": platform.release(),
+        "file_system": _file_system(folder),
+        "python": platform.python_version(),
+        "packages": dict(_versions()),
+        "revision": _revision(),
+    }
+
+
+def _first(path: str, key: str) -> str:
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return "unknown"
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            yield name, "absent"
+
+
+def _file_system(folder: Path) -> str:
+    """Type of the mount that holds the folder: the longest mount point above it."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, each, *_ = line.split()
+        if folder.resolve().is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, each
+    return kind
+
+
+def _revision() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a process has used so far."""
+
+    cpu_s: float
+    peak_rss_bytes: int
+
+
+def cost_of(pid: int) -> Cost:
+    """CPU seconds and peak resident memory of a running process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])  # utime and stime
+    peak_kib = int(_first(f"/proc/{pid}/status", "VmHWM").split()[0])
+    return Cost(ticks / _TICKS_PER_S, peak_kib << 10)
+
+
+def warm_memory(length_bytes: int) -> None:
+    """Touch memory once, so that the host has given it to this machine before anything counts.
+
+    On a virtual machine the first touch of a page can cost ten times the later ones.
+    """
+    block = bytearray(length_bytes)
+    step = os.sysconf("SC_PAGE_SIZE")
+    block[::step] = b"\1" * len(range(0, length_bytes, step))

@@ -1,0 +1,1 @@
+"""Programs that show icecore at work."""
