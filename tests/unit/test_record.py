@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icecore import batch, record
+from icecore import columns as columns_module
 from icecore.batch import BatchLimits, Codec, LeaderFlag
 from icecore.errors import (
     BatchTooLargeError,
@@ -169,7 +170,7 @@ def test_without_pyarrow_the_records_are_the_same(monkeypatch: pytest.MonkeyPatc
     many = {name: column * 50 for name, column in FULL.items()}
     decoded = read_back(record.encode_columns(**many))
     fast = decoded.to_records()
-    monkeypatch.setattr(record, "_has_pyarrow", lambda: False)
+    monkeypatch.setattr(columns_module, "has_pyarrow", lambda: False)
     assert decoded.to_records() == fast
 
 
