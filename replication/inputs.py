@@ -22,6 +22,8 @@ class ProduceReceived:
     producer_id: int = 0
     producer_epoch: int = 0
     base_sequence: int = 0
+    append_timestamp_ms: int = 0
+    """What the shell stamps into the batch; never goes back within a partition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,105 @@
+"""Where a segment ends when its leader is gone: decided from what fenced replicas report.
+
+Pure functions for the coordinator and the model checker. A reply counts only after its node has
+promised the higher epoch durably, so no reply can be outdated by a later append. Rules R30-R33 of
+docs/PROTOCOL.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from icecore.errors import StorageError
+from icecore.model import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class FenceReply:
+    """What one replica reported after its promise was durable."""
+
+    intact: bool
+    """False = UNKNOWN: missing, damaged, not provably complete; all else then says nothing."""
+    durable_end_offset: int = 0
+    last_header_crc32c: int = 0
+    digest: bytes = b""
+    """Rolling seal digest through ``durable_end_offset``."""
+    incarnation: int = 0
+    max_known_high_watermark: int = 0
+    was_leader: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Enough replicas have answered to know the end, by this rule and from these members."""
+
+    rule: Literal["S1", "S3"]
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndDecision:
+    """The end of the segment and a node whose log reaches it."""
+
+    end_offset: int
+    donor: int
+    last_header_crc32c: int
+
+
+def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
+    """Whether these replies prove where the segment ends; None = wait for more.
+
+    S1: the leader itself answers, in the incarnation that led: nobody else ever wrote.
+    S3: so many members that every quorum (of the *pinned* replication factor) meets them, and, when
+    ``min_insync`` is smaller than that quorum, one member of the frozen in-sync set, which holds
+    everything acked by ``all``.
+
+    Args:
+        replies: By node id; nodes that are no replicas and replies that are not intact count not.
+        segment: The record as frozen by the move to RECOVERING, with its pinned settings.
+    """
+    members = _members(replies, segment.replicas)
+    if (
+        segment.leader in members
+        and replies[segment.leader].incarnation == segment.leader_incarnation
+    ):
+        return Decision("S1", members)
+    quorum = segment.settings.quorum
+    if len(members) < max(1, len(segment.replicas) - quorum + 1):
+        return None
+    if segment.settings.min_insync < quorum and not set(members) & set(segment.isr):
+        return None
+    return Decision("S3", members)
+
+
+def decide_end(replies: Mapping[int, FenceReply], tripwire_high_watermark: int = 0) -> EndDecision:
+    """The longest durable log among intact replies; call it only after ``may_decide`` said yes.
+
+    Shorter logs must be prefixes of the donor's: whoever writes back compares the chain there.
+
+    Args:
+        replies: Of replicas of the segment, by node id.
+        tripwire_high_watermark: Highest one the coordinator ever heard of for this segment.
+
+    Raises:
+        StorageError: No reply is intact; the end would lie below a high watermark that somebody
+            has seen; or two logs of equal length differ. A person must look: nothing is decided.
+    """
+    intact = {node: reply for node, reply in replies.items() if reply.intact}
+    if not intact:
+        raise StorageError("no intact replica to decide from")
+    end_offset = max(reply.durable_end_offset for reply in intact.values())
+    longest = {n: r for n, r in sorted(intact.items()) if r.durable_end_offset == end_offset}
+    if len({(reply.last_header_crc32c, reply.digest) for reply in longest.values()}) > 1:
+        raise StorageError(f"replicas {sorted(longest)} differ at the same end {end_offset}")
+    seen = max(reply.max_known_high_watermark for reply in intact.values())
+    if end_offset < max(seen, tripwire_high_watermark):
+        raise StorageError(
+            f"end {end_offset} is below a high watermark that was visible,"
+            f" {max(seen, tripwire_high_watermark)}"
+        )
+    donor = next(iter(longest))
+    return EndDecision(end_offset, donor, longest[donor].last_header_crc32c)
+
+
+def _members(replies: Mapping[int, FenceReply], replicas: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(n for n, reply in replies.items() if n in replicas and reply.intact))

@@ -1,0 +1,108 @@
+"""Rolling: when a segment is sealed, in which steps, and who agrees on its bytes.
+
+A roll goes Idle -> Preparing (the successor's files are created; appends go on) -> Draining (no
+offset is given out any more, the in-sync set catches up) -> Collecting (digests) -> Sealing (sent;
+never append again). Up to Collecting the leader may abort and go on appending at the same end.
+Rules R25-R29 of docs/PROTOCOL.md.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+FULL_DIGEST_LEAF_BYTES: Final = 1 << 20
+BACKOFF_MS: Final = 1_000.0
+BACKOFF_MAX_MS: Final = 30_000.0
+
+_LEAF = b"\x00"
+_ROOT = b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No roll; none may start before ``not_before_ms``."""
+
+    not_before_ms: float = 0.0
+    backoff_ms: float = BACKOFF_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """The coordinator was asked for a successor; appends go on."""
+
+    backoff_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The end is chosen; waiting until every member of the in-sync set has it."""
+
+    successor: int
+    deadline_ms: float
+    backoff_ms: float
+    dropped_laggards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """Replicas were asked for their digests."""
+
+    successor: int
+    end_offset: int
+    deadline_ms: float
+    backoff_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """The seal was sent. Whatever comes back, this leader never appends again."""
+
+    end_offset: int
+    seal_digest: bytes
+
+
+Roll: TypeAlias = Idle | Preparing | Draining | Collecting | Sealing
+
+
+def roll_failed(roll: Preparing | Draining | Collecting, now_ms: float) -> Idle:
+    """Back to normal; each failure doubles the wait before the next try, up to half a minute."""
+    return Idle(now_ms + roll.backoff_ms, min(2 * roll.backoff_ms, BACKOFF_MAX_MS))
+
+
+def agreeing_nodes(
+    leader: int, nodes: Iterable[int], digests: Mapping[int, tuple[bytes, bytes]]
+) -> tuple[int, ...]:
+    """The asked nodes whose (seal digest, producer digest) equals the leader's own, sorted.
+
+    Empty when the leader's own digests are missing. The leader wrote every byte, so its log is the
+    one to compare with; whether enough agree is the caller's question.
+    """
+    own = digests.get(leader)
+    if own is None:
+        return ()
+    return tuple(sorted(node_id for node_id in nodes if digests.get(node_id) == own))
+
+
+def full_digest(chunks: Iterable[bytes | bytearray | memoryview]) -> bytes:
+    """SHA-256 tree over the bytes of all batches (no file header, no padding after the last).
+
+    Leaf: SHA-256(0x00, up to 1 MiB). Root: SHA-256(0x01, total length as u64 LE, all leaves). The
+    prefixes keep a leaf from passing for a root.
+    """
+    leaves: list[bytes] = []
+    leaf, room, total = hashlib.sha256(_LEAF), FULL_DIGEST_LEAF_BYTES, 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        total += len(view)
+        while len(view):
+            part = view[:room]
+            leaf.update(part)
+            room -= len(part)
+            view = view[len(part) :]
+            if not room:
+                leaves.append(leaf.digest())
+                leaf, room = hashlib.sha256(_LEAF), FULL_DIGEST_LEAF_BYTES
+    if room < FULL_DIGEST_LEAF_BYTES:
+        leaves.append(leaf.digest())
+    return hashlib.sha256(b"".join([_ROOT, total.to_bytes(8, "little"), *leaves])).digest()
