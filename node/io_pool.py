@@ -121,8 +121,7 @@ class IoPool:
         self, store: SegmentStore, executor: Executor, *, workers: int, group_items_max: int
     ) -> None:
         self._workers = [
-            IoWorker(f"io-{number}", store, executor, group_items_max)
-            for number in range(workers)
+            IoWorker(f"io-{number}", store, executor, group_items_max) for number in range(workers)
         ]
 
     def worker_for(self, topic_id: bytes, partition: int) -> IoWorker:
@@ -130,7 +129,15 @@ class IoPool:
         slot = zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id))
         return self._workers[slot % len(self._workers)]
 
+    async def probe(self) -> None:
+        """Return when every worker has worked off what it holds now: proof that disks move."""
+        await asyncio.gather(*(worker.run(_nothing) for worker in self._workers))
+
     def close(self) -> None:
         """Finish all queues and end all threads."""
         for worker in self._workers:
             worker.close()
+
+
+def _nothing() -> None:
+    """An operation that only passes through the queue."""

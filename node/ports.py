@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT", contravariant=True)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -130,10 +131,10 @@ class Index(Protocol):
         ...
 
 
-class WorkerQueue(Protocol[T]):
+class WorkerQueue(Protocol[ItemT]):
     """A queue drained in groups by one I/O thread (in the simulator: by turns of the loop)."""
 
-    def submit(self, item: T) -> None:
+    def submit(self, item: ItemT) -> None:
         """Enqueue from the loop; never blocks (callers bound what they submit)."""
         ...
 

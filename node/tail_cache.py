@@ -1,4 +1,4 @@
-"""The newest batches of all led and followed segments, kept in memory for those who read at the end.
+"""The newest batches of all led and followed segments, in memory for readers at the end.
 
 Followers and up-to-date consumers ask for exactly the batch that was appended a moment ago; from
 here they get it without touching the file. The cache holds at most ``bytes_max`` over the whole

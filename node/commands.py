@@ -1,0 +1,250 @@
+"""What the coordinator orders a node to do: fence, open, write back, roll, delete.
+
+Each order carries the coordinator's token; a lower one than any seen is refused. Orders are
+idempotent: a coordinator that was interrupted repeats them. Lists are answered in order, each
+item with its own error.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from icecore import convert, wire
+from icecore.errors import (
+    FencedError,
+    IcecoreError,
+    InvalidRequestError,
+    NotLeaderError,
+    NotReplicaError,
+    ReadOnlyError,
+)
+from icecore.ports import CallContext, UnaryHandler
+from icecore.v1 import common_pb2, coordinator_pb2
+from node.context import NodeContext
+from node.copying import SegmentCopier
+from node.replica import Replica
+from node.store import LogTail, SegmentIdentity
+from replication import inputs
+from replication.producers import ProducerTable
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "/icecore.v1.NodeService/"
+
+
+class NodeCommands:
+    """Handlers of ``NodeService``."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._copier = SegmentCopier(context)
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Method name to handler."""
+        return {
+            PREFIX + "Fence": self.fence,
+            PREFIX + "Open": self.open,
+            PREFIX + "WriteBack": self.write_back,
+            PREFIX + "Roll": self.roll,
+        }
+
+    def _check(self, cluster_id: bytes, token: int) -> None:
+        self._context.check_cluster(cluster_id)
+        if token < self._context.token:
+            raise FencedError(
+                f"coordinator token {token} is older than {self._context.token}",
+                token=self._context.token,
+            )
+        self._context.token = token
+
+    # --- fence ----------------------------------------------------------------------------------
+
+    async def fence(self, body: bytes, _: CallContext) -> bytes:
+        """Stop appends below the new epochs; answer with the durable ends after that.
+
+        In this order: no new append is accepted, queued ones finish (and are fsynced), the
+        promises are persisted, then we answer. So the answer is the last word of this replica.
+        """
+        request = wire.parse(coordinator_pb2.FenceRequest, body)
+        self._check(request.cluster_id, request.token)
+        context = self._context
+        answers: list[coordinator_pb2.FencedReplica] = []
+        promised: list[tuple[Replica, int]] = []
+        for ref in request.segments:
+            replica = context.replicas.get(ref.segment_id)
+            answers.append(coordinator_pb2.FencedReplica())
+            if replica is None or not replica.intact or replica.base_offset < 0:
+                continue  # UNKNOWN, never "empty"
+            if ref.epoch < replica.promised_epoch:
+                answers[-1].error.CopyFrom(_fenced(replica))
+                continue
+            replica.promised_epoch = ref.epoch
+            if replica.leader is not None:
+                replica.leader.feed(inputs.Fenced(ref.epoch))
+            replica.end_role()
+            promised.append((replica, ref.epoch))
+        await context.pool.probe()
+        await context.executor.run(
+            context.store.set_promises,
+            [(replica.segment_id, epoch) for replica, epoch in promised],
+            request.token,
+        )
+        by_id = {replica.segment_id: replica for replica, _ in promised}
+        for ref, answer in zip(request.segments, answers, strict=True):
+            replica = by_id.get(ref.segment_id)
+            if replica is not None and replica.intact:
+                _describe(replica, answer)
+        context.metrics.fences.inc(len(promised))
+        return coordinator_pb2.FenceResponse(
+            incarnation=context.incarnation, replicas=answers
+        ).SerializeToString()
+
+    # --- open -----------------------------------------------------------------------------------
+
+    async def open(self, body: bytes, _: CallContext) -> bytes:
+        """Create, and where told confirm, replicas of segments about to open."""
+        request = wire.parse(coordinator_pb2.OpenRequest, body)
+        self._check(request.cluster_id, request.token)
+        context = self._context
+        identities = [self._identity(item) for item in request.segments]
+        fresh = [each for each in identities if context.replicas.get(each.segment_id) is None]
+        errors: dict[int, IcecoreError | None] = {}
+        if fresh:
+            created = await context.executor.run(context.store.create, fresh)
+            for identity, error in zip(fresh, created, strict=True):
+                errors[identity.segment_id] = error and ReadOnlyError(str(error))
+                if error is None and context.replicas.get(identity.segment_id) is None:
+                    context.replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
+        confirms = [
+            self._confirm(item)
+            for item in request.segments
+            if item.confirm and errors.get(item.segment.segment_id) is None
+        ]
+        for segment_id, error in await asyncio.gather(*confirms):
+            errors[segment_id] = error
+        return coordinator_pb2.OpenResponse(
+            incarnation=context.incarnation,
+            errors=[convert.error_to_proto(errors.get(each.segment_id)) for each in identities],
+        ).SerializeToString()
+
+    def _identity(self, item: coordinator_pb2.OpenSegment) -> SegmentIdentity:
+        segment = item.segment
+        return SegmentIdentity(
+            cluster_id=self._context.cluster_id,
+            topic_id=segment.topic_id,
+            partition=segment.partition,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            epoch=segment.epoch,
+        )
+
+    async def _confirm(self, item: coordinator_pb2.OpenSegment) -> tuple[int, IcecoreError | None]:
+        segment_id = item.segment.segment_id
+        replica = self._context.replicas.get(segment_id)
+        if replica is None:
+            return segment_id, NotReplicaError(f"segment {segment_id} was not prepared here")
+        identity = replace(replica.identity, base_offset=item.segment.base_offset)
+        if replica.base_offset >= 0:
+            same = replica.identity == identity and replica.tail.end_offset == identity.base_offset
+            if same and replica.intact and replica.segment is None:
+                return segment_id, None
+            return segment_id, InvalidRequestError(f"segment {segment_id} is already in use here")
+        try:
+            tail = await replica.worker.run(
+                self._context.store.confirm,
+                identity,
+                item.producer_snapshot,
+                item.max_append_timestamp_ms,
+            )
+        except IcecoreError as error:
+            return segment_id, error
+        replica.identity = identity
+        replica.tail = tail
+        replica.producers = ProducerTable(item.producer_snapshot)
+        self._context.replicas.add(replica)
+        return segment_id, None
+
+    # --- write back -----------------------------------------------------------------------------
+
+    async def write_back(self, body: bytes, _: CallContext) -> bytes:
+        """Bring replicas to exactly [base, end) and report their digests and producer states."""
+        request = wire.parse(coordinator_pb2.WriteBackRequest, body)
+        self._check(request.cluster_id, request.token)
+        results = await asyncio.gather(*(self._write_back(item) for item in request.segments))
+        return coordinator_pb2.WriteBackResponse(
+            incarnation=self._context.incarnation, results=results
+        ).SerializeToString()
+
+    async def _write_back(
+        self, item: coordinator_pb2.WriteBackSegment
+    ) -> coordinator_pb2.WrittenBack:
+        segment = convert.segment_from_proto(item.segment)
+        try:
+            return await self._copier.bring_to(
+                segment,
+                item.end_offset,
+                item.donor_address,
+                expected_digest=item.seal_digest,
+                seal=item.seal,
+            )
+        except IcecoreError as error:
+            _log.warning(
+                "write-back failed segment_id=%d end_offset=%d donor=%s error=%s",
+                segment.segment_id,
+                item.end_offset,
+                item.donor_address,
+                error,
+            )
+            return coordinator_pb2.WrittenBack(error=convert.error_to_proto(error))
+
+    # --- roll and delete ------------------------------------------------------------------------
+
+    async def roll(self, body: bytes, _: CallContext) -> bytes:
+        """Seal these segments now, if we lead them and they hold anything to seal."""
+        request = wire.parse(coordinator_pb2.RollRequest, body)
+        self._check(request.cluster_id, request.token)
+        errors: list[IcecoreError | None] = []
+        for ref in request.segments:
+            replica = self._context.replicas.get(ref.segment_id)
+            if replica is None or replica.leader is None:
+                errors.append(NotLeaderError(f"segment {ref.segment_id} is not led here"))
+                continue
+            replica.leader.feed(inputs.RollRequested(request.why or "asked by the coordinator"))
+            errors.append(None)
+        return coordinator_pb2.RollResponse(
+            errors=[convert.error_to_proto(error) for error in errors]
+        ).SerializeToString()
+
+    async def delete(self, segment_id: int) -> None:
+        """Carry out a delete intent that came with a heartbeat."""
+        replica = self._context.replicas.get(segment_id)
+        if replica is None:
+            return
+        async with replica.exclusive:
+            replica.end_role()
+            replica.intact = False
+            await replica.worker.run(self._context.store.delete, segment_id, self._context.token)
+            self._context.replicas.remove(replica)
+            _log.info("deleted segment_id=%d", segment_id)
+
+
+_NO_TAIL = LogTail(-1, 0, b"", 0, -1)
+
+
+def _fenced(replica: Replica) -> common_pb2.Error:
+    return convert.error_to_proto(
+        FencedError(
+            f"epoch {replica.promised_epoch} is promised for segment {replica.segment_id}",
+            promised_epoch=replica.promised_epoch,
+        )
+    )
+
+
+def _describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
+    tail = replica.tail
+    answer.intact = True
+    answer.durable_end_offset = tail.end_offset
+    answer.last_header_crc32c = tail.last_header_crc32c
+    answer.digest = tail.digest
+    answer.max_known_high_watermark = max(tail.max_known_high_watermark, replica.high_watermark)
+    answer.was_leader = replica.led_in_this_process

@@ -1,0 +1,64 @@
+"""What all parts of one running node share: its identity, its ports, its peers and its bounds.
+
+Built once by ``node/node.py``; the parts hold it and nothing else, so none of them knows how the
+others are made. Only the loop touches it.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from icecore.errors import UnavailableError, WrongClusterError
+from icecore.model import NodeInfo
+from icecore.ports import Clock, Net, Rng
+from node.config import NodeSettings
+from node.metrics import NodeMetrics
+from node.ports import Executor, FileSystem
+from node.store import SegmentStore
+from node.tail_cache import TailCache
+
+if TYPE_CHECKING:
+    from node.coordinator_link import CoordinatorLink
+    from node.io_pool import IoPool
+    from node.replicas import Replicas
+
+
+@dataclass(slots=True)
+class NodeContext:
+    """One node process."""
+
+    node_id: int
+    settings: NodeSettings
+    clock: Clock
+    rng: Rng
+    net: Net
+    executor: Executor
+    files: FileSystem
+    store: SegmentStore
+    cache: TailCache
+    metrics: NodeMetrics
+    cluster_id: bytes = b""
+    incarnation: int = 0
+    """0 until registered."""
+    token: int = 0
+    """Highest coordinator token seen; commands with a lower one are refused."""
+    address: str = ""
+    peers: dict[int, NodeInfo] = field(default_factory=dict)
+    """All nodes as last pushed by the coordinator, ourselves included."""
+    pool: "IoPool" = field(init=False)
+    replicas: "Replicas" = field(init=False)
+    coordinator: "CoordinatorLink" = field(init=False)
+
+    def peer_address(self, node_id: int) -> str:
+        """Where a peer listens. Raises UnavailableError when it is not known."""
+        peer = self.peers.get(node_id)
+        if peer is None:
+            raise UnavailableError(f"node {node_id} is not known here yet")
+        return peer.address
+
+    def check_cluster(self, cluster_id: bytes) -> None:
+        """Raises WrongClusterError when a request names another cluster (empty = any)."""
+        if cluster_id and cluster_id != self.cluster_id:
+            raise WrongClusterError(
+                f"this node belongs to cluster {self.cluster_id.hex()}, "
+                f"the request is for {cluster_id.hex()}"
+            )

@@ -1,0 +1,329 @@
+"""The node's conversations with the coordinator: registration, heartbeats, batched requests.
+
+Heartbeats prove that the I/O workers turn, not just the loop: a beat goes out only after every
+worker answered a probe, so a node whose disk stalls loses its lease. The lease counts from when a
+beat was *sent*, on our monotonic clock; it only gates ``acks=leader``. Requests of many leaders
+(in-sync sets, successors, seals) that arrive in the same turn of the loop share one RPC.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from icecore import convert
+from icecore.errors import FencedError, IcecoreError, WrongClusterError
+from icecore.model import Segment
+from icecore.ports import ClientStream
+from icecore.v1 import common_pb2, coordinator_pb2
+from node.context import NodeContext
+
+_log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+
+SERVICE = "/icecore.v1.CoordinatorService/"
+RETRY_S = 0.1
+CALL_TIMEOUT_S = 5.0
+SEAL_TIMEOUT_S = 15.0
+PROTOCOL_VERSION = 1
+
+
+class _Batcher(Generic[RequestT, ResultT]):
+    """Collects requests of one turn of the loop into one call with a list."""
+
+    def __init__(self, call: Callable[[list[RequestT]], Awaitable[list[ResultT]]]) -> None:
+        self._call = call
+        self._waiting: list[tuple[RequestT, asyncio.Future[ResultT]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, request: RequestT) -> ResultT:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ResultT] = loop.create_future()
+        self._waiting.append((request, future))
+        if len(self._waiting) == 1:
+            task = loop.create_task(self._flush())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(0)
+        waiting, self._waiting = self._waiting, []
+        try:
+            results = await self._call([request for request, _ in waiting])
+        except IcecoreError as error:
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(waiting, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+
+
+class CoordinatorLink:
+    """Everything this node says to the coordinator and hears from it."""
+
+    def __init__(
+        self, context: NodeContext, on_update: Callable[[coordinator_pb2.HeartbeatResponse], None]
+    ) -> None:
+        self._context = context
+        self._on_update = on_update
+        addresses = context.settings.coordinator.split(",")
+        self._addresses = [address.strip() for address in addresses]
+        self._active = 0
+        self._lease_ms = 6000
+        self._heartbeat_ms = 500
+        self._lease_end_ms = 0.0
+        self._sequence = 0
+        self._sent_at_ms: dict[int, float] = {}
+        self._moved: dict[int, int] = {}
+        self.draining = False
+        self._isr: _Batcher[coordinator_pb2.IsrChange, coordinator_pb2.IsrResult] = _Batcher(
+            self._call_alter_isr
+        )
+        self._prepare: _Batcher[coordinator_pb2.SegmentRef, coordinator_pb2.PreparedSuccessor] = (
+            _Batcher(self._call_prepare)
+        )
+        self._seal: _Batcher[coordinator_pb2.SegmentSeal, coordinator_pb2.SealResult] = _Batcher(
+            self._call_seal
+        )
+
+    # --- registration and heartbeats ------------------------------------------------------------
+
+    async def register(
+        self, request: coordinator_pb2.RegisterRequest
+    ) -> coordinator_pb2.RegisterResponse:
+        """Get an incarnation; waits for a coordinator as long as it takes.
+
+        Raises WrongClusterError and other definite refusals.
+        """
+        body = request.SerializeToString()
+        while True:
+            try:
+                answer = coordinator_pb2.RegisterResponse.FromString(
+                    await self._call("Register", body, CALL_TIMEOUT_S)
+                )
+            except IcecoreError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("coordinator not reachable address=%s error=%s", self._address, error)
+                await asyncio.sleep(RETRY_S * 5)
+                continue
+            self._lease_ms = answer.lease_ms or self._lease_ms
+            self._heartbeat_ms = answer.heartbeat_ms or self._heartbeat_ms
+            return answer
+
+    async def run(self) -> None:
+        """Keep a heartbeat stream open until cancelled.
+
+        Raises FencedError when the coordinator knows a newer incarnation of this node, and
+        WrongClusterError: the process must end.
+        """
+        while True:
+            stream = self._context.net.open_stream(self._address, SERVICE + "Heartbeat")
+            try:
+                await self._converse(stream)
+            except (FencedError, WrongClusterError):
+                raise
+            except IcecoreError as error:
+                _log.info("heartbeat stream broke error=%s", error)
+                self._next_address()
+            finally:
+                stream.cancel()
+            await asyncio.sleep(RETRY_S)
+
+    async def _converse(self, stream: ClientStream) -> None:
+        writer = asyncio.get_running_loop().create_task(self._beat(stream))
+        try:
+            while (body := await stream.read()) is not None:
+                update = coordinator_pb2.HeartbeatResponse.FromString(body)
+                self._renew(update.sequence)
+                self._on_update(update)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _beat(self, stream: ClientStream) -> None:
+        context = self._context
+        while True:
+            self._sequence += 1
+            self._sent_at_ms[self._sequence] = context.clock.monotonic_ms()
+            moved, self._moved = self._moved, {}
+            used, free = await context.executor.run(context.files.space)
+            beat = coordinator_pb2.HeartbeatRequest(
+                cluster_id=context.cluster_id,
+                node_id=context.node_id,
+                incarnation=context.incarnation,
+                sequence=self._sequence,
+                led=[
+                    coordinator_pb2.LedHighWatermark(segment_id=key, high_watermark=value)
+                    for key, value in moved.items()
+                ],
+                draining=self.draining,
+                disk_used_bytes=used,
+                disk_free_bytes=free,
+            )
+            try:
+                await stream.write(beat.SerializeToString())
+            except IcecoreError:
+                return  # the reader sees the same break
+            await asyncio.sleep(self._heartbeat_ms / 1000)
+            await context.pool.probe()
+
+    def _renew(self, sequence: int) -> None:
+        sent_at_ms = self._sent_at_ms.pop(sequence, None)
+        if sent_at_ms is None:
+            return
+        for older in [each for each in self._sent_at_ms if each < sequence]:
+            del self._sent_at_ms[older]
+        self._lease_end_ms = max(self._lease_end_ms, sent_at_ms + self._lease_ms)
+
+    @property
+    def lease_valid(self) -> bool:
+        """Whether the coordinator heard of us recently enough to ack on the leader alone."""
+        return self._context.clock.monotonic_ms() < self._lease_end_ms
+
+    def watermark_moved(self, segment_id: int, high_watermark: int) -> None:
+        """Report with the next beat."""
+        self._moved[segment_id] = high_watermark
+
+    # --- requests of leaders --------------------------------------------------------------------
+
+    async def alter_isr(self, change: coordinator_pb2.IsrChange) -> Segment:
+        """Compare-and-set an in-sync set; the record as stored now, also after a conflict."""
+        result = await self._isr.submit(change)
+        if result.HasField("assignment"):
+            return convert.segment_from_proto(result.assignment)
+        _raise(result.error)
+        raise FencedError("the coordinator answered without the segment")
+
+    async def prepare_successor(self, segment_id: int, epoch: int) -> int:
+        """The id of a prepared and confirmed next segment."""
+        result = await self._prepare.submit(
+            coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)
+        )
+        _raise(result.error)
+        return result.successor_segment_id
+
+    async def seal(
+        self, seal: coordinator_pb2.SegmentSeal
+    ) -> tuple[Segment | None, Segment | None]:
+        """Seal a segment and open its successor: both records as they are now."""
+        result = await self._seal.submit(seal)
+        _raise(result.error)
+        return (
+            convert.segment_from_proto(result.sealed) if result.HasField("sealed") else None,
+            convert.segment_from_proto(result.successor) if result.HasField("successor") else None,
+        )
+
+    async def request_recovery(self, segment_id: int, epoch: int, why: str) -> None:
+        """Ask until the coordinator has heard it."""
+        context = self._context
+        request = coordinator_pb2.RequestRecoveryRequest(
+            cluster_id=context.cluster_id,
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            segments=[coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)],
+            why=why,
+        )
+        while True:
+            try:
+                await self._call("RequestRecovery", request.SerializeToString(), CALL_TIMEOUT_S)
+            except IcecoreError as error:
+                if not error.retriable:
+                    _log.warning("recovery refused segment_id=%d error=%s", segment_id, error)
+                    return
+                await asyncio.sleep(RETRY_S * 5)
+            else:
+                return
+
+    async def report_digests(
+        self, digests: list[coordinator_pb2.FullDigest]
+    ) -> list[IcecoreError | None]:
+        """Full digests of sealed replicas; per item the disagreement, if any."""
+        context = self._context
+        request = coordinator_pb2.ReportDigestsRequest(
+            cluster_id=context.cluster_id,
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            digests=digests,
+        )
+        body = await self._call("ReportDigests", request.SerializeToString(), CALL_TIMEOUT_S)
+        answer = coordinator_pb2.ReportDigestsResponse.FromString(body)
+        return [convert.error_from_proto(error) for error in answer.errors]
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        """Producer ids that nobody else gets."""
+        request = coordinator_pb2.AllocateProducerIdsRequest(
+            cluster_id=self._context.cluster_id, node_id=self._context.node_id, count=count
+        )
+        body = await self._call("AllocateProducerIds", request.SerializeToString(), CALL_TIMEOUT_S)
+        answer = coordinator_pb2.AllocateProducerIdsResponse.FromString(body)
+        return range(answer.first_producer_id, answer.first_producer_id + answer.count)
+
+    # --- plumbing -------------------------------------------------------------------------------
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[self._active % len(self._addresses)]
+
+    def _next_address(self) -> None:
+        self._active += 1
+
+    async def _call(self, method: str, body: bytes, timeout_s: float) -> bytes:
+        try:
+            return await self._context.net.call(
+                self._address, SERVICE + method, body, timeout_s=timeout_s
+            )
+        except IcecoreError as error:
+            if error.retriable:
+                self._next_address()
+            raise
+
+    async def _call_alter_isr(
+        self, changes: list[coordinator_pb2.IsrChange]
+    ) -> list[coordinator_pb2.IsrResult]:
+        context = self._context
+        request = coordinator_pb2.AlterIsrRequest(
+            cluster_id=context.cluster_id,
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            changes=changes,
+        )
+        body = await self._call("AlterIsr", request.SerializeToString(), CALL_TIMEOUT_S)
+        return list(coordinator_pb2.AlterIsrResponse.FromString(body).results)
+
+    async def _call_prepare(
+        self, segments: list[coordinator_pb2.SegmentRef]
+    ) -> list[coordinator_pb2.PreparedSuccessor]:
+        context = self._context
+        request = coordinator_pb2.PrepareSuccessorRequest(
+            cluster_id=context.cluster_id,
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            segments=segments,
+        )
+        body = await self._call("PrepareSuccessor", request.SerializeToString(), SEAL_TIMEOUT_S)
+        return list(coordinator_pb2.PrepareSuccessorResponse.FromString(body).results)
+
+    async def _call_seal(
+        self, seals: list[coordinator_pb2.SegmentSeal]
+    ) -> list[coordinator_pb2.SealResult]:
+        context = self._context
+        request = coordinator_pb2.SealRequest(
+            cluster_id=context.cluster_id,
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            seals=seals,
+        )
+        body = await self._call("Seal", request.SerializeToString(), SEAL_TIMEOUT_S)
+        return list(coordinator_pb2.SealResponse.FromString(body).results)
+
+
+def _raise(error: common_pb2.Error) -> None:
+    found = convert.error_from_proto(error)
+    if found is not None:
+        raise found

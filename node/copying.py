@@ -1,0 +1,282 @@
+"""Copying segment bytes between replicas: write-back in a recovery, repair of sealed segments.
+
+The copier brings the local replica to exactly ``[base, end)``: it cuts what is longer and equal,
+fetches what is missing from a donor, checks chain, CRCs and (where known) the seal digest, and
+reports what the coordinator needs to seal. Batches are copied bit by bit; epochs in them never
+change. It also answers the donor's side (``read_segment``) and a leader's ``seal_prepare``.
+"""
+
+import logging
+from dataclasses import replace
+
+from icecore import batch, wire
+from icecore.errors import (
+    CorruptBatchError,
+    FencedError,
+    IcecoreError,
+    InvalidRequestError,
+    NotReplicaError,
+    StorageError,
+)
+from icecore.model import Segment
+from icecore.ports import CallContext, UnaryHandler
+from icecore.v1 import coordinator_pb2, replication_pb2
+from node.context import NodeContext
+from node.replica import Replica
+from node.store import SegmentIdentity
+from replication.producers import ProducerTable
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "/icecore.v1.ReplicationService/"
+COPY_BYTES_MAX = 4 << 20
+COPY_TIMEOUT_S = 10.0
+
+
+class SegmentCopier:
+    """Both sides of a copy."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """The donor's handlers, method name to handler."""
+        return {
+            PREFIX + "ReadSegment": self.read_segment,
+            PREFIX + "SealPrepare": self.seal_prepare,
+        }
+
+    # --- the donor ------------------------------------------------------------------------------
+
+    async def read_segment(self, body: bytes, _: CallContext) -> bytes:
+        """Raw batches of one replica; with the starting state when read from the base."""
+        request = wire.parse(replication_pb2.ReadSegmentRequest, body)
+        self._context.check_cluster(request.cluster_id)
+        replica = self._intact(request.segment_id)
+        store = self._context.store
+        start, end = request.start_offset, min(request.end_offset, replica.tail.end_offset)
+        header = replication_pb2.ReadSegmentHeader(next_offset=start)
+        if start == replica.base_offset:
+            snapshot, max_append_timestamp_ms = await self._context.executor.run(
+                store.starting_state, replica.segment_id
+            )
+            header.producer_snapshot = snapshot
+            header.max_append_timestamp_ms = max_append_timestamp_ms
+        data = b""
+        if start < end:
+            data, header.next_offset = await self._context.executor.run(
+                store.read, replica.segment_id, start, request.max_bytes or COPY_BYTES_MAX, end
+            )
+        return wire.frame_bulk(header.SerializeToString(), [data])
+
+    async def seal_prepare(self, body: bytes, _: CallContext) -> bytes:
+        """An in-sync follower's digests through the leader's end."""
+        request = wire.parse(replication_pb2.SealPrepareRequest, body)
+        self._context.check_cluster(request.cluster_id)
+        replica = self._intact(request.segment_id)
+        if replica.promised_epoch > request.epoch or replica.follower is None:
+            raise FencedError(f"segment {request.segment_id} is not followed here any more")
+        if replica.follower.core.durable_end_offset != request.end_offset:
+            raise InvalidRequestError(
+                f"durable through {replica.follower.core.durable_end_offset} here, "
+                f"not {request.end_offset}"
+            )
+        return replication_pb2.SealPrepareResponse(
+            seal_digest=replica.tail.digest, producer_digest=replica.producers.digest()
+        ).SerializeToString()
+
+    def _intact(self, segment_id: int) -> Replica:
+        replica = self._context.replicas.get(segment_id)
+        if replica is None or not replica.intact or replica.base_offset < 0:
+            raise NotReplicaError(f"no intact replica of segment {segment_id} here")
+        return replica
+
+    # --- the receiver ---------------------------------------------------------------------------
+
+    async def bring_to(
+        self,
+        segment: Segment,
+        end_offset: int,
+        donor_address: str,
+        *,
+        expected_digest: bytes,
+        seal: bool,
+    ) -> coordinator_pb2.WrittenBack:
+        """Make the local log end exactly at ``end_offset``; ``donor_address`` empty = it does.
+
+        Raises NotReplicaError, InvalidRequestError (longer and different, wrong digest),
+        StorageError, or whatever the donor answered.
+        """
+        context = self._context
+        replica = context.replicas.get(segment.segment_id)
+        if replica is not None and not replica.intact and donor_address:
+            await self._set_aside(replica)
+            replica = None
+        if replica is None or replica.base_offset < 0:
+            if not donor_address:
+                raise NotReplicaError(f"no intact replica of segment {segment.segment_id} here")
+            replica = await self._create(segment, donor_address)
+        async with replica.exclusive:
+            if not replica.sealed:
+                replica.end_role()
+                await context.pool.probe()
+                await self._adjust(replica, segment, end_offset, donor_address, expected_digest)
+            tail = replica.tail
+            agrees = tail.end_offset == end_offset and expected_digest in (b"", tail.digest)
+            if agrees:
+                if seal:
+                    await context.replicas.finish_sealed(
+                        replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
+                    )
+                return await self._report(replica)
+        if donor_address:
+            await self._set_aside(replica)
+        raise InvalidRequestError(
+            f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
+            f"from the one at {end_offset}"
+        )
+
+    async def _adjust(
+        self,
+        replica: Replica,
+        segment: Segment,
+        end_offset: int,
+        donor_address: str,
+        expected_digest: bytes,
+    ) -> None:
+        """Cut what is longer (once proved equal up to the end), fetch what is missing."""
+        store = self._context.store
+        if replica.tail.end_offset > end_offset:
+            at_end = await replica.worker.run(store.tail_at, replica.segment_id, end_offset)
+            if at_end.digest != expected_digest:
+                return
+            # Beyond the sealed end nothing was acknowledged, by construction.
+            replica.tail = await replica.worker.run(store.truncate, replica.segment_id, end_offset)
+            await self._reload_producers(replica)
+        while replica.tail.end_offset < end_offset:
+            if not donor_address:
+                raise InvalidRequestError(
+                    f"segment {segment.segment_id} ends at {replica.tail.end_offset}, not "
+                    f"{end_offset}, and no donor was named"
+                )
+            _, data = await self._ask(donor_address, segment, replica.tail.end_offset, end_offset)
+            if not data:
+                raise StorageError(f"the donor {donor_address} ends before {end_offset}")
+            await self._append(replica, data)
+
+    async def _append(self, replica: Replica, data: memoryview) -> None:
+        """Verify copied batches like replicated ones, append them and wait until durable."""
+        waiter = _CopyWaiter()
+        for position, header in batch.iter_batches(data):
+            batch.verify_producer_crc(data, position, header)
+            if (
+                header.segment_id != replica.segment_id
+                or header.base_offset != replica.tail.end_offset
+                or header.prev_header_crc32c != replica.tail.last_header_crc32c
+            ):
+                raise CorruptBatchError("the donor's batches do not continue our log")
+            start = position + batch.HEADER_LENGTH
+            request = replica.extend(
+                bytes(data[position:start]),
+                header,
+                data[start : position + header.batch_length],
+                header.base_offset,
+                header.append_timestamp_ms,
+                header.header_crc32c,
+                header.end_offset,
+            )
+            replica.producers.apply_header(header)
+            replica.worker.append(request, waiter)
+        await self._context.pool.probe()
+        if waiter.error is not None:
+            replica.intact = False
+            raise waiter.error
+
+    async def _ask(
+        self, donor_address: str, segment: Segment, start_offset: int, end_offset: int
+    ) -> tuple[replication_pb2.ReadSegmentHeader, memoryview]:
+        request = replication_pb2.ReadSegmentRequest(
+            cluster_id=self._context.cluster_id,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            max_bytes=COPY_BYTES_MAX,
+        )
+        body = await self._context.net.call(
+            donor_address,
+            PREFIX + "ReadSegment",
+            request.SerializeToString(),
+            timeout_s=COPY_TIMEOUT_S,
+        )
+        header, data = wire.split_bulk(body, replication_pb2.ReadSegmentResponse)
+        return wire.parse(replication_pb2.ReadSegmentHeader, header), data
+
+    async def _create(self, segment: Segment, donor_address: str) -> Replica:
+        """A new local replica with the donor's starting state."""
+        context = self._context
+        header, _ = await self._ask(
+            donor_address, segment, segment.base_offset, segment.base_offset
+        )
+        prepared = SegmentIdentity(
+            cluster_id=context.cluster_id,
+            topic_id=segment.topic_id,
+            partition=segment.partition,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            epoch=segment.epoch,
+        )
+        existing = context.replicas.get(segment.segment_id)
+        if existing is not None:
+            prepared = existing.identity
+        else:
+            (error,) = await context.executor.run(context.store.create, [prepared])
+            if error is not None:
+                raise error
+        identity = replace(prepared, base_offset=segment.base_offset)
+        tail = await context.executor.run(
+            context.store.confirm,
+            identity,
+            header.producer_snapshot,
+            header.max_append_timestamp_ms,
+        )
+        replica = Replica(context, identity, tail, ProducerTable(header.producer_snapshot))
+        replica.segment = segment
+        context.replicas.add(replica)
+        return replica
+
+    async def _set_aside(self, replica: Replica) -> None:
+        """An UNKNOWN replica is never patched: quarantine the bytes and copy the whole."""
+        async with replica.exclusive:
+            replica.end_role()
+            await replica.worker.run(
+                self._context.store.quarantine, replica.segment_id, "replaced by a repair"
+            )
+            self._context.replicas.remove(replica)
+
+    async def _reload_producers(self, replica: Replica) -> None:
+        """The producer state is a function of the log: recompute it after a cut."""
+        store, run = self._context.store, self._context.executor.run
+        snapshot, _ = await run(store.starting_state, replica.segment_id)
+        table = ProducerTable(snapshot)
+        for raw in await run(store.headers, replica.segment_id, replica.tail.end_offset):
+            table.apply_header(batch.parse_header(raw))
+        replica.producers = table
+
+    async def _report(self, replica: Replica) -> coordinator_pb2.WrittenBack:
+        return coordinator_pb2.WrittenBack(
+            seal_digest=replica.tail.digest,
+            producer_snapshot=replica.producers.snapshot(),
+            producer_digest=replica.producers.digest(),
+            max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+        )
+
+
+class _CopyWaiter:
+    """Collects the outcome of a copied chunk's appends."""
+
+    def __init__(self) -> None:
+        self.error: IcecoreError | None = None
+
+    def on_appended(self, _: int | None, error: IcecoreError | None) -> None:
+        self.error = self.error or error

@@ -1,0 +1,47 @@
+"""The handlers of ``DataService``, and producer ids: a range from the coordinator, used up here."""
+
+import asyncio
+
+from icecore import wire
+from icecore.ports import CallContext, UnaryHandler
+from icecore.v1 import data_pb2
+from node.context import NodeContext
+from node.fetch import FetchHandler
+from node.produce import ProduceHandler
+
+PREFIX = "/icecore.v1.DataService/"
+PRODUCER_IDS_AT_ONCE = 100
+
+
+class DataService:
+    """What clients ask of a node."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._producer_ids = iter(range(0))
+        self._allocating = asyncio.Lock()
+        self.produce = ProduceHandler(context)
+        self.fetch = FetchHandler(context)
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Method name to handler."""
+        return {
+            PREFIX + "Produce": self.produce.produce,
+            PREFIX + "Fetch": self.fetch.fetch,
+            PREFIX + "ListOffsets": self.fetch.list_offsets,
+            PREFIX + "InitProducer": self.init_producer,
+        }
+
+    async def init_producer(self, body: bytes, _: CallContext) -> bytes:
+        """A producer id that was never handed out before, with epoch 0."""
+        request = wire.parse(data_pb2.InitProducerRequest, body)
+        self._context.check_cluster(request.cluster_id)
+        async with self._allocating:
+            producer_id = next(self._producer_ids, 0)
+            if not producer_id:
+                allocated = await self._context.coordinator.allocate_producer_ids(
+                    PRODUCER_IDS_AT_ONCE
+                )
+                self._producer_ids = iter(allocated)
+                producer_id = next(self._producer_ids)
+        return data_pb2.InitProducerResponse(producer_id=producer_id).SerializeToString()

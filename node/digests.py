@@ -1,0 +1,86 @@
+"""Full digests of sealed replicas, computed in the background and reported to the coordinator.
+
+One replica at a time is read back from disk and hashed, so that the digest speaks of the bytes
+that are really there. The first report sets the segment's digest; a replica that disagrees with
+it is damaged, and stops serving.
+"""
+
+import asyncio
+import logging
+from collections import deque
+
+from icecore.errors import ConflictError, IcecoreError
+from icecore.v1 import coordinator_pb2
+from node.context import NodeContext
+from node.replica import Replica
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+REPORT_MAX = 256
+
+
+class DigestReporter:
+    """Works off newly sealed replicas."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._queue: deque[Replica] = deque()
+        self._wake = asyncio.Event()
+
+    def sealed(self, replica: Replica) -> None:
+        """A replica's bytes are final."""
+        self._context.metrics.segments_sealed.inc()
+        self._queue.append(replica)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            done: list[Replica] = []
+            while self._queue:
+                replica = self._queue.popleft()
+                if await self._compute(replica):
+                    done.append(replica)
+                if len(done) >= REPORT_MAX or not self._queue:
+                    await self._report(done)
+                    done = []
+
+    async def _compute(self, replica: Replica) -> bool:
+        if not replica.intact or self._context.replicas.get(replica.segment_id) is not replica:
+            return False
+        try:
+            replica.full_digest = await self._context.executor.run(
+                self._context.store.full_digest, replica.segment_id
+            )
+        except IcecoreError as error:
+            _log.error("damaged segment_id=%d error=%s", replica.segment_id, error)
+            replica.intact = False
+            return False
+        return True
+
+    async def _report(self, replicas: list[Replica]) -> None:
+        if not replicas:
+            return
+        digests = [
+            coordinator_pb2.FullDigest(
+                segment_id=replica.segment_id,
+                generation=replica.identity.generation,
+                full_digest=replica.full_digest,
+            )
+            for replica in replicas
+        ]
+        while True:
+            try:
+                errors = await self._context.coordinator.report_digests(digests)
+            except IcecoreError as error:
+                _log.info("digests not reported yet error=%s", error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        for replica, verdict in zip(replicas, errors, strict=True):
+            if isinstance(verdict, ConflictError):
+                _log.critical("digest disagrees segment_id=%d %s", replica.segment_id, verdict)
+                replica.intact = False

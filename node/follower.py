@@ -1,0 +1,175 @@
+"""The follower of one segment: checks what the leader sent, feeds ``FollowerCore``, appends.
+
+All segments followed from one leader share a stream (``node/replication_client.py``); this file
+is the part that concerns one segment. Headers, chain and CRCs of received batches are verified
+here, before the core is told; a batch reaches the log only in exactly the leader's order.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+from icecore import batch
+from icecore.batch import BatchHeader
+from icecore.errors import CorruptBatchError, IcecoreError
+from icecore.model import Segment
+from icecore.v1 import replication_pb2
+from node.context import NodeContext
+from node.store import LogTail
+from replication import effects, inputs
+from replication.follower import FollowerCore
+
+if TYPE_CHECKING:
+    from node.replica import Replica
+    from node.replication_client import LeaderLink
+
+_log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Shell of one ``FollowerCore``."""
+
+    def __init__(
+        self, context: NodeContext, replica: "Replica", segment: Segment, link: "LeaderLink"
+    ) -> None:
+        self._context = context
+        self.replica = replica
+        self.segment = segment
+        self._link = link
+        self._undurable: deque[tuple[int, int, int]] = deque()
+        """(end offset, bytes, header CRC) of appends under way: their credit goes back to the
+        leader when they are durable."""
+        self._durable_header_crc32c = replica.tail.last_header_crc32c
+        self._received: Sequence[tuple[int, BatchHeader]] = ()
+        self._data = memoryview(b"")
+        tail = replica.tail
+        self.core = FollowerCore(segment, tail.end_offset, tail.end_offset, replica.high_watermark)
+        link.attach(self)
+
+    @property
+    def leader_id(self) -> int:
+        """The node followed."""
+        return self.segment.leader
+
+    def detach(self) -> None:
+        """Stop following."""
+        self._link.detach(self)
+
+    def on_stream_opened(self) -> None:
+        """The link has a fresh stream."""
+        self.feed(inputs.StreamOpened())
+
+    def on_rejected(self, reason: str) -> None:
+        """The leader does not serve this segment."""
+        self.feed(inputs.LeaderRejected(reason))
+
+    def on_data(self, entry: replication_pb2.ReplicaDataEntry, data: memoryview) -> None:
+        """Batches (or just a new watermark) from the leader."""
+        replica = self.replica
+        try:
+            fresh = self._check(data)
+        except CorruptBatchError as error:
+            # Damaged on the way: nothing was appended; the leader sends it again.
+            _log.warning("bad data segment_id=%d error=%s", replica.segment_id, error)
+            self._link.return_credit(len(data))
+            self.feed(inputs.StreamOpened())
+            return
+        replica.tail = _with_watermark(replica.tail, entry.high_watermark)
+        end = self.core.log_end_offset
+        base, chained = end, True
+        if fresh:
+            base, end = fresh[0][1].base_offset, fresh[-1][1].end_offset
+            chained = fresh[0][1].prev_header_crc32c == replica.tail.last_header_crc32c
+        if len(data) and not fresh:
+            self._link.return_credit(len(data))
+        self._received, self._data = fresh, data
+        self.feed(inputs.DataReceived(entry.epoch, base, end, entry.high_watermark, chained))
+        self._received, self._data = (), memoryview(b"")
+
+    def _check(self, data: memoryview) -> list[tuple[int, BatchHeader]]:
+        """Headers and positions of the batches beyond our end; verifies CRCs and the chain."""
+        fresh: list[tuple[int, BatchHeader]] = []
+        previous: BatchHeader | None = None
+        for position, header in batch.iter_batches(data):
+            if header.segment_id != self.replica.segment_id or header.epoch != self.segment.epoch:
+                raise CorruptBatchError("a batch of another segment or epoch")
+            if previous is not None and (
+                header.base_offset != previous.end_offset
+                or header.prev_header_crc32c != previous.header_crc32c
+            ):
+                raise CorruptBatchError("batches are not a chain")
+            previous = header
+            if header.end_offset <= self.core.log_end_offset:
+                continue
+            batch.verify_producer_crc(data, position, header)
+            fresh.append((position, header))
+        return fresh
+
+    def on_appended(self, durable_end_offset: int | None, error: IcecoreError | None) -> None:
+        """The I/O worker finished a group."""
+        if durable_end_offset is not None:
+            credit = 0
+            while self._undurable and self._undurable[0][0] <= durable_end_offset:
+                _, length, self._durable_header_crc32c = self._undurable.popleft()
+                credit += length
+            self._link.return_credit(credit)
+            self.feed(inputs.LocalDurable(durable_end_offset))
+        if error is not None:
+            _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
+            self.feed(inputs.LocalFailed(error))
+
+    def feed(self, *happened: inputs.FollowerInput) -> None:
+        """Step the core and perform what it asks."""
+        for effect in self.core.step(happened, self._context.clock.monotonic_ms()):
+            self._perform(effect)
+
+    def _perform(self, effect: effects.FollowerEffect) -> None:
+        replica = self.replica
+        match effect:
+            case effects.AppendReplica():
+                self._append()
+            case effects.ReportProgress():
+                self._link.report(
+                    replica.segment_id,
+                    self.segment.epoch,
+                    effect.durable_end_offset,
+                    self._durable_header_crc32c,
+                    effect.attach,
+                )
+            case effects.AdvanceHighWatermark():
+                self._context.replicas.watermark_moved(replica)
+            case effects.Quarantine():
+                _log.error("diverged segment_id=%d why=%s", replica.segment_id, effect.why)
+                replica.intact = False
+                replica.end_role()
+            case effects.StopFollowing():
+                _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
+                self._link.detach(self)
+            case _:
+                assert_never(effect)
+
+    def _append(self) -> None:
+        """Append what ``on_data`` just checked: one request per batch, one group at the worker."""
+        for position, header in self._received:
+            start = position + batch.HEADER_LENGTH
+            header_bytes = bytes(self._data[position:start])
+            request = self.replica.extend(
+                header_bytes,
+                header,
+                self._data[start : position + header.batch_length],
+                header.base_offset,
+                header.append_timestamp_ms,
+                header.header_crc32c,
+                header.end_offset,
+            )
+            self.replica.producers.apply_header(header)
+            self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
+            self.replica.worker.append(request, self)
+
+
+def _with_watermark(tail: LogTail, high_watermark: int) -> LogTail:
+    if high_watermark <= tail.max_known_high_watermark:
+        return tail
+    return replace(tail, max_known_high_watermark=high_watermark)

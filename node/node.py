@@ -1,0 +1,289 @@
+"""One storage node, put together: start-up, serving, the background work, and the way down.
+
+``Node`` gets its ports from outside (``node/__main__.py`` gives real ones, the simulator its own)
+and starts in this order: recover the data folder, listen (so the address is known), register,
+persist the new incarnation, beat. Only then do assignments give replicas their roles. A node that
+is told of a newer incarnation of itself, or of another cluster, ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from icecore import convert
+from icecore.batch import parse_header
+from icecore.errors import IcecoreError, UnavailableError
+from icecore.model import SegmentState
+from icecore.ports import Clock, Handlers, Net, Rng, Server
+from icecore.v1 import coordinator_pb2
+from node.commands import NodeCommands
+from node.config import NodeSettings
+from node.context import NodeContext
+from node.control_store import ControlStore
+from node.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
+from node.copying import SegmentCopier
+from node.data_service import DataService
+from node.digests import DigestReporter
+from node.io_pool import IoPool
+from node.metrics import NodeMetrics
+from node.ports import Executor, FileSystem
+from node.replica import Replica
+from node.replicas import Replicas
+from node.replication_client import LeaderLinks
+from node.replication_server import ReplicateService
+from node.store import RecoveredReplica, SegmentStore
+from node.tail_cache import TailCache
+from replication import inputs
+from replication.producers import ProducerTable
+
+_log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+INDEX_SYNC_S = 1.0
+STOP_GRACE_S = 2.0
+
+
+class Node:
+    """A node process without the process."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        clock: Clock,
+        rng: Rng,
+        net: Net,
+        executor: Executor,
+        files: FileSystem,
+        store: SegmentStore,
+        control: ControlStore,
+        metrics: NodeMetrics,
+    ) -> None:
+        self._control = control
+        self.context = context = NodeContext(
+            node_id=settings.node_id,
+            settings=settings,
+            clock=clock,
+            rng=rng,
+            net=net,
+            executor=executor,
+            files=files,
+            store=store,
+            cache=TailCache(settings.tail_cache_bytes),
+            metrics=metrics,
+        )
+        context.pool = IoPool(
+            store,
+            executor,
+            workers=settings.io_workers,
+            group_items_max=settings.group_items_max,
+        )
+        self._links = LeaderLinks(context)
+        context.replicas = Replicas(context, self._links)
+        context.coordinator = CoordinatorLink(context, self._on_update)
+        self._replicate = ReplicateService(context)
+        context.replicas.on_leader_created = self._replicate.leader_created
+        self._commands = NodeCommands(context)
+        self._data = DataService(context)
+        self._digests = DigestReporter(context)
+        context.replicas.on_sealed = self._digests.sealed
+        self._server: Server | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._deleting: dict[int, asyncio.Task[None]] = {}
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Set with an exception when the node can't go on."""
+
+    # --- up -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover, listen, register and begin to beat.
+
+        Raises ConfigurationError (port taken), WrongClusterError, StorageError.
+        """
+        context = self.context
+        recovered = await context.executor.run(context.store.recover)
+        context.cluster_id = self._control.cluster_id
+        context.token = self._control.max_token
+        for found in recovered:
+            self._adopt(found)
+        self._server = await context.net.serve(context.settings.listen, self._handlers())
+        context.address = context.settings.advertise or self._server.address
+        await self._register(recovered)
+        self._begin(context.coordinator.run())
+        self._begin(self._tick())
+        self._begin(self._sync_index())
+        self._begin(self._digests.run())
+
+    def _handlers(self) -> Handlers:
+        return Handlers(
+            unary={
+                **self._data.handlers(),
+                **self._commands.handlers(),
+                **SegmentCopier(self.context).handlers(),
+            },
+            streams={"/icecore.v1.ReplicationService/Replicate": self._replicate.replicate},
+        )
+
+    def _adopt(self, found: RecoveredReplica) -> None:
+        """A replica of an earlier process: it may follow or serve, never lead."""
+        table = ProducerTable(found.producer_snapshot)
+        for raw in found.headers:
+            table.apply_header(parse_header(raw))
+        replica = Replica(self.context, found.identity, found.tail, table, intact=found.intact)
+        replica.promised_epoch = max(
+            found.identity.epoch, self.context.store.promised_epoch(found.identity.segment_id)
+        )
+        replica.sealed_end_offset = found.sealed_end_offset
+        replica.full_digest = found.full_digest
+        self.context.replicas.add(replica)
+        if replica.sealed and replica.intact and not found.full_digest:
+            self._digests.sealed(replica)
+        if not found.intact:
+            _log.warning("replica UNKNOWN segment_id=%d why=%s", replica.segment_id, found.why)
+
+    async def _register(self, recovered: list[RecoveredReplica]) -> None:
+        context, control = self.context, self._control
+        answer = await context.coordinator.register(
+            coordinator_pb2.RegisterRequest(
+                cluster_id=context.cluster_id,
+                node_id=context.node_id,
+                disk_id=control.disk_id,
+                incarnation=control.incarnation,
+                address=context.address,
+                rack=context.settings.rack,
+                protocol_version=PROTOCOL_VERSION,
+                segments=[_inventory(found) for found in recovered],
+            )
+        )
+        if answer.disk_unknown:
+            for replica in context.replicas:
+                replica.intact = False
+        await context.executor.run(control.set_registration, answer.cluster_id, answer.incarnation)
+        context.cluster_id = answer.cluster_id
+        context.incarnation = answer.incarnation
+        context.store.set_cluster(answer.cluster_id)
+        for segment_id in answer.delete_segment_ids:
+            self._delete_later(segment_id)
+        _log.info(
+            "registered node_id=%d incarnation=%d cluster_id=%s",
+            context.node_id,
+            context.incarnation,
+            context.cluster_id.hex(),
+        )
+
+    # --- what goes on ---------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.append(task)
+        task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: "asyncio.Task[None]") -> None:
+        """Background work never ends by itself: an error there ends the node, loudly."""
+        if task.cancelled() or self.ended.done():
+            return
+        error = task.exception() or UnavailableError("background work ended")
+        _log.critical("node can't go on error=%s", error, exc_info=error)
+        self.ended.set_exception(error)
+
+    def _on_update(self, update: coordinator_pb2.HeartbeatResponse) -> None:
+        """Assignments, peers and delete intents from the coordinator."""
+        context = self.context
+        if update.token and update.token < context.token:
+            return
+        context.token = max(context.token, update.token)
+        for message in update.nodes:
+            node = convert.node_from_proto(message)
+            if context.peers.get(node.node_id) != node:
+                context.peers[node.node_id] = node
+                for leader in context.replicas.leaders():
+                    leader.feed(inputs.NodeChanged(node))
+        for assignment in update.assignments:
+            context.replicas.apply(convert.segment_from_proto(assignment))
+        for progress in update.partitions:
+            context.replicas.note_partition(
+                progress.topic_id,
+                progress.partition,
+                progress.log_start_offset,
+                progress.tail_segment_id,
+                tuple(progress.tail_replicas),
+                progress.tail_base_offset,
+            )
+        for segment_id in update.delete_segment_ids:
+            self._delete_later(segment_id)
+
+    def _delete_later(self, segment_id: int) -> None:
+        if segment_id in self._deleting or self.context.replicas.get(segment_id) is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._commands.delete(segment_id))
+        self._deleting[segment_id] = task
+        task.add_done_callback(lambda _: self._deleting.pop(segment_id, None))
+
+    async def _tick(self) -> None:
+        """Time for the cores; and the lease, when it changed."""
+        context = self.context
+        lease_valid = False
+        while True:
+            before_ms = context.clock.monotonic_ms()
+            await asyncio.sleep(TICK_S)
+            late_ms = context.clock.monotonic_ms() - before_ms - TICK_S * 1000
+            context.metrics.event_loop_lag_seconds.observe(max(0.0, late_ms / 1000))
+            happened: list[inputs.LeaderInput] = [inputs.Tick()]
+            if context.coordinator.lease_valid != lease_valid:
+                lease_valid = context.coordinator.lease_valid
+                happened.append(inputs.LeaseChanged(lease_valid))
+                if not lease_valid:
+                    context.metrics.leases_lost.inc()
+            for leader in context.replicas.leaders():
+                leader.feed(*happened)
+
+    async def _sync_index(self) -> None:
+        while True:
+            await asyncio.sleep(INDEX_SYNC_S)
+            await self.context.executor.run(self.context.store.sync_index)
+
+    # --- down -----------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what is in flight, finish the logs, mark a clean shutdown."""
+        self.context.coordinator.draining = True
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE_S)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._links.close()
+        await self.context.replicas.close()
+        try:
+            await self.context.pool.probe()
+        except IcecoreError as error:
+            _log.error("unfinished appends error=%s", error)
+        self.context.pool.close()
+        await self.context.executor.run(self.context.store.close)
+        await self.context.net.close()
+        self.context.executor.close()
+
+    def segment_counts(self) -> dict[str, int]:
+        """How many replicas there are by state, for the metrics."""
+        counts: dict[str, int] = {}
+        for replica in self.context.replicas:
+            if not replica.intact:
+                state = "unknown"
+            elif replica.sealed:
+                state = SegmentState.SEALED.name.lower()
+            elif replica.leader is not None or replica.follower is not None:
+                state = SegmentState.ACTIVE.name.lower()
+            else:
+                state = "idle"
+            counts[state] = counts.get(state, 0) + 1
+        return counts
+
+
+def _inventory(found: RecoveredReplica) -> coordinator_pb2.SegmentInventory:
+    return coordinator_pb2.SegmentInventory(
+        segment_id=found.identity.segment_id,
+        generation=found.identity.generation,
+        durable_end_offset=found.tail.end_offset,
+        sealed=found.sealed_end_offset is not None,
+        intact=found.intact,
+    )

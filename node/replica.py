@@ -1,0 +1,124 @@
+"""One copy of one segment on this node: its log's tail, its producers, its role of the moment.
+
+A replica is *prepared* (files exist, base unknown), *confirmed* (may be led or followed), fenced
+(a higher epoch was promised: nothing is appended but by write-back) or *sealed*. Its role, if any,
+is a ``Leader`` or a ``Follower``, which own the protocol core; the replica itself only keeps what
+every role needs. An UNKNOWN replica (``intact`` false) plays no role and counts for nothing.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from icecore import batch
+from icecore.batch import BatchHeader
+from icecore.model import Segment
+from node.context import NodeContext
+from node.ports import Buffer
+from node.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
+from node.tail_cache import CachedBatch
+from replication.producers import ProducerTable
+
+if TYPE_CHECKING:
+    from node.follower import Follower
+    from node.leader import Leader
+
+
+class Replica:
+    """State common to all roles. Loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        identity: SegmentIdentity,
+        tail: LogTail,
+        producers: ProducerTable,
+        *,
+        intact: bool = True,
+    ) -> None:
+        self.context = context
+        self.identity = identity
+        self.tail = tail
+        self.producers = producers
+        self.intact = intact
+        self.worker = context.pool.worker_for(identity.topic_id, identity.partition)
+        self.promised_epoch = identity.epoch
+        self.segment: Segment | None = None
+        """The newest record pushed by the coordinator."""
+        self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        self.sealed_end_offset: int | None = None
+        self.full_digest = b""
+        self.led_in_this_process = False
+        self.exclusive = asyncio.Lock()
+        """Held while the log is changed by anything but a role (write-back, seal, delete)."""
+
+    @property
+    def segment_id(self) -> int:
+        """Of the segment this is a copy of."""
+        return self.identity.segment_id
+
+    @property
+    def base_offset(self) -> int:
+        """First offset of the segment; -1 while prepared."""
+        return self.identity.base_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Readers of this replica stop here."""
+        if self.sealed_end_offset is not None:
+            return self.sealed_end_offset
+        if self.leader is not None:
+            return self.leader.core.high_watermark
+        if self.follower is not None:
+            return self.follower.core.high_watermark
+        return max(self.base_offset, min(self.tail.max_known_high_watermark, self.tail.end_offset))
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the bytes are final here."""
+        return self.sealed_end_offset is not None
+
+    def covers(self, offset: int) -> bool:
+        """Whether a reader at ``offset`` belongs to this replica (the end of a sealed segment
+        belongs to its successor)."""
+        if not self.intact or self.base_offset < 0 or offset < self.base_offset:
+            return False
+        return self.sealed_end_offset is None or offset < self.sealed_end_offset
+
+    def extend(
+        self,
+        header_bytes: bytes,
+        header: BatchHeader,
+        body: Buffer,
+        base_offset: int,
+        append_timestamp_ms: int,
+        header_crc32c: int,
+        end_offset: int,
+    ) -> AppendRequest:
+        """Move the tail over one stamped batch and make the I/O worker's request for it.
+
+        ``body`` is everything after the header; the bytes are shared, never copied.
+        """
+        tail = self.tail
+        self.tail = LogTail(
+            end_offset=end_offset,
+            last_header_crc32c=header_crc32c,
+            digest=batch.digest_step(tail.digest, header_bytes),
+            max_append_timestamp_ms=max(tail.max_append_timestamp_ms, append_timestamp_ms),
+            max_known_high_watermark=tail.max_known_high_watermark,
+        )
+        buffers: list[Buffer] = [header_bytes, body]
+        self.context.cache.put(
+            self.segment_id,
+            base_offset,
+            CachedBatch((header_bytes, body), header.batch_length, end_offset, header_crc32c),
+        )
+        mark = BatchMark(base_offset, append_timestamp_ms, header.batch_length)
+        return AppendRequest(self.segment_id, buffers, [mark], self.tail)
+
+    def end_role(self) -> None:
+        """Forget leader or follower (their cores have failed all waiters)."""
+        if self.follower is not None:
+            self.follower.detach()
+        self.leader = None
+        self.follower = None

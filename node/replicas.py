@@ -1,0 +1,316 @@
+"""All replicas of a node, and the router: from partition and offset to the serving replica.
+
+The coordinator's records arrive here (``apply``) and give replicas their roles: lead, follow, seal.
+A record replaces what was known only when its version is higher, so pushes and answers may arrive
+in any order and any number of times. Readers that wait for new data register here and are woken
+when a watermark moves or a partition's replicas change.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    NotLeaderError,
+    NotReplicaError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from icecore.model import Segment, SegmentState
+from node.context import NodeContext
+from node.follower import Follower
+from node.leader import Leader
+from node.replica import Replica
+from node.replication_client import LeaderLinks
+from replication import inputs
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionReplicas:
+    """What this node holds of one partition, ordered by base offset."""
+
+    def __init__(self, topic_id: bytes, partition: int) -> None:
+        self.topic_id = topic_id
+        self.partition = partition
+        self.replicas: list[Replica] = []
+        self.leader: Leader | None = None
+        self.log_start_offset = 0
+        self.tail_segment_id = 0
+        self.tail_replicas: tuple[int, ...] = ()
+        self.tail_base_offset = 0
+        self.watchers: dict[object, Callable[[], None]] = {}
+
+    def place(self, replica: Replica) -> None:
+        """Add a replica whose base offset is known."""
+        if replica not in self.replicas:
+            self.replicas.append(replica)
+            self.replicas.sort(key=lambda each: (each.base_offset, each.segment_id))
+
+    def find(self, offset: int, segment_id: int = 0) -> Replica:
+        """The replica that serves ``offset``.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies outside the partition.
+            NotReplicaError: Other nodes hold that part.
+        """
+        for replica in reversed(self.replicas):
+            if segment_id not in (0, replica.segment_id):
+                continue
+            if replica.covers(offset):
+                if replica.leader is not None and offset > replica.high_watermark:
+                    self._out_of_range(offset, replica.high_watermark)
+                return replica
+        if offset < self.log_start_offset:
+            self._out_of_range(offset, max(self.log_start_offset, self.tail_base_offset))
+        raise NotReplicaError(
+            f"no readable replica of partition {self.partition} at offset {offset} on this node",
+            tail_segment_id=self.tail_segment_id,
+            tail_replicas=",".join(map(str, self.tail_replicas)),
+        )
+
+    def _out_of_range(self, offset: int, high_watermark: int) -> None:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} is outside [{self.log_start_offset}, {high_watermark}]",
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+        )
+
+    def wake(self) -> None:
+        """Something readers may wait for happened."""
+        for wake in list(self.watchers.values()):
+            wake()
+
+
+class Replicas:
+    """The map of all replicas and the application of coordinator records."""
+
+    def __init__(self, context: NodeContext, links: LeaderLinks) -> None:
+        self._context = context
+        self._links = links
+        self._replicas: dict[int, Replica] = {}
+        self._partitions: dict[tuple[bytes, int], PartitionReplicas] = {}
+        self._topic_ids: dict[str, bytes] = {}
+        self._sealing: dict[int, asyncio.Task[None]] = {}
+        self.on_leader_created: Callable[[Leader], None] = lambda _: None
+        self.on_sealed: Callable[[Replica], None] = lambda _: None
+
+    # --- look-up --------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._replicas.values()))
+
+    def get(self, segment_id: int) -> Replica | None:
+        """The replica of a segment, whatever its role."""
+        return self._replicas.get(segment_id)
+
+    def partition(self, topic_id: bytes, topic: str, partition: int) -> PartitionReplicas:
+        """What we hold of a partition, by topic id or, when that is empty, by name.
+
+        Raises UnknownTopicError when this node holds nothing of it.
+        """
+        if not topic_id:
+            topic_id = self._topic_ids.get(topic, b"")
+        found = self._partitions.get((topic_id, partition))
+        if found is None:
+            raise UnknownTopicError(
+                f"topic {topic or topic_id.hex()!r} partition {partition} is not on this node"
+            )
+        return found
+
+    def leader(self, topic_id: bytes, topic: str, partition: int, epoch: int) -> Leader:
+        """The leader of a partition's active segment. ``epoch`` 0 = any.
+
+        Raises NotLeaderError (with a hint) or UnknownTopicError.
+        """
+        found = self.partition(topic_id, topic, partition)
+        leader = found.leader
+        if leader is None:
+            raise NotLeaderError(
+                f"this node does not lead partition {partition}",
+                leader_node_id=found.tail_replicas[0] if found.tail_replicas else 0,
+            )
+        if epoch not in (0, leader.segment.epoch):
+            raise NotLeaderError(
+                f"the active segment has epoch {leader.segment.epoch}, not {epoch}",
+                leader_node_id=self._context.node_id,
+                epoch=leader.segment.epoch,
+            )
+        return leader
+
+    def leaders(self) -> list[Leader]:
+        """Everything led at the moment."""
+        return [found.leader for found in self._partitions.values() if found.leader is not None]
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def add(self, replica: Replica) -> None:
+        """A replica was created, confirmed, or found at start-up."""
+        self._replicas[replica.segment_id] = replica
+        if replica.base_offset >= 0:
+            self._of(replica).place(replica)
+
+    def remove(self, replica: Replica) -> None:
+        """The replica's files are gone."""
+        replica.end_role()
+        self._replicas.pop(replica.segment_id, None)
+        found = self._of(replica)
+        if replica in found.replicas:
+            found.replicas.remove(replica)
+        if not found.replicas:
+            self._partitions.pop((found.topic_id, found.partition), None)
+
+    def _of(self, replica: Replica) -> PartitionReplicas:
+        identity = replica.identity
+        return self._of_partition(identity.topic_id, identity.partition)
+
+    def _of_partition(self, topic_id: bytes, partition: int) -> PartitionReplicas:
+        key = (topic_id, partition)
+        found = self._partitions.get(key)
+        if found is None:
+            found = self._partitions[key] = PartitionReplicas(topic_id, partition)
+        return found
+
+    def apply(self, segment: Segment) -> None:
+        """Give the replica of a segment the role that a newer record says."""
+        self._topic_ids[segment.topic] = segment.topic_id
+        replica = self._replicas.get(segment.segment_id)
+        if replica is None:
+            return
+        known = replica.segment
+        if known is not None and segment.version < known.version:
+            return
+        replica.segment = segment
+        replica.full_digest = replica.full_digest or segment.full_digest
+        if segment.state is SegmentState.ACTIVE:
+            self._note_tail(segment)
+            self._apply_active(replica, segment)
+        elif segment.state is SegmentState.SEALED:
+            if replica.leader is not None:
+                replica.leader.feed(inputs.SegmentUpdated(segment))
+            if self._context.node_id in segment.replicas and not replica.sealed:
+                self._seal_later(replica, segment)
+
+    def _apply_active(self, replica: Replica, segment: Segment) -> None:
+        if replica.leader is not None:
+            replica.leader.segment = segment
+            replica.leader.feed(inputs.SegmentUpdated(segment))
+            return
+        if not replica.intact or replica.sealed or replica.promised_epoch > segment.epoch:
+            return
+        if replica.base_offset < 0 or replica.base_offset != segment.base_offset:
+            return
+        if segment.leader == self._context.node_id:
+            self._lead(replica, segment)
+        elif self._context.node_id in segment.replicas and replica.follower is None:
+            replica.follower = Follower(
+                self._context, replica, segment, self._links.to(segment.leader)
+            )
+        elif replica.follower is not None:
+            replica.follower.segment = segment
+
+    def _lead(self, replica: Replica, segment: Segment) -> None:
+        """Lead a fresh segment; a process never resumes what an earlier one led."""
+        if segment.leader_incarnation != self._context.incarnation or replica.led_in_this_process:
+            return
+        replica.leader = leader = Leader(self._context, replica, segment)
+        self._of(replica).leader = leader
+        _log.info(
+            "leading topic=%s partition=%d segment_id=%d epoch=%d base_offset=%d replicas=%s",
+            segment.topic,
+            segment.partition,
+            segment.segment_id,
+            segment.epoch,
+            segment.base_offset,
+            segment.replicas,
+        )
+        self.on_leader_created(leader)
+        self._of(replica).wake()
+
+    def leadership_ended(self, replica: Replica) -> None:
+        """The leader of this replica stepped down."""
+        found = self._of(replica)
+        if found.leader is not None and found.leader.replica is replica:
+            found.leader = None
+        found.wake()
+
+    def watermark_moved(self, replica: Replica) -> None:
+        """Readers of this partition may have more to read."""
+        found = self._of(replica)
+        if found.watchers:
+            found.wake()
+
+    def _note_tail(self, segment: Segment) -> None:
+        self.note_partition(
+            segment.topic_id,
+            segment.partition,
+            segment.log_start_offset,
+            segment.segment_id,
+            (segment.leader, *(node for node in segment.replicas if node != segment.leader)),
+            segment.base_offset,
+        )
+
+    def note_partition(
+        self,
+        topic_id: bytes,
+        partition: int,
+        log_start_offset: int,
+        tail_segment_id: int,
+        tail_replicas: tuple[int, ...],
+        tail_base_offset: int,
+    ) -> None:
+        """Where a partition starts and who holds its tail, for hints to clients."""
+        found = self._of_partition(topic_id, partition)
+        found.log_start_offset = max(found.log_start_offset, log_start_offset)
+        if tail_base_offset >= found.tail_base_offset:
+            found.tail_segment_id = tail_segment_id
+            found.tail_replicas = tail_replicas
+            found.tail_base_offset = tail_base_offset
+
+    # --- sealing --------------------------------------------------------------------------------
+
+    def _seal_later(self, replica: Replica, segment: Segment) -> None:
+        if replica.segment_id not in self._sealing:
+            task = asyncio.get_running_loop().create_task(self._seal(replica, segment))
+            self._sealing[replica.segment_id] = task
+            task.add_done_callback(lambda _: self._sealing.pop(replica.segment_id, None))
+
+    async def _seal(self, replica: Replica, segment: Segment) -> None:
+        """Bring our log to the sealed end and mark it; what differs is left for repair."""
+        async with replica.exclusive:
+            replica.end_role()
+            try:
+                await self.finish_sealed(replica, segment)
+            except IcecoreError as error:
+                _log.warning("not sealed here segment_id=%d error=%s", replica.segment_id, error)
+        self._of(replica).wake()
+
+    async def finish_sealed(self, replica: Replica, segment: Segment) -> None:
+        """Truncate a longer, equal log; mark it sealed. The caller holds ``exclusive``.
+
+        Raises InvalidRequestError when the log is short or its digest differs.
+        """
+        if replica.sealed:
+            return
+        store, worker, end = self._context.store, replica.worker, segment.end_offset
+        tail = replica.tail
+        if tail.end_offset > end:
+            tail = await worker.run(store.tail_at, replica.segment_id, end)
+        if tail.end_offset != end or tail.digest != segment.seal_digest:
+            raise InvalidRequestError(
+                f"the log ends at {replica.tail.end_offset} or its digest differs from the "
+                f"one sealed at {end}"
+            )
+        if replica.tail.end_offset > end:
+            _log.info("cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end)
+            tail = await worker.run(store.truncate, replica.segment_id, end)
+        await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
+        replica.tail = tail
+        replica.sealed_end_offset = end
+        self.on_sealed(replica)
+
+    async def close(self) -> None:
+        """Wait for seals under way."""
+        await asyncio.gather(*self._sealing.values(), return_exceptions=True)
