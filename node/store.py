@@ -94,6 +94,10 @@ class SegmentStore(Protocol):
         """
         ...
 
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind an empty store, made before the first registration, to its cluster."""
+        ...
+
     def create(self, identities: Sequence[SegmentIdentity]) -> list[IcecoreError | None]:
         """Create files, headers and control records for prepared replicas; durable on return.
 
@@ -162,6 +166,11 @@ class SegmentStore(Protocol):
     def full_digest(self, segment_id: int) -> bytes:
         """SHA-256 tree (1 MiB leaves) over the batch bytes of a sealed segment, read from disk
         and CRC-checked; remembered in the control store."""
+        ...
+
+    def certify(self, segment_id: int) -> None:
+        """A replica created again after a loss is complete now, durably; until then (or until it
+        is sealed) ``recover`` reports it as not intact."""
         ...
 
     def quarantine(self, segment_id: int, why: str) -> None:

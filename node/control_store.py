@@ -1,0 +1,338 @@
+"""What a node must never forget and cannot derive: promises, seals, intents, who it is.
+
+A small SQLite file beside the segments, every commit synced, one commit per list. A lost promise
+is a lost fence and therefore lost data, so this is no part of the index database. A reserve file
+gives back a few MiB when the disk is full: fences and seals must still be storable then.
+"""
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+from icecore.errors import FencedError, OutOfSpaceError, StorageError
+from node.executor import Lock
+from node.store import SegmentIdentity
+
+T = TypeVar("T")
+
+PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"
+RESERVE_BYTES = 4 << 20
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS promises (segment_id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS intents (
+  segment_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, name TEXT NOT NULL,
+  token INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS replicas (
+  segment_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, topic_id BLOB NOT NULL,
+  partition INTEGER NOT NULL, epoch INTEGER NOT NULL, base_offset INTEGER NOT NULL,
+  state TEXT NOT NULL, damage TEXT NOT NULL, rebuilding INTEGER NOT NULL,
+  snapshot BLOB NOT NULL, start_timestamp_ms INTEGER NOT NULL,
+  end_offset INTEGER NOT NULL, end_position INTEGER NOT NULL, last_header_crc32c INTEGER NOT NULL,
+  end_timestamp_ms INTEGER NOT NULL, high_watermark INTEGER NOT NULL,
+  seal_digest BLOB NOT NULL, full_digest BLOB NOT NULL
+);
+"""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """One replica as the control store remembers it; field names are column names."""
+
+    segment_id: int
+    generation: int
+    topic_id: bytes
+    partition: int
+    epoch: int
+    base_offset: int = -1
+    state: str = PREPARED
+    damage: str = ""
+    """Why it is UNKNOWN; empty when nothing is known against it. Only a new file clears it."""
+    rebuilding: int = 0
+    """1 = created again after a loss: not intact until ``certify`` or ``seal``."""
+    snapshot: bytes = b""
+    start_timestamp_ms: int = 0
+    end_offset: int = -1
+    end_position: int = -1
+    last_header_crc32c: int = 0
+    end_timestamp_ms: int = 0
+    high_watermark: int = 0
+    seal_digest: bytes = b""
+    full_digest: bytes = b""
+
+    def identity(self, cluster_id: bytes) -> SegmentIdentity:
+        """Its identity; the base offset is -1 while prepared."""
+        return SegmentIdentity(
+            cluster_id,
+            self.topic_id,
+            self.partition,
+            self.segment_id,
+            self.generation,
+            self.epoch,
+            self.base_offset,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIntent:
+    """A deletion that was ordered and may not have ended."""
+
+    segment_id: int
+    generation: int
+    name: str
+    token: int
+
+
+_COLUMNS = tuple(column.name for column in fields(ReplicaRow))
+_PUT_REPLICA = (
+    f"INSERT OR REPLACE INTO replicas ({', '.join(_COLUMNS)}) "
+    f"VALUES ({', '.join('?' * len(_COLUMNS))})"
+)
+
+
+class ControlStore:
+    """Thread-safe; what is read often is kept in memory."""
+
+    def __init__(self, source: Path | sqlite3.Connection) -> None:
+        """
+        Args:
+            source: The database file, or a connection that outlives this object (the simulator
+                keeps one per disk).
+
+        Raises:
+            StorageError: The file is damaged; a node without its promises must not start.
+        """
+        self._lock = Lock()
+        self._owns_connection = isinstance(source, Path)
+        self._reserve = source.with_suffix(".reserve") if isinstance(source, Path) else None
+        try:
+            if isinstance(source, Path):
+                source = sqlite3.connect(source, check_same_thread=False, isolation_level=None)
+                source.execute("PRAGMA journal_mode=WAL")
+            self._connection = source
+            source.execute("PRAGMA synchronous=FULL")
+            source.executescript(_SCHEMA)
+            query = f"SELECT {', '.join(_COLUMNS)} FROM replicas"
+            rows = [ReplicaRow(*row) for row in source.execute(query)]
+            promises = list(source.execute("SELECT segment_id, epoch FROM promises"))
+        except sqlite3.Error as error:
+            raise _error(error, "open") from error
+        self._rows = {row.segment_id: row for row in rows}
+        self._promises: dict[int, int] = dict(promises)
+        self._max_token = self.get_number("max_token")
+        self.keep_reserve()
+
+    # --- transactions -------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    def _commit(self, change: Callable[[sqlite3.Connection], None]) -> None:
+        """Apply one synced transaction; a full disk costs the reserve file, then one retry."""
+        try:
+            with self._transaction() as connection:
+                change(connection)
+        except sqlite3.Error as error:
+            problem = _error(error, "write")
+            if not isinstance(problem, OutOfSpaceError) or not self._release_reserve():
+                raise problem from error
+            try:
+                with self._transaction() as connection:
+                    change(connection)
+            except sqlite3.Error as second:
+                raise _error(second, "write") from second
+
+    def keep_reserve(self) -> None:
+        """Create the reserve file again if it was used up and there is space; never fails."""
+        reserve = self._reserve
+        if reserve is None or (reserve.exists() and reserve.stat().st_size == RESERVE_BYTES):
+            return
+        try:
+            # Written, not allocated: on some file systems only written blocks are really ours.
+            reserve.write_bytes(bytes(RESERVE_BYTES))
+        except OSError as error:
+            _log.warning("no space for the reserve of the control store: %s", error)
+            reserve.unlink(missing_ok=True)
+
+    def _release_reserve(self) -> bool:
+        if self._reserve is None or not self._reserve.exists():
+            return False
+        _log.error("disk full: the control store uses its reserve")
+        self._reserve.unlink()
+        return True
+
+    # --- meta ---------------------------------------------------------------------------------
+
+    def get(self, key: str) -> bytes | None:
+        """A value of ``meta``."""
+        with self._lock:
+            row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,))
+            found = row.fetchone()
+        return None if found is None else bytes(found[0])
+
+    def get_number(self, key: str) -> int:
+        """A number of ``meta``, 0 when it was never set."""
+        return int(self.get(key) or b"0")
+
+    def put(self, **values: bytes | int | None) -> None:
+        """Set values of ``meta`` in one synced commit; None removes."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            for key, value in values.items():
+                if value is None:
+                    connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+                else:
+                    data = str(value).encode() if isinstance(value, int) else value
+                    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, data))
+
+        with self._lock:
+            self._commit(change)
+
+    # --- replicas -----------------------------------------------------------------------------
+
+    def row(self, segment_id: int) -> ReplicaRow | None:
+        """The row of a replica."""
+        return self._rows.get(segment_id)
+
+    def rows(self) -> list[ReplicaRow]:
+        """All replicas, by segment id."""
+        with self._lock:
+            return sorted(self._rows.values(), key=lambda row: row.segment_id)
+
+    def put_rows(
+        self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        """Write rows and raise promises (lower ones are ignored) in one synced commit."""
+        with self._lock:
+            higher = {
+                segment_id: epoch
+                for segment_id, epoch in promises
+                if epoch > self._promises.get(segment_id, 0)
+            }
+            if not rows and not higher:
+                return
+
+            def change(connection: sqlite3.Connection) -> None:
+                values = [tuple(getattr(row, name) for name in _COLUMNS) for row in rows]
+                connection.executemany(_PUT_REPLICA, values)
+                connection.executemany(
+                    "INSERT OR REPLACE INTO promises VALUES (?, ?)", higher.items()
+                )
+
+            self._commit(change)
+            self._rows.update((row.segment_id, row) for row in rows)
+            self._promises.update(higher)
+
+    def change_row(self, segment_id: int, **changes: object) -> ReplicaRow:
+        """Change fields of one row in one synced commit. Raises KeyError when there is none."""
+        row = replace(self._rows[segment_id], **changes)  # type: ignore[arg-type]
+        self.put_rows([row])
+        return row
+
+    # --- promises and the coordinator's token -------------------------------------------------
+
+    @property
+    def max_token(self) -> int:
+        """The highest coordinator token seen."""
+        return self._max_token
+
+    def promised_epoch(self, segment_id: int) -> int:
+        """The highest promised epoch, 0 when none."""
+        return self._promises.get(segment_id, 0)
+
+    def set_promises(self, promises: Sequence[tuple[int, int]], token: int) -> None:
+        """One synced commit, or FencedError and no change when anything stored is higher."""
+        with self._lock:
+            self._check_token(token)
+            for segment_id, epoch in promises:
+                stored = self._promises.get(segment_id, 0)
+                if epoch < stored:
+                    raise FencedError(
+                        f"segment {segment_id}: epoch {stored} is promised, {epoch} is stale",
+                        segment_id=segment_id,
+                        epoch=stored,
+                    )
+            is_known = all(self._promises.get(one) == epoch for one, epoch in promises)
+            if is_known and token == self._max_token:
+                return
+
+            def change(connection: sqlite3.Connection) -> None:
+                connection.executemany("INSERT OR REPLACE INTO promises VALUES (?, ?)", promises)
+                _put_token(connection, token)
+
+            self._commit(change)
+            self._promises.update(promises)
+            self._max_token = token
+
+    def _check_token(self, token: int) -> None:
+        if token < self._max_token:
+            raise FencedError(
+                f"coordinator token {token} is stale, {self._max_token} was seen",
+                token=self._max_token,
+            )
+
+    # --- deletion -----------------------------------------------------------------------------
+
+    def intents(self) -> list[DeleteIntent]:
+        """Deletions to finish."""
+        with self._lock:
+            query = "SELECT segment_id, generation, name, token FROM intents ORDER BY segment_id"
+            return [DeleteIntent(*row) for row in self._connection.execute(query)]
+
+    def put_intent(self, intent: DeleteIntent) -> None:
+        """Remember a deletion before its first side effect. Raises FencedError for old tokens."""
+        with self._lock:
+            self._check_token(intent.token)
+
+            def change(connection: sqlite3.Connection) -> None:
+                values = (intent.segment_id, intent.generation, intent.name, intent.token)
+                connection.execute("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?)", values)
+                _put_token(connection, intent.token)
+
+            self._commit(change)
+            self._max_token = intent.token
+
+    def finish_intent(self, segment_id: int) -> None:
+        """The files are gone: forget the replica and the intent. Its promise stays."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM replicas WHERE segment_id = ?", (segment_id,))
+            connection.execute("DELETE FROM intents WHERE segment_id = ?", (segment_id,))
+
+        with self._lock:
+            self._commit(change)
+            self._rows.pop(segment_id, None)
+
+    def close(self) -> None:
+        """Close the file (not a connection that was passed in)."""
+        if self._owns_connection:
+            with self._lock:
+                self._connection.close()
+
+
+def _put_token(connection: sqlite3.Connection, token: int) -> None:
+    values = ("max_token", str(token).encode())
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+
+
+def _error(error: sqlite3.Error, what: str) -> StorageError:
+    is_full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    kind = OutOfSpaceError if is_full else StorageError
+    return kind(f"control store {what}: {error}")

@@ -1,0 +1,166 @@
+"""One node's data folder: whose it is, that only one process uses it, and what lies where.
+
+Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``index/``. The
+folder carries a random cookie, its disk id: a node that comes back with another one has lost its
+data, whatever else it claims.
+"""
+
+import fcntl
+import logging
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from icecore.errors import ConfigurationError, StorageError, WrongClusterError
+from node.control_store import ControlStore
+from node.file_system import OsFileSystem
+from node.index import RocksIndex
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class DataFolder:
+    """An open data folder. ``close`` releases everything it holds."""
+
+    path: Path
+    node_id: int
+    cluster_id: bytes
+    """Empty before the first registration."""
+    disk_id: bytes
+    """16 random bytes, made with the folder."""
+    was_clean: bool
+    """The process before this one shut down cleanly; the marker is gone by now."""
+    files: OsFileSystem
+    index: RocksIndex
+    control: ControlStore
+    _lock_fd: int
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        node_id: int,
+        cluster_id: bytes | None = None,
+        *,
+        force_sync_all: bool = False,
+    ) -> Self:
+        """Lock, check and open a folder; create what a new one lacks.
+
+        Args:
+            path: The folder; created with its parents.
+            node_id: Of this node, >= 1.
+            cluster_id: 16 bytes when the configuration names the cluster.
+            force_sync_all: See ``OsFileSystem``.
+
+        Raises:
+            ConfigurationError: Another process uses it, or it cannot be written.
+            WrongClusterError: It belongs to another node or cluster.
+            StorageError: Its control store is damaged.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock_fd = _lock(path)
+        except OSError as error:
+            raise ConfigurationError(f"data folder {path} cannot be used: {error}") from error
+        control: ControlStore | None = None
+        files: OsFileSystem | None = None
+        try:
+            control = _open_control(path)
+            found = _check_owner(control, path, node_id, cluster_id)
+            disk_id = control.get("disk_id") or os.urandom(16)
+            was_clean = control.get("clean_shutdown") is not None
+            # Removed, durably, before anyone hears of this process: a stale one would lie.
+            control.put(node_id=node_id, disk_id=disk_id, cluster_id=found, clean_shutdown=None)
+            files = OsFileSystem(path, force_sync_all=force_sync_all)
+            for folder in ("segments", "recycle"):
+                files.make_dirs(folder)
+            files.sync_dir("")
+            index = RocksIndex(path / "index")
+        except BaseException:
+            if control is not None:
+                control.close()
+            if files is not None:
+                files.close()
+            os.close(lock_fd)
+            raise
+        return cls(path, node_id, found or b"", disk_id, was_clean, files, index, control, lock_fd)
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind the folder to a cluster at the first registration, durably.
+
+        Raises:
+            WrongClusterError: It is bound to another one.
+        """
+        if self.cluster_id and self.cluster_id != cluster_id:
+            raise _wrong_cluster(self.path, self.cluster_id, cluster_id)
+        if not self.cluster_id:
+            self.control.put(cluster_id=cluster_id)
+            self.cluster_id = cluster_id
+
+    @property
+    def incarnation(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self.control.get_number("incarnation")
+
+    def keep_incarnation(self, incarnation: int) -> None:
+        """Persist the incarnation; before the first heartbeat."""
+        self.control.put(incarnation=incarnation)
+
+    def close(self) -> None:
+        """Release index, control store and lock. Close the store first."""
+        self.index.close()
+        self.control.close()
+        self.files.close()
+        os.close(self._lock_fd)
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise ConfigurationError(
+            f"data folder {path} is already in use by pid {owner or 'unknown'}"
+        ) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _open_control(path: Path) -> ControlStore:
+    name = path / "control.db"
+    if not name.exists() and any(path.glob("segments/*/*/*.log")):
+        # Nothing is deleted and nothing is trusted: a new cookie makes it all UNKNOWN.
+        _log.error("data folder %s has segments and no control store", path)
+    try:
+        return ControlStore(name)
+    except (StorageError, sqlite3.Error) as error:
+        raise StorageError(
+            f"the control store of {path} is damaged ({error}); restore it, or start this node "
+            "with an empty folder: it will copy its data from the other replicas"
+        ) from error
+
+
+def _check_owner(
+    control: ControlStore, path: Path, node_id: int, cluster_id: bytes | None
+) -> bytes | None:
+    """The cluster the folder belongs to."""
+    stored_node, stored_cluster = control.get_number("node_id"), control.get("cluster_id")
+    if stored_node and stored_node != node_id:
+        raise WrongClusterError(
+            f"data folder {path} belongs to node {stored_node}, this is node {node_id}"
+        )
+    if stored_cluster and cluster_id and stored_cluster != cluster_id:
+        raise _wrong_cluster(path, stored_cluster, cluster_id)
+    return stored_cluster or cluster_id
+
+
+def _wrong_cluster(path: Path, stored: bytes, given: bytes) -> WrongClusterError:
+    return WrongClusterError(
+        f"data folder {path} belongs to cluster {stored.hex()}, not to {given.hex()}"
+    )

@@ -1,0 +1,248 @@
+"""The real disk behind the ``File`` and ``FileSystem`` ports: thin, blocking, honest about errors.
+
+Every call goes through ``os`` (or ctypes), so it releases the GIL while it waits. ENOSPC, EDQUOT
+and EFBIG become OutOfSpaceError, whatever else goes wrong becomes StorageError; a failed fsync is
+never retried, because the kernel marks the lost pages clean.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from icecore.errors import OutOfSpaceError, StorageError
+from node.ports import Buffer
+
+_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_IOV_MAX = 1024
+_SYNCFS_KINDS = frozenset({"ext4", "xfs"})
+_SYNCFS_KERNEL = (5, 8)
+"""Older kernels lose write-back errors in syncfs."""
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _storage_error(error, what) from error
+
+
+def _storage_error(error: OSError, what: str) -> StorageError:
+    kind = OutOfSpaceError if error.errno in _OUT_OF_SPACE else StorageError
+    return kind(f"{what}: {error.strerror or error}", errno=error.errno or 0)
+
+
+class OsFile:
+    """One file descriptor."""
+
+    __slots__ = ("_fd", "_name")
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd = fd
+        self._name = name
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all bytes at ``position``; short writes and IOV_MAX are handled here."""
+        try:
+            expected = sum(map(len, buffers))
+            if len(buffers) <= _IOV_MAX:
+                written = os.pwritev(self._fd, buffers, position)
+                if written == expected:
+                    return
+            else:
+                written = 0
+            self._pwritev_rest(buffers, position, written)
+        except OSError as error:
+            raise _storage_error(error, f"write {self._name} at {position}") from error
+
+    def _pwritev_rest(self, buffers: Sequence[Buffer], position: int, skip: int) -> None:
+        rest = [memoryview(buffer).cast("B") for buffer in buffers]
+        first = 0
+        position += skip
+        while True:
+            while first < len(rest) and skip >= len(rest[first]):
+                skip -= len(rest[first])
+                first += 1
+            if first == len(rest):
+                return
+            rest[first] = rest[first][skip:]
+            skip = os.pwritev(self._fd, rest[first : first + _IOV_MAX], position)
+            if skip == 0:
+                raise OSError(errno.EIO, "wrote nothing")
+            position += skip
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        try:
+            data = os.pread(self._fd, length, position)
+            if len(data) == length or not data:
+                return data
+            parts, got = [data], len(data)
+            while got < length and (data := os.pread(self._fd, length - got, position + got)):
+                parts.append(data)
+                got += len(data)
+        except OSError as error:
+            raise _storage_error(error, f"read {self._name} at {position}") from error
+        return b"".join(parts)
+
+    def fdatasync(self) -> None:
+        """Make written bytes durable."""
+        with _errors(f"fdatasync {self._name}"):
+            os.fdatasync(self._fd)
+
+    def allocate(self, position: int, length: int) -> None:
+        """Reserve ``length`` bytes from ``position`` on (reads as zeros)."""
+        with _errors(f"allocate {length} bytes in {self._name}"):
+            os.posix_fallocate(self._fd, position, length)
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend to ``length`` bytes."""
+        with _errors(f"truncate {self._name}"):
+            os.ftruncate(self._fd, length)
+
+    def size(self) -> int:
+        """Length in bytes."""
+        with _errors(f"stat {self._name}"):
+            return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFileSystem:
+    """The tree below one data folder; nothing outside it can be named."""
+
+    def __init__(self, root: Path, *, force_sync_all: bool = False) -> None:
+        """
+        Args:
+            root: The data folder; must exist.
+            force_sync_all: The configuration vouches that one ``syncfs`` is right for this folder.
+
+        Raises:
+            StorageError: The folder cannot be opened.
+        """
+        self._root = root
+        with _errors(f"open {root}"):
+            self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._can_sync_all = force_sync_all or _is_own_mount(root)
+        self._libc = ctypes.CDLL(None, use_errno=True) if self._can_sync_all else None
+
+    def _check(self, name: str) -> str:
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise StorageError(f"{name!r} leaves the data folder")
+        return name or "."
+
+    def open(self, name: str, *, create: bool = False) -> OsFile:
+        """Open for reading and writing. Raises StorageError when it is missing (or, with
+        ``create``, when it exists)."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        with _errors(f"open {name}"):
+            return OsFile(os.open(self._check(name), flags, 0o640, dir_fd=self._root_fd), name)
+
+    def exists(self, name: str) -> bool:
+        """Whether the file or folder is there."""
+        try:
+            os.stat(self._check(name), dir_fd=self._root_fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _storage_error(error, f"stat {name}") from error
+        return True
+
+    def make_dirs(self, name: str) -> None:
+        """Create a folder and its parents; each new one is durable in its parent on return."""
+        parent = ""
+        for part in self._check(name).split("/"):
+            folder = f"{parent}/{part}" if parent else part
+            if not self.exists(folder):
+                with _errors(f"create folder {folder}"):
+                    os.mkdir(folder, 0o750, dir_fd=self._root_fd)
+                self.sync_dir(parent)
+            parent = folder
+
+    def list_dir(self, name: str) -> list[str]:
+        """Sorted names in a folder; empty when it does not exist."""
+        try:
+            return sorted(os.listdir(self._root / self._check(name)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _storage_error(error, f"list {name}") from error
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic replace; durable after ``sync_dir`` of both folders."""
+        with _errors(f"rename {old} to {new}"):
+            os.rename(
+                self._check(old),
+                self._check(new),
+                src_dir_fd=self._root_fd,
+                dst_dir_fd=self._root_fd,
+            )
+
+    def unlink(self, name: str) -> None:
+        """Remove a file; durable after ``sync_dir`` of its folder."""
+        with _errors(f"unlink {name}"):
+            os.unlink(self._check(name), dir_fd=self._root_fd)
+
+    def sync_dir(self, name: str) -> None:
+        """Make creates, renames and removals in this folder durable."""
+        with _errors(f"fsync folder {name or '.'}"):
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            fd = os.open(self._check(name), flags, dir_fd=self._root_fd)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_all(self) -> None:
+        """One ``syncfs`` (ctypes releases the GIL). Its error is fail-stop like any fsync error."""
+        if self._libc is None:
+            raise StorageError("syncfs is not safe here")
+        if self._libc.syncfs(self._root_fd) != 0:
+            number = ctypes.get_errno()
+            raise StorageError(f"syncfs: {os.strerror(number)}", errno=number)
+
+    @property
+    def can_sync_all(self) -> bool:
+        """Whether one ``syncfs`` replaces many fdatasyncs: own mount, ext4 or XFS, Linux >= 5.8.
+
+        On a shared mount it would wait for what everybody else wrote.
+        """
+        return self._can_sync_all
+
+    def space(self) -> tuple[int, int]:
+        """(used, free) bytes of the file system; free is what an ordinary user may still take."""
+        with _errors("statvfs"):
+            stat = os.fstatvfs(self._root_fd)
+        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    def close(self) -> None:
+        """Forget the folder; idempotent."""
+        fd, self._root_fd = self._root_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _is_own_mount(root: Path) -> bool:
+    release = platform.release().split(".")
+    try:
+        kernel = (int(release[0]), int(release[1].split("-")[0]))
+    except (IndexError, ValueError):
+        return False
+    if kernel < _SYNCFS_KERNEL or not os.path.ismount(root):
+        return False
+    wanted, kind = str(root.resolve()), ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split(" ")
+        if fields[1].replace("\\040", " ") == wanted:
+            kind = fields[2]  # the last mount on a folder hides the ones before
+    return kind in _SYNCFS_KINDS

@@ -1,0 +1,149 @@
+"""The ``Index`` port on RocksDB: derived data in column families, damaged means rebuilt.
+
+Writes go to RocksDB's log unsynced and ``flush`` syncs that log about once a second: the index may
+lag behind the data and never leads it. Every call holds the GIL except ``flush``, so batches stay
+small. Two traps of rocksdict are avoided on purpose: ``set_iterate_lower_bound`` sets the *upper*
+bound, and ``sync=True`` holds the GIL through the fsync.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
+
+FAMILIES = ("offset", "time", "durable")
+
+_OUT_OF_SPACE = ("No space left", "Disk quota exceeded", "File too large", "Space limit reached")
+_WRITE_BUFFER_BYTES = 16 << 20
+_WAL_BYTES_MAX = 64 << 20
+_log = logging.getLogger(__name__)
+
+
+def _error(error: Exception, what: str) -> StorageError:
+    text = str(error)
+    kind = OutOfSpaceError if any(sign in text for sign in _OUT_OF_SPACE) else StorageError
+    return kind(f"index {what}: {text}")
+
+
+class RocksIndex:
+    """One RocksDB database in its own folder."""
+
+    def __init__(self, path: Path, families: Iterable[str] = FAMILIES) -> None:
+        """
+        Open, or create; a database that does not open is removed and created empty.
+
+        Raises:
+            ConfigurationError: Another process has it open.
+            OutOfSpaceError: No space to create it.
+        """
+        self.was_rebuilt = False
+        """True when a damaged database was thrown away: everything must be scanned again."""
+        self._families = tuple(families)
+        try:
+            self._open(path)
+        except Exception as error:
+            # rocksdict raises bare Exception for everything RocksDB reports
+            if "lock" in str(error).lower():
+                raise ConfigurationError(f"index {path} is already in use: {error}") from error
+            if isinstance(_error(error, "open"), OutOfSpaceError):
+                raise _error(error, "open") from error
+            _log.error("index %s is damaged and will be rebuilt: %s", path, error)
+            shutil.rmtree(path, ignore_errors=True)
+            self.was_rebuilt = True
+            try:
+                self._open(path)
+            except Exception as second:
+                raise _error(second, "open") from second
+
+    def _open(self, path: Path) -> None:
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
+        options.set_max_total_wal_size(_WAL_BYTES_MAX)
+        options.set_keep_log_file_num(2)
+        options.set_max_open_files(256)
+        self._db: Any = rocksdict.Rdict(
+            str(path), options, column_families={name: _family() for name in self._families}
+        )
+        self._columns = {name: self._db.get_column_family(name) for name in self._families}
+        self._handles = {name: self._db.get_column_family_handle(name) for name in self._families}
+
+    def write(self, puts: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """One atomic, unsynced batch."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        put, handles = batch.put, self._handles
+        for family, key, value in puts:
+            put(key, value, handles[family])
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise _error(error, "write") from error
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a key."""
+        try:
+            value: bytes | None = self._columns[family].get(key)
+        except Exception as error:
+            raise _error(error, "read") from error
+        return value
+
+    def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
+        """The last (key, value) with ``lower`` <= its key <= ``key``."""
+        try:
+            iterator = self._columns[family].iter()
+            iterator.seek_for_prev(key)
+            if not iterator.valid():
+                iterator.status()  # raises when it stopped for damage
+                return None
+            found: bytes = iterator.key()
+            value: bytes = iterator.value()
+        except Exception as error:
+            raise _error(error, "read") from error
+        return (found, value) if found >= lower else None
+
+    def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with ``lower`` <= key < ``upper``, in order."""
+        try:
+            options = rocksdict.ReadOptions()
+            options.set_iterate_upper_bound(upper)
+            iterator = self._columns[family].iter(options)
+            iterator.seek(lower)
+            while iterator.valid():
+                yield iterator.key(), iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise _error(error, "read") from error
+
+    def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
+        """Forget all keys in [lower, upper)."""
+        try:
+            self._columns[family].delete_range(lower, upper)
+        except Exception as error:
+            raise _error(error, "delete") from error
+
+    def flush(self) -> None:
+        """Sync the write-ahead log; releases the GIL."""
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise _error(error, "flush") from error
+
+    def close(self) -> None:
+        """Close cleanly; idempotent."""
+        self._columns.clear()
+        self._handles.clear()
+        self._db.close()
+
+
+def _family() -> Any:
+    options = rocksdict.Options(raw_mode=True)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_compression_type(rocksdict.DBCompressionType.none())
+    return options

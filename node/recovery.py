@@ -1,0 +1,229 @@
+"""Start-up judgement of one replica: clean, torn, damaged or lost, and what it really holds.
+
+A crash may drop, keep or garble any sector written since the last sync; everything before that
+must be there. Since at most G bytes go to a file between two syncs, three cases can be told apart
+at the first invalid batch (position p): before the durable end, the durable tail is lost; with a
+valid batch of this segment at p + G or later, p had been synced and is damaged; otherwise the
+tail is torn, and only then is it cut. Whatever is not proven complete is UNKNOWN, never empty.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from icecore.errors import StorageError
+from node.control_store import PREPARED, SEALED, ReplicaRow
+from node.ports import File, FileSystem, Index
+from node.segment_file import (
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    decode_file_header,
+    empty_tail,
+    file_name,
+    find_own_batches,
+)
+from node.segment_index import PointMaker, Put, key_prefix, pack_durable, read_durable
+from node.segment_log import StoreSettings
+from node.store import BatchMark, LogTail, SegmentIdentity
+
+_PUTS_PER_WRITE = 5000
+_NO_TAIL = LogTail(-1, 0, b"", 0, 0)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found. ``damage`` is empty for an intact replica."""
+
+    damage: str = ""
+    why: str = "clean"
+    tail: LogTail = _NO_TAIL
+    position: int = FILE_HEADER_LENGTH
+    file: File | None = None
+    """Open when there is a file that can be used."""
+    headers: list[bytes] = field(default_factory=list)
+    cut_bytes: int = 0
+
+
+class Recovery:
+    """Judges the replicas of one data folder."""
+
+    def __init__(
+        self, file_system: FileSystem, index: Index, cluster_id: bytes, settings: StoreSettings
+    ) -> None:
+        self._fs = file_system
+        self._index = index
+        self._cluster_id = cluster_id
+        self._settings = settings
+
+    def judge(self, row: ReplicaRow) -> Verdict:
+        """Examine one replica, cut a torn tail, bring its index entries up to date."""
+        identity = row.identity(self._cluster_id)
+        verdict = Verdict(tail=_first_tail(row, identity))
+        name = file_name(identity)
+        if not self._fs.exists(name):
+            return _damaged(verdict, "the file is missing")
+        verdict.file = self._fs.open(name)
+        found = decode_file_header(verdict.file.pread(FILE_HEADER_LENGTH, 0))
+        if found is None:
+            return _damaged(verdict, "the file header is damaged")
+        if row.state == PREPARED:
+            # A confirm that did not finish may have left its base in the file: not yet promised.
+            found = SegmentIdentity(
+                found.cluster_id,
+                found.topic_id,
+                found.partition,
+                found.segment_id,
+                found.generation,
+                found.epoch,
+            )
+        if found != identity:
+            return _damaged(verdict, f"the file belongs to {found}")
+        if row.state == PREPARED:
+            verdict.why = "prepared"
+            return verdict
+        return self._sealed(row, verdict) if row.state == SEALED else self._unsealed(row, verdict)
+
+    # --- sealed -------------------------------------------------------------------------------
+
+    def _sealed(self, row: ReplicaRow, verdict: Verdict) -> Verdict:
+        """Size and last tail come from the control store; the bytes are scrubbed elsewhere."""
+        file = verdict.file
+        assert file is not None
+        identity = row.identity(self._cluster_id)
+        size = file.size()
+        if size < row.end_position:
+            return _damaged(verdict, f"{size} bytes of a sealed log of {row.end_position}")
+        if size > row.end_position:
+            file.truncate(row.end_position)
+            file.fdatasync()
+        verdict.position = row.end_position
+        prefix = key_prefix(identity)
+        durable = read_durable(self._index, prefix)
+        if durable is not None and durable[0] == row.end_position:
+            return verdict
+        scan = BatchScan(
+            file,
+            identity,
+            FILE_HEADER_LENGTH,
+            empty_tail(identity, row.start_timestamp_ms),
+            size,
+            with_bodies=False,
+        )
+        self._replay(prefix, scan, [])
+        if scan.position != row.end_position or scan.tail.digest != verdict.tail.digest:
+            return _damaged(verdict, f"sealed log broken at {scan.position}: {scan.stop}")
+        return verdict
+
+    # --- unsealed -----------------------------------------------------------------------------
+
+    def _unsealed(self, row: ReplicaRow, verdict: Verdict) -> Verdict:
+        file = verdict.file
+        assert file is not None
+        identity = row.identity(self._cluster_id)
+        prefix = key_prefix(identity)
+        start = empty_tail(identity, row.start_timestamp_ms)
+        try:
+            durable = read_durable(self._index, prefix)
+        except StorageError as error:
+            _log.warning("segment %d: no durable entry: %s", identity.segment_id, error)
+            durable = None
+        durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
+        size = file.size()
+
+        # Below the durable end headers are enough: their chain must arrive exactly there.
+        known = BatchScan(
+            file,
+            identity,
+            FILE_HEADER_LENGTH,
+            start,
+            min(durable_position, size),
+            with_bodies=False,
+        )
+        verdict.headers = [found.header_bytes for found in known]
+        verdict.tail, verdict.position = known.tail, known.position
+        if known.position != durable_position or (
+            known.tail.last_header_crc32c != durable_tail.last_header_crc32c
+        ):
+            return _damaged(
+                verdict,
+                f"lost durable tail: {known.stop} at {known.position} before {durable_position}",
+            )
+        tail = _with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
+        scan = BatchScan(file, identity, durable_position, tail, size, with_bodies=True)
+        self._replay(prefix, scan, verdict.headers)
+        verdict.tail, verdict.position = scan.tail, scan.position
+        if not self._judge_stop(identity, file, scan, size, verdict):
+            return verdict
+        # Only now is what the scan saw known to be on disk, not merely in the page cache.
+        file.fdatasync()
+        self._index.write([pack_durable(prefix, verdict.position, verdict.tail)])
+        return verdict
+
+    def _judge_stop(
+        self, identity: SegmentIdentity, file: File, scan: BatchScan, size: int, verdict: Verdict
+    ) -> bool:
+        """Torn tail or damage in the middle? Cuts the former; False for the latter."""
+        stop, group = scan.position, self._settings.group_bytes_max
+        high_watermark = scan.torn_high_watermark
+        after = 0
+        for found in find_own_batches(file, identity, stop + 8, size, scan.tail.end_offset):
+            if found.position >= stop + group:
+                damage = f"mid-log damage at {stop} ({scan.stop}), more at {found.position}"
+                _damaged(verdict, damage)
+                return False
+            after += 1
+            high_watermark = max(high_watermark, found.header.high_watermark)
+        # A stamp in the discarded tail is a promise somebody may have seen: keep it.
+        verdict.tail = _with_high_watermark(scan.tail, high_watermark)
+        if after or scan.torn_high_watermark or any(file.pread(512, stop)[:8]):
+            verdict.why = f"tail cut at {stop}: {scan.stop}"
+            verdict.cut_bytes = size - stop
+        if size > stop:
+            file.truncate(stop)
+        return True
+
+    def _replay(self, prefix: int, scan: BatchScan, headers: list[bytes]) -> None:
+        """Walk the scan to its end, adding headers and index points (in batches) on the way."""
+        maker = PointMaker(prefix, self._settings.records_per_point, self._settings.bytes_per_point)
+        puts: list[Put] = []
+        for found in scan:
+            header = found.header
+            headers.append(found.header_bytes)
+            mark = BatchMark(header.base_offset, header.append_timestamp_ms, header.batch_length)
+            puts += maker.points([mark], found.position)
+            if len(puts) >= _PUTS_PER_WRITE:
+                self._index.write(puts)
+                puts = []
+        puts.append(pack_durable(prefix, scan.position, scan.tail))
+        self._index.write(puts)
+
+
+def _first_tail(row: ReplicaRow, identity: SegmentIdentity) -> LogTail:
+    if row.state == PREPARED or row.base_offset < 0:
+        return _NO_TAIL
+    if row.state == SEALED:
+        return LogTail(
+            row.end_offset,
+            row.last_header_crc32c,
+            row.seal_digest,
+            row.end_timestamp_ms,
+            row.high_watermark,
+        )
+    return empty_tail(identity, row.start_timestamp_ms)
+
+
+def _with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:
+    if high_watermark <= tail.max_known_high_watermark:
+        return tail
+    return LogTail(
+        tail.end_offset,
+        tail.last_header_crc32c,
+        tail.digest,
+        tail.max_append_timestamp_ms,
+        high_watermark,
+    )
+
+
+def _damaged(verdict: Verdict, damage: str) -> Verdict:
+    verdict.damage = verdict.why = damage
+    return verdict

@@ -1,0 +1,176 @@
+"""Reading one segment: by offset, by time, its headers, its tail as it once was.
+
+The newest batches are found in memory, older ones through the sparse index and a short walk over
+headers. An index that is missing or wrong only makes the walk longer: what is in the file decides,
+and every byte that did not come from the newest batches is CRC-checked before it is returned.
+"""
+
+import logging
+
+from icecore.batch import HEADER_LENGTH, parse_header, verify_producer_crc
+from icecore.errors import CorruptBatchError, InvalidRequestError, StorageError
+from node import segment_index
+from node.ports import File, Index
+from node.segment_file import FILE_HEADER_LENGTH, BatchScan, check_run, tree_digest
+from node.segment_log import SegmentLog
+from node.store import LogTail
+
+_log = logging.getLogger(__name__)
+
+
+def _damaged(log: SegmentLog, what: object) -> StorageError:
+    segment_id = log.identity.segment_id
+    return StorageError(f"segment {segment_id} is damaged: {what}", segment_id=segment_id)
+
+
+class SegmentReader:
+    """Stateless but for the index; used by any number of threads."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def read(
+        self, log: SegmentLog, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int]:
+        """See ``SegmentStore.read``."""
+        with log.reading() as file:
+            tail, position = log.end
+            end_offset = min(end_offset, tail.end_offset)
+            if offset >= end_offset or not log.is_confirmed:
+                return b"", offset
+            if offset < log.identity.base_offset:
+                raise InvalidRequestError(f"offset {offset} is before the segment's base")
+            try:
+                span = log.recent.span(offset, max_bytes, end_offset, tail.end_offset, position)
+                if span is None:
+                    return self._read_cold(log, file, offset, max_bytes, end_offset)
+                start, length, next_offset = span
+                if next_offset > end_offset:
+                    return b"", offset
+                data = file.pread(length, start)
+                if check_run(data, log.identity, offset) != next_offset:
+                    raise CorruptBatchError(f"the run at {start} does not end at {next_offset}")
+            except CorruptBatchError as error:
+                raise _damaged(log, error) from error
+            return data, next_offset
+
+    def _read_cold(
+        self, log: SegmentLog, file: File, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int]:
+        """Through the index; every byte is verified, because it may be years old."""
+        first = self._scan_to(log, file, offset)
+        if first is None or first[1] > end_offset:
+            return b"", offset
+        start, _, length = first
+        length = min(max(length, max_bytes), log.end[1] - start)
+        data = file.pread(length, start)
+        stop, next_offset = 0, offset
+        while stop + HEADER_LENGTH <= len(data):
+            header = parse_header(data, stop)
+            if stop + header.batch_length > len(data) or header.end_offset > end_offset:
+                break
+            if header.segment_id != log.identity.segment_id or header.base_offset > next_offset:
+                raise CorruptBatchError(f"not the batch of offset {next_offset} at {start + stop}")
+            verify_producer_crc(data, stop, header)
+            stop += header.batch_length
+            next_offset = header.end_offset
+        if stop == 0:
+            raise CorruptBatchError(f"no whole batch at {start}")
+        return data[:stop], next_offset
+
+    def _scan_from(self, log: SegmentLog, file: File, offset: int) -> BatchScan:
+        """A header scan that starts at or before the batch of ``offset``."""
+        position, tail = FILE_HEADER_LENGTH, log.start
+        try:
+            point = segment_index.floor_offset(self._index, log.prefix, offset)
+        except StorageError as error:
+            _log.error("index look-up failed, scanning instead: %s", error)
+            point = None
+        near_tail, near_position = log.nearest_tail(offset)
+        if near_position > position:
+            position, tail = near_position, near_tail
+        if point is not None and position < point[1] < log.end[1]:
+            try:
+                header = parse_header(file.pread(HEADER_LENGTH, point[1]))
+            except CorruptBatchError:
+                header = None
+            if header is not None and header.base_offset == point[0]:
+                tail = LogTail(point[0], header.prev_header_crc32c, b"", 0, 0)
+                position = point[1]
+        return BatchScan(file, log.identity, position, tail, log.end[1], with_bodies=False)
+
+    def _scan_to(self, log: SegmentLog, file: File, offset: int) -> tuple[int, int, int] | None:
+        """(position, end offset, length) of the batch that holds ``offset``."""
+        scan = self._scan_from(log, file, offset)
+        for found in scan:
+            if found.header.end_offset > offset:
+                return found.position, found.header.end_offset, found.header.batch_length
+        if scan.position < log.end[1]:
+            raise CorruptBatchError(f"{scan.stop} at {scan.position}")
+        return None
+
+    def offset_for_time(
+        self, log: SegmentLog, timestamp_ms: int, end_offset: int
+    ) -> tuple[int, int] | None:
+        """See ``SegmentStore.offset_for_time``."""
+        if not log.is_confirmed or log.tail.max_append_timestamp_ms < timestamp_ms:
+            return None
+        with log.reading() as file:
+            near = segment_index.offset_before_time(self._index, log.prefix, timestamp_ms)
+            scan = self._scan_from(log, file, log.identity.base_offset if near is None else near)
+            for found in scan:
+                header = found.header
+                if header.base_offset >= end_offset:
+                    return None
+                if header.append_timestamp_ms >= timestamp_ms:
+                    return header.base_offset, header.append_timestamp_ms
+            self._check_whole(log, scan)
+        return None
+
+    def _check_whole(self, log: SegmentLog, scan: BatchScan) -> None:
+        if scan.position < log.end[1]:
+            raise _damaged(log, f"{scan.stop} at {scan.position}")
+
+    def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int]:
+        """(tail, position) where the log ended at ``end_offset``."""
+        with log.reading() as file:
+            end = log.end
+            if end[0].end_offset == end_offset:
+                return end
+            tail, position = log.nearest_tail(end_offset)
+            if tail.end_offset != end_offset:
+                scan = BatchScan(file, log.identity, position, tail, end[1], with_bodies=False)
+                for _ in scan:
+                    if scan.tail.end_offset >= end_offset:
+                        break
+                else:
+                    self._check_whole(log, scan)
+                tail, position = scan.tail, scan.position
+        if tail.end_offset != end_offset:
+            raise InvalidRequestError(
+                f"no batch of segment {log.identity.segment_id} ends at {end_offset}"
+            )
+        return tail, position
+
+    def headers(self, log: SegmentLog, end_offset: int) -> list[bytes]:
+        """See ``SegmentStore.headers``."""
+        with log.reading() as file:
+            scan = BatchScan(
+                file, log.identity, FILE_HEADER_LENGTH, log.start, log.end[1], with_bodies=False
+            )
+            headers: list[bytes] = []
+            for found in scan:
+                if found.header.end_offset > end_offset:
+                    return headers
+                headers.append(found.header_bytes)
+            self._check_whole(log, scan)
+        return headers
+
+    def full_digest(self, log: SegmentLog) -> bytes:
+        """See ``SegmentStore.full_digest``."""
+        with log.reading() as file:
+            position = log.end[1]
+            scan = BatchScan(
+                file, log.identity, FILE_HEADER_LENGTH, log.start, position, with_bodies=True
+            )
+            return tree_digest(file, position, scan)

@@ -1,0 +1,490 @@
+"""The default storage engine: one file per segment, a RocksDB index, a control store.
+
+Bytes go through ``node/group_commit.py``, start-up through ``node/recovery.py``; here is the life
+of a replica: created, confirmed, read, cut, sealed, set aside, deleted. Whatever must survive is
+in the control store before anyone is told, and files go only by an intent that is stored there.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    NotReplicaError,
+    OutOfSpaceError,
+    StorageError,
+)
+from node import segment_index
+from node.control_store import (
+    CONFIRMED,
+    PREPARED,
+    QUARANTINED,
+    SEALED,
+    ControlStore,
+    DeleteIntent,
+    ReplicaRow,
+)
+from node.executor import Lock
+from node.group_commit import GroupCommit
+from node.ports import File, FileSystem, Index
+from node.recovery import Recovery, Verdict
+from node.recycle import FOLDER, RecyclePool
+from node.segment_file import (
+    FILE_HEADER_LENGTH,
+    confirm_slot,
+    decode_file_header,
+    empty_tail,
+    encode_file_header,
+    file_name,
+    folder_name,
+)
+from node.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
+from node.segment_reader import SegmentReader
+from node.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
+
+_NO_TAIL = LogTail(-1, 0, b"", 0, 0)
+_ASIDE = ".quarantined"
+_DEFAULTS = StoreSettings()
+_log = logging.getLogger(__name__)
+
+
+class SegmentFileStore:
+    """All replicas of one data folder. Call ``recover`` once, before anything else."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        index: Index,
+        control: ControlStore,
+        cluster_id: bytes,
+        settings: StoreSettings = _DEFAULTS,
+    ) -> None:
+        self._fs = file_system
+        self._index = index
+        self._control = control
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._logs: dict[int, SegmentLog] = {}
+        self._life = Lock()
+        """Serializes what adds and removes files; never taken by appends and reads."""
+        file_system.make_dirs("segments")
+        self._pool = RecyclePool(file_system, settings)
+        self._reader = SegmentReader(index)
+        self._commit = GroupCommit(file_system, index, settings, self._appendable, self._poison)
+
+    # --- start-up -----------------------------------------------------------------------------
+
+    def recover(self) -> list[RecoveredReplica]:
+        """See ``SegmentStore.recover``."""
+        for intent in self._control.intents():
+            self._remove_files(intent)
+            self._control.finish_intent(intent.segment_id)
+        poisoned = self._control.get("poisoned")
+        recovery = Recovery(self._fs, self._index, self._cluster_id, self._settings)
+        found: list[RecoveredReplica] = []
+        damaged: list[ReplicaRow] = []
+        for row in self._control.rows():
+            damage = row.damage
+            if poisoned and not damage and row.state == CONFIRMED:
+                damage = f"a sync had failed: {poisoned.decode()}"
+            verdict = Verdict(damage=damage, why=damage) if damage else recovery.judge(row)
+            if verdict.damage and verdict.damage != row.damage:
+                damaged.append(replace(row, damage=verdict.damage))
+            found.append(self._take_over(row, verdict))
+        self._control.put_rows(damaged)
+        if poisoned:
+            self._control.put(poisoned=None)
+        self._report_unknown_files()
+        return found
+
+    def _take_over(self, row: ReplicaRow, verdict: Verdict) -> RecoveredReplica:
+        identity = row.identity(self._cluster_id)
+        replica = RecoveredReplica(identity, not verdict.damage, verdict.why, verdict.tail)
+        replica.producer_snapshot = row.snapshot
+        if verdict.damage:
+            _log.error("segment %d is UNKNOWN: %s", row.segment_id, verdict.damage)
+            if verdict.file is not None:
+                verdict.file.close()
+            return replica
+        assert verdict.file is not None
+        if verdict.cut_bytes:
+            _log.warning("segment %d: %s", row.segment_id, verdict.why)
+        if row.rebuilding:
+            replica.intact, replica.why = False, "rebuilding: not certified as complete"
+        log = self._opened(identity, verdict.file, row.start_timestamp_ms)
+        log.end = (verdict.tail, verdict.position)
+        if row.state == SEALED:
+            log.is_sealed = True
+            replica.sealed_end_offset = row.end_offset
+            replica.seal_digest, replica.full_digest = row.seal_digest, row.full_digest
+        else:
+            replica.headers = verdict.headers
+        return replica
+
+    def _opened(self, identity: SegmentIdentity, file: File, start_timestamp_ms: int) -> SegmentLog:
+        start = _NO_TAIL
+        if identity.base_offset >= 0:
+            start = empty_tail(identity, start_timestamp_ms)
+        log = SegmentLog(identity, file_name(identity), file, start, self._settings)
+        self._logs[identity.segment_id] = log
+        return log
+
+    def _report_unknown_files(self) -> None:
+        """Files without a record are kept: no node deletes data on its own judgement."""
+        known = {file_name(row.identity(self._cluster_id)) for row in self._control.rows()}
+        for topic in self._fs.list_dir("segments"):
+            for partition in self._fs.list_dir(f"segments/{topic}"):
+                folder = f"segments/{topic}/{partition}"
+                for name in self._fs.list_dir(folder):
+                    if f"{folder}/{name}" not in known and _ASIDE not in name:
+                        _log.warning("unknown file kept: %s/%s", folder, name)
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """See ``SegmentStore.join_cluster``."""
+        self._cluster_id = cluster_id
+
+    # --- create and confirm -------------------------------------------------------------------
+
+    def create(self, identities: Sequence[SegmentIdentity]) -> list[IcecoreError | None]:
+        """See ``SegmentStore.create``."""
+        results: list[IcecoreError | None] = []
+        made: list[tuple[ReplicaRow, SegmentIdentity, File]] = []
+        with self._life:
+            for identity in identities:
+                try:
+                    created = self._create_file(identity)
+                except IcecoreError as error:
+                    results.append(error)
+                    continue
+                if created is not None:
+                    made.append((created[0], identity, created[1]))
+                results.append(None)
+            for folder in sorted({folder_name(identity) for _, identity, _ in made}):
+                self._fs.sync_dir(folder)
+            if made:
+                self._fs.sync_dir(FOLDER)  # some may have come from the pool
+            promises = [(identity.segment_id, identity.epoch) for identity in identities]
+            self._control.put_rows([row for row, _, _ in made], promises)
+            for _, identity, file in made:
+                self._opened(replace(identity, base_offset=-1), file, 0)
+        return results
+
+    def _create_file(self, identity: SegmentIdentity) -> tuple[ReplicaRow, File] | None:
+        """A synced file with its header; None when the replica is there already."""
+        if identity.cluster_id != self._cluster_id:
+            raise InvalidRequestError("a replica of another cluster")
+        row = self._control.row(identity.segment_id)
+        is_rebuilding = 0
+        if row is not None:
+            have = replace(row.identity(self._cluster_id), base_offset=-1)
+            if have != replace(identity, base_offset=-1) and row.state != QUARANTINED:
+                raise InvalidRequestError(f"segment {identity.segment_id} is here as {have}")
+            if identity.segment_id in self._logs:
+                return None
+            if row.state in (CONFIRMED, SEALED):
+                raise StorageError(f"segment {identity.segment_id} is UNKNOWN: {row.damage}")
+            is_rebuilding = int(row.state == QUARANTINED)
+        name = file_name(identity)
+        self._fs.make_dirs(folder_name(identity))
+        if self._fs.exists(name):
+            is_rebuilding |= self._set_aside_leftover(name)
+        file = self._new_file(identity, name)
+        row = ReplicaRow(
+            identity.segment_id,
+            identity.generation,
+            identity.topic_id,
+            identity.partition,
+            identity.epoch,
+            rebuilding=is_rebuilding,
+        )
+        return row, file
+
+    def _set_aside_leftover(self, name: str) -> int:
+        """A file without a (usable) record: 1 when it may have held confirmed data."""
+        file = self._fs.open(name)
+        found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
+        file.close()
+        self._fs.rename(name, self._aside_name(name))
+        return int(found is not None and found.base_offset >= 0)
+
+    def _new_file(self, identity: SegmentIdentity, name: str) -> File:
+        header = encode_file_header(identity)
+        recycled = self._pool.take(identity.segment_id)
+        if recycled is not None:
+            file = self._fs.open(recycled)
+            file.pwritev([header], 0)
+            file.fdatasync()
+            self._fs.rename(recycled, name)
+            return file
+        file = self._fs.open(name, create=True)
+        try:
+            file.allocate(0, min(FIRST_ALLOCATION_BYTES, self._settings.allocation_step_bytes))
+            file.pwritev([header], 0)
+            file.fdatasync()
+        except StorageError:
+            file.close()
+            self._fs.unlink(name)
+            raise
+        return file
+
+    def confirm(
+        self, identity: SegmentIdentity, producer_snapshot: bytes, max_append_timestamp_ms: int
+    ) -> LogTail:
+        """See ``SegmentStore.confirm``. Another base is accepted while the log is empty.
+
+        Raises:
+            NotReplicaError: It was not created here.
+            InvalidRequestError: It holds data under another base.
+        """
+        segment_id = identity.segment_id
+        log = self._find(segment_id)
+        row = self._control.row(segment_id)
+        if row is None or identity.base_offset < 0:
+            raise InvalidRequestError(f"segment {segment_id} cannot be confirmed")
+        if replace(identity, base_offset=-1) != replace(log.identity, base_offset=-1):
+            raise InvalidRequestError(f"segment {segment_id} is here as {log.identity}")
+        if row.state != PREPARED:
+            is_same = row.base_offset == identity.base_offset
+            if is_same and (row.snapshot, row.start_timestamp_ms) == (
+                producer_snapshot,
+                max_append_timestamp_ms,
+            ):
+                return log.tail
+            if log.tail.end_offset != row.base_offset or log.is_sealed:
+                raise InvalidRequestError(f"segment {segment_id} holds data already")
+            # Back to prepared first: its slot is overwritten now, and may be torn by a crash.
+            self._control.change_row(segment_id, state=PREPARED, base_offset=-1)
+        slot, position = confirm_slot(identity)
+        log.file.pwritev([slot], position)
+        self._sync_file(log)
+        self._control.change_row(
+            segment_id,
+            state=CONFIRMED,
+            base_offset=identity.base_offset,
+            snapshot=producer_snapshot,
+            start_timestamp_ms=max_append_timestamp_ms,
+        )
+        log.identity = identity
+        log.start = empty_tail(identity, max_append_timestamp_ms)
+        log.end = (log.start, FILE_HEADER_LENGTH)
+        return log.start
+
+    def starting_state(self, segment_id: int) -> tuple[bytes, int]:
+        """See ``SegmentStore.starting_state``."""
+        row = self._control.row(segment_id)
+        if row is None:
+            raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+        return row.snapshot, row.start_timestamp_ms
+
+    # --- append -------------------------------------------------------------------------------
+
+    def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
+        """See ``SegmentStore.append_group``."""
+        self._commit.append(requests)
+        return requests
+
+    def _find(self, segment_id: int) -> SegmentLog:
+        log = self._logs.get(segment_id)
+        if log is None:
+            raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+        return log
+
+    def _appendable(self, segment_id: int) -> SegmentLog:
+        log = self._find(segment_id)
+        if log.failed is not None:
+            raise log.failed
+        if log.is_sealed or not log.is_confirmed:
+            state = "sealed" if log.is_sealed else "not confirmed"
+            raise InvalidRequestError(f"segment {segment_id} is {state}")
+        return log
+
+    def _sync_file(self, log: SegmentLog) -> None:
+        """Sync outside a group: after an error the file is never trusted again."""
+        try:
+            log.file.fdatasync()
+        except StorageError as error:
+            log.failed = error
+            self._poison([log.identity.segment_id], str(error))
+            raise StorageError(f"sync failed: {error}") from error
+
+    def _poison(self, segment_ids: list[int], why: str) -> None:
+        """Remember for the next start that page cache and disk differ; best effort."""
+        _log.critical("sync failed for segments %s: %s", segment_ids, why)
+        try:
+            self._control.put(poisoned=why.encode())
+        except StorageError as error:
+            _log.critical("and that could not be stored: %s", error)
+
+    # --- read ---------------------------------------------------------------------------------
+
+    def read(
+        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int]:
+        """See ``SegmentStore.read``. Nothing below ``end_offset`` yet: empty, and ``offset``."""
+        return self._reader.read(self._find(segment_id), offset, max_bytes, end_offset)
+
+    def offset_for_time(
+        self, segment_id: int, timestamp_ms: int, end_offset: int
+    ) -> tuple[int, int] | None:
+        """See ``SegmentStore.offset_for_time``."""
+        return self._reader.offset_for_time(self._find(segment_id), timestamp_ms, end_offset)
+
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+        """See ``SegmentStore.tail_at``."""
+        return self._reader.end_at(self._find(segment_id), end_offset)[0]
+
+    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+        """See ``SegmentStore.headers``."""
+        return self._reader.headers(self._find(segment_id), end_offset)
+
+    def full_digest(self, segment_id: int) -> bytes:
+        """See ``SegmentStore.full_digest``. Raises StorageError when a batch is damaged."""
+        row = self._control.row(segment_id)
+        if row is None or row.state != SEALED:
+            raise InvalidRequestError(f"segment {segment_id} is not sealed here")
+        if row.full_digest:
+            return row.full_digest
+        digest = self._reader.full_digest(self._find(segment_id))
+        self._control.change_row(segment_id, full_digest=digest)
+        return digest
+
+    # --- the end of a log ---------------------------------------------------------------------
+
+    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+        """See ``SegmentStore.truncate``."""
+        log = self._find(segment_id)
+        if log.is_sealed or not log.is_confirmed:
+            raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
+        tail, position = self._reader.end_at(log, end_offset)
+        # What was known stays known: the tripwire compares it with later decisions.
+        known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
+        tail = replace(tail, max_known_high_watermark=known)
+        segment_index.forget_from(self._index, log.prefix, position, tail)
+        log.file.truncate(position)
+        self._sync_file(log)
+        log.rewind(tail, position, self._settings)
+        return tail
+
+    def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
+        """See ``SegmentStore.seal``. Raises InvalidRequestError when end or digest differ."""
+        log = self._find(segment_id)
+        tail, position = log.end
+        if not log.is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
+            raise InvalidRequestError(
+                f"segment {segment_id} ends at {tail.end_offset} with digest {tail.digest.hex()}, "
+                f"to be sealed at {end_offset} with {seal_digest.hex()}"
+            )
+        if log.is_sealed:
+            return
+        log.is_sealed = True
+        log.file.truncate(position)
+        self._sync_file(log)
+        log.allocated = position
+        self._control.change_row(
+            segment_id,
+            state=SEALED,
+            rebuilding=0,
+            end_offset=end_offset,
+            end_position=position,
+            last_header_crc32c=tail.last_header_crc32c,
+            end_timestamp_ms=tail.max_append_timestamp_ms,
+            high_watermark=tail.max_known_high_watermark,
+            seal_digest=seal_digest,
+        )
+
+    def certify(self, segment_id: int) -> None:
+        """See ``SegmentStore.certify``."""
+        row = self._control.row(segment_id)
+        if row is not None and row.rebuilding:
+            self._control.change_row(segment_id, rebuilding=0)
+
+    # --- setting aside and deleting -----------------------------------------------------------
+
+    def _aside_name(self, name: str) -> str:
+        number = 0
+        while self._fs.exists(f"{name}{_ASIDE}{number}"):
+            number += 1
+        return f"{name}{_ASIDE}{number}"
+
+    def quarantine(self, segment_id: int, why: str) -> None:
+        """See ``SegmentStore.quarantine``."""
+        with self._life:
+            row = self._control.row(segment_id)
+            if row is None:
+                raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+            if row.state == QUARANTINED:
+                return
+            identity = row.identity(self._cluster_id)
+            # UNKNOWN before anything moves: a crash must not find it merely missing.
+            self._control.change_row(segment_id, damage=why)
+            log = self._logs.pop(segment_id, None)
+            if log is not None:
+                log.close()
+            name = file_name(identity)
+            if self._fs.exists(name):
+                self._fs.rename(name, self._aside_name(name))
+                self._fs.sync_dir(folder_name(identity))
+            segment_index.forget(self._index, segment_index.key_prefix(identity))
+            self._control.change_row(segment_id, state=QUARANTINED)
+        _log.error("segment %d quarantined: %s", segment_id, why)
+
+    def delete(self, segment_id: int, token: int) -> None:
+        """See ``SegmentStore.delete``. Raises FencedError for a stale token."""
+        with self._life:
+            row = self._control.row(segment_id)
+            if row is None:
+                return
+            identity = row.identity(self._cluster_id)
+            name = file_name(identity)
+            intent = DeleteIntent(segment_id, row.generation, name, token)
+            self._control.put_intent(intent)
+            log = self._logs.pop(segment_id, None)
+            if log is not None:
+                length = log.allocated
+                is_unread = log.close()
+                if is_unread:
+                    self._pool.put(name, segment_id, length)
+            self._remove_files(intent)
+            segment_index.forget(self._index, segment_index.key_prefix(identity))
+            self._control.finish_intent(segment_id)
+
+    def _remove_files(self, intent: DeleteIntent) -> None:
+        """The file, if it did not go to the pool, and what was set aside of this replica."""
+        folder, _, name = intent.name.rpartition("/")
+        names = [
+            one
+            for one in self._fs.list_dir(folder)
+            if one == name or one.startswith(f"{name}{_ASIDE}")
+        ]
+        for one in names:
+            self._fs.unlink(f"{folder}/{one}")
+        if names:
+            self._fs.sync_dir(folder)
+
+    # --- promises and the end of the process --------------------------------------------------
+
+    def set_promises(self, promises: Sequence[tuple[int, int]], token: int) -> None:
+        """See ``SegmentStore.set_promises``."""
+        self._control.set_promises(promises, token)
+
+    def promised_epoch(self, segment_id: int) -> int:
+        """See ``SegmentStore.promised_epoch``."""
+        return self._control.promised_epoch(segment_id)
+
+    def sync_index(self) -> None:
+        """See ``SegmentStore.sync_index``."""
+        try:
+            self._index.flush()
+        except OutOfSpaceError as error:
+            _log.warning("the index lags: %s", error)
+        self._control.keep_reserve()
+
+    def close(self) -> None:
+        """See ``SegmentStore.close``. Who opened index and control store closes them."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        self.sync_index()
+        self._control.put(clean_shutdown=1)
