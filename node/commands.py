@@ -144,10 +144,7 @@ class NodeCommands:
         if replica is None:
             return segment_id, NotReplicaError(f"segment {segment_id} was not prepared here")
         identity = replace(replica.identity, base_offset=item.segment.base_offset)
-        if replica.base_offset >= 0:
-            same = replica.identity == identity and replica.tail.end_offset == identity.base_offset
-            if same and replica.intact and replica.segment is None:
-                return segment_id, None
+        if replica.segment is not None or not replica.idle or not replica.intact:
             return segment_id, InvalidRequestError(f"segment {segment_id} is already in use here")
         try:
             tail = await replica.worker.run(

@@ -8,7 +8,6 @@ here, before the core is told; a batch reaches the log only in exactly the leade
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from icecore import batch
@@ -17,7 +16,6 @@ from icecore.errors import CorruptBatchError, IcecoreError
 from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
-from node.store import LogTail
 from replication import effects, inputs
 from replication.follower import FollowerCore
 
@@ -76,7 +74,7 @@ class Follower:
             self._link.return_credit(len(data))
             self.feed(inputs.StreamOpened())
             return
-        replica.tail = _with_watermark(replica.tail, entry.high_watermark)
+        replica.note_watermark(entry.high_watermark)
         end = self.core.log_end_offset
         base, chained = end, True
         if fresh:
@@ -167,9 +165,3 @@ class Follower:
             self.replica.producers.apply_header(header)
             self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
             self.replica.worker.append(request, self)
-
-
-def _with_watermark(tail: LogTail, high_watermark: int) -> LogTail:
-    if high_watermark <= tail.max_known_high_watermark:
-        return tail
-    return replace(tail, max_known_high_watermark=high_watermark)

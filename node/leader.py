@@ -150,6 +150,7 @@ class Leader:
     def _append(self, effect: effects.Append) -> None:
         pending = self._pending[effect.request_id]
         replica, header = self.replica, pending.header
+        replica.note_watermark(self.core.high_watermark)
         header_bytes, crc = batch.stamp(
             pending.data,
             0,
@@ -199,6 +200,7 @@ class Leader:
         for stream in list(self.streams.values()):
             stream.drop(self.replica.segment_id)
         self.streams.clear()
+        self.replica.note_watermark(self.core.high_watermark)
         if self.replica.leader is self:
             self.replica.leader = None
         self._context.replicas.leadership_ended(self.replica)

@@ -9,6 +9,7 @@ is told of a newer incarnation of itself, or of another cluster, ends.
 import asyncio
 import logging
 from collections.abc import Coroutine
+from typing import Protocol
 
 from icecore import convert
 from icecore.batch import parse_header
@@ -19,7 +20,6 @@ from icecore.v1 import coordinator_pb2
 from node.commands import NodeCommands
 from node.config import NodeSettings
 from node.context import NodeContext
-from node.control_store import ControlStore
 from node.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
 from node.copying import SegmentCopier
 from node.data_service import DataService
@@ -43,6 +43,27 @@ INDEX_SYNC_S = 1.0
 STOP_GRACE_S = 2.0
 
 
+class Folder(Protocol):
+    """What the data folder knows of itself; ``node/data_folder.py``."""
+
+    cluster_id: bytes
+    """Empty before the first registration."""
+    disk_id: bytes
+
+    @property
+    def incarnation(self) -> int:
+        """The last one persisted, 0 when none."""
+        ...
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
+        ...
+
+    def keep_incarnation(self, incarnation: int) -> None:
+        """Persist the incarnation."""
+        ...
+
+
 class Node:
     """A node process without the process."""
 
@@ -56,10 +77,10 @@ class Node:
         executor: Executor,
         files: FileSystem,
         store: SegmentStore,
-        control: ControlStore,
+        folder: Folder,
         metrics: NodeMetrics,
     ) -> None:
-        self._control = control
+        self._folder = folder
         self.context = context = NodeContext(
             node_id=settings.node_id,
             settings=settings,
@@ -84,7 +105,7 @@ class Node:
         self._replicate = ReplicateService(context)
         context.replicas.on_leader_created = self._replicate.leader_created
         self._commands = NodeCommands(context)
-        self._data = DataService(context)
+        self.data = DataService(context)
         self._digests = DigestReporter(context)
         context.replicas.on_sealed = self._digests.sealed
         self._server: Server | None = None
@@ -102,8 +123,7 @@ class Node:
         """
         context = self.context
         recovered = await context.executor.run(context.store.recover)
-        context.cluster_id = self._control.cluster_id
-        context.token = self._control.max_token
+        context.cluster_id = self._folder.cluster_id
         for found in recovered:
             self._adopt(found)
         self._server = await context.net.serve(context.settings.listen, self._handlers())
@@ -117,7 +137,7 @@ class Node:
     def _handlers(self) -> Handlers:
         return Handlers(
             unary={
-                **self._data.handlers(),
+                **self.data.handlers(),
                 **self._commands.handlers(),
                 **SegmentCopier(self.context).handlers(),
             },
@@ -142,13 +162,13 @@ class Node:
             _log.warning("replica UNKNOWN segment_id=%d why=%s", replica.segment_id, found.why)
 
     async def _register(self, recovered: list[RecoveredReplica]) -> None:
-        context, control = self.context, self._control
+        context, folder = self.context, self._folder
         answer = await context.coordinator.register(
             coordinator_pb2.RegisterRequest(
                 cluster_id=context.cluster_id,
                 node_id=context.node_id,
-                disk_id=control.disk_id,
-                incarnation=control.incarnation,
+                disk_id=folder.disk_id,
+                incarnation=folder.incarnation,
                 address=context.address,
                 rack=context.settings.rack,
                 protocol_version=PROTOCOL_VERSION,
@@ -158,10 +178,9 @@ class Node:
         if answer.disk_unknown:
             for replica in context.replicas:
                 replica.intact = False
-        await context.executor.run(control.set_registration, answer.cluster_id, answer.incarnation)
+        await context.executor.run(self._keep_registration, answer)
         context.cluster_id = answer.cluster_id
         context.incarnation = answer.incarnation
-        context.store.set_cluster(answer.cluster_id)
         for segment_id in answer.delete_segment_ids:
             self._delete_later(segment_id)
         _log.info(
@@ -170,6 +189,12 @@ class Node:
             context.incarnation,
             context.cluster_id.hex(),
         )
+
+    def _keep_registration(self, answer: coordinator_pb2.RegisterResponse) -> None:
+        """Durable before the first beat: this folder's cluster and the process's incarnation."""
+        self._folder.join_cluster(answer.cluster_id)
+        self._folder.keep_incarnation(answer.incarnation)
+        self.context.store.join_cluster(answer.cluster_id)
 
     # --- what goes on ---------------------------------------------------------------------------
 

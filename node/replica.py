@@ -7,6 +7,7 @@ every role needs. An UNKNOWN replica (``intact`` false) plays no role and counts
 """
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icecore import batch
@@ -78,6 +79,11 @@ class Replica:
         """Whether the bytes are final here."""
         return self.sealed_end_offset is not None
 
+    @property
+    def idle(self) -> bool:
+        """Neither led, followed nor sealed: fenced, or waiting for an assignment."""
+        return self.leader is None and self.follower is None and not self.sealed
+
     def covers(self, offset: int) -> bool:
         """Whether a reader at ``offset`` belongs to this replica (the end of a sealed segment
         belongs to its successor)."""
@@ -115,6 +121,11 @@ class Replica:
         )
         mark = BatchMark(base_offset, append_timestamp_ms, header.batch_length)
         return AppendRequest(self.segment_id, buffers, [mark], self.tail)
+
+    def note_watermark(self, high_watermark: int) -> None:
+        """Remember the largest watermark ever heard of; it outlives roles and restarts."""
+        if high_watermark > self.tail.max_known_high_watermark:
+            self.tail = replace(self.tail, max_known_high_watermark=high_watermark)
 
     def end_role(self) -> None:
         """Forget leader or follower (their cores have failed all waiters)."""

@@ -62,6 +62,8 @@ class PartitionReplicas:
             if replica.covers(offset):
                 if replica.leader is not None and offset > replica.high_watermark:
                     self._out_of_range(offset, replica.high_watermark)
+                if replica.idle and offset >= replica.high_watermark:
+                    break  # it will never know more: others do
                 return replica
         if offset < self.log_start_offset:
             self._out_of_range(offset, max(self.log_start_offset, self.tail_base_offset))

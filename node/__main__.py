@@ -1,0 +1,104 @@
+"""``python -m node``: one storage node as a process, on the real clock, disk and network."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+
+from icecore.errors import IcecoreError
+from icecore.net import GrpcNet
+from icecore.settings import load_from_arguments
+from icecore.system import SystemClock, SystemRng, tune_process
+from node import metrics as node_metrics
+from node.config import NodeSettings
+from node.data_folder import DataFolder
+from node.executor import ThreadExecutor
+from node.metrics import NodeMetrics
+from node.node import Node
+from node.sampling import sample
+from node.segment_log import StoreSettings
+from node.segment_store import SegmentFileStore
+
+_log = logging.getLogger("node")
+
+
+async def serve(settings: NodeSettings) -> None:
+    """Run a node until SIGTERM or SIGINT; raises when it can't start or can't go on."""
+    settings.check_addresses()
+    folder = DataFolder.open(settings.data, settings.node_id)
+    metrics = NodeMetrics()
+    store = SegmentFileStore(
+        folder.files,
+        folder.index,
+        folder.control,
+        folder.cluster_id,
+        StoreSettings(
+            group_bytes_max=settings.group_bytes_max,
+            allocation_step_bytes=settings.preallocate_bytes,
+        ),
+    )
+    node = Node(
+        settings,
+        clock=SystemClock(),
+        rng=SystemRng(),
+        net=GrpcNet(insecure_bind=settings.insecure_bind),
+        executor=ThreadExecutor(),
+        files=folder.files,
+        store=store,
+        folder=folder,
+        metrics=metrics,
+    )
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    starting = loop.create_task(node.start())
+    stop = loop.create_task(stopping.wait())
+    endpoint = None
+    try:
+        await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            return
+        starting.result()
+        metrics.show(lambda: sample(node))
+        if settings.metrics_listen:
+            endpoint = node_metrics.start(
+                metrics, settings.metrics_listen, insecure_bind=settings.insecure_bind
+            )
+        print(
+            f"icecore-node ready node_id={settings.node_id} address={node.context.address}",
+            flush=True,
+        )
+        await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
+        if node.ended.done():
+            node.ended.result()
+    finally:
+        starting.cancel()
+        stop.cancel()
+        with contextlib.suppress(asyncio.CancelledError, IcecoreError):
+            await starting
+        if endpoint is not None:
+            endpoint.stop()
+        await node.stop()
+        folder.close()
+        _log.info("stopped node_id=%d", settings.node_id)
+
+
+def main() -> None:
+    """Entry point ``icecore-node``."""
+    tune_process()
+    try:
+        settings = load_from_arguments(NodeSettings, "icecore-node")
+        logging.basicConfig(
+            level=settings.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+            stream=sys.stderr,
+        )
+        asyncio.run(serve(settings))
+    except IcecoreError as error:
+        sys.exit(f"icecore-node: {error}")
+
+
+if __name__ == "__main__":
+    main()
