@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from icecore.errors import FencedError, OutOfSpaceError, StorageError
+from icecore.errors import FencedError, OutOfSpaceError, StorageError, WrongClusterError
 from node.executor import Lock
 from node.store import SegmentIdentity
 
@@ -204,6 +204,41 @@ class ControlStore:
 
         with self._lock:
             self._commit(change)
+
+    # --- who this node is ---------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> bytes:
+        """The cluster this disk belongs to; empty before the first registration."""
+        return self.get("cluster_id") or b""
+
+    @property
+    def disk_id(self) -> bytes:
+        """The cookie of this disk; empty until it was given one."""
+        return self.get("disk_id") or b""
+
+    @property
+    def incarnation(self) -> int:
+        """The last incarnation persisted, 0 when none."""
+        return self.get_number("incarnation")
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind the disk to a cluster at the first registration, durably.
+
+        Raises:
+            WrongClusterError: It is bound to another one.
+        """
+        bound = self.cluster_id
+        if bound and bound != cluster_id:
+            raise WrongClusterError(
+                f"this data belongs to cluster {bound.hex()}, not to {cluster_id.hex()}"
+            )
+        if not bound:
+            self.put(cluster_id=cluster_id)
+
+    def keep_incarnation(self, incarnation: int) -> None:
+        """Persist the incarnation; before the first heartbeat."""
+        self.put(incarnation=incarnation)
 
     # --- replicas -----------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from node.control_store import ControlStore
 from node.file_system import OsFileSystem
 from node.index import RocksIndex
 
+CONTROL_NAME = "control.db"
+
 _log = logging.getLogger(__name__)
 
 
@@ -27,10 +29,6 @@ class DataFolder:
 
     path: Path
     node_id: int
-    cluster_id: bytes
-    """Empty before the first registration."""
-    disk_id: bytes
-    """16 random bytes, made with the folder."""
     was_clean: bool
     """The process before this one shut down cleanly; the marker is gone by now."""
     files: OsFileSystem
@@ -86,7 +84,22 @@ class DataFolder:
                 files.close()
             os.close(lock_fd)
             raise
-        return cls(path, node_id, found or b"", disk_id, was_clean, files, index, control, lock_fd)
+        return cls(path, node_id, was_clean, files, index, control, lock_fd)
+
+    @property
+    def cluster_id(self) -> bytes:
+        """Empty before the first registration."""
+        return self.control.cluster_id
+
+    @property
+    def disk_id(self) -> bytes:
+        """16 random bytes, made with the folder."""
+        return self.control.disk_id
+
+    @property
+    def incarnation(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self.control.incarnation
 
     def join_cluster(self, cluster_id: bytes) -> None:
         """Bind the folder to a cluster at the first registration, durably.
@@ -94,20 +107,11 @@ class DataFolder:
         Raises:
             WrongClusterError: It is bound to another one.
         """
-        if self.cluster_id and self.cluster_id != cluster_id:
-            raise _wrong_cluster(self.path, self.cluster_id, cluster_id)
-        if not self.cluster_id:
-            self.control.put(cluster_id=cluster_id)
-            self.cluster_id = cluster_id
-
-    @property
-    def incarnation(self) -> int:
-        """The last one persisted, 0 when none."""
-        return self.control.get_number("incarnation")
+        self.control.join_cluster(cluster_id)
 
     def keep_incarnation(self, incarnation: int) -> None:
         """Persist the incarnation; before the first heartbeat."""
-        self.control.put(incarnation=incarnation)
+        self.control.keep_incarnation(incarnation)
 
     def close(self) -> None:
         """Release index, control store and lock. Close the store first."""
@@ -133,7 +137,7 @@ def _lock(path: Path) -> int:
 
 
 def _open_control(path: Path) -> ControlStore:
-    name = path / "control.db"
+    name = path / CONTROL_NAME
     if not name.exists() and any(path.glob("segments/*/*/*.log")):
         # Nothing is deleted and nothing is trusted: a new cookie makes it all UNKNOWN.
         _log.error("data folder %s has segments and no control store", path)

@@ -84,7 +84,7 @@ def floor_offset(index: Index, prefix: int, offset: int) -> tuple[int, int] | No
 
 
 def offset_before_time(index: Index, prefix: int, timestamp_ms: int) -> int | None:
-    """Base offset of a batch appended before ``timestamp_ms``, close to the first one that wasn't."""
+    """Base offset of a batch appended before ``timestamp_ms``, near the first one that wasn't."""
     if timestamp_ms <= 0:
         return None
     found = index.floor("time", _KEY.pack(prefix, timestamp_ms - 1), _KEY.pack(prefix, 0))

@@ -173,6 +173,7 @@ class SegmentFileStore:
 
     def _create_file(self, identity: SegmentIdentity) -> tuple[ReplicaRow, File] | None:
         """A synced file with its header; None when the replica is there already."""
+        self._cluster_id = self._cluster_id or identity.cluster_id  # just registered
         if identity.cluster_id != self._cluster_id:
             raise InvalidRequestError("a replica of another cluster")
         row = self._control.row(identity.segment_id)

@@ -1,4 +1,4 @@
-"""Makes stamped batches and append requests, as a leader would, and knows what the log must hold."""
+"""Makes stamped batches and append requests, as a leader would, and knows what a log must hold."""
 
 import struct
 
