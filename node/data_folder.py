@@ -29,6 +29,10 @@ class DataFolder:
 
     path: Path
     node_id: int
+    cluster_id: bytes
+    """Empty before the first registration."""
+    disk_id: bytes
+    """16 random bytes, made with the folder."""
     was_clean: bool
     """The process before this one shut down cleanly; the marker is gone by now."""
     files: OsFileSystem
@@ -84,17 +88,7 @@ class DataFolder:
                 files.close()
             os.close(lock_fd)
             raise
-        return cls(path, node_id, was_clean, files, index, control, lock_fd)
-
-    @property
-    def cluster_id(self) -> bytes:
-        """Empty before the first registration."""
-        return self.control.cluster_id
-
-    @property
-    def disk_id(self) -> bytes:
-        """16 random bytes, made with the folder."""
-        return self.control.disk_id
+        return cls(path, node_id, found or b"", disk_id, was_clean, files, index, control, lock_fd)
 
     @property
     def incarnation(self) -> int:
@@ -108,6 +102,7 @@ class DataFolder:
             WrongClusterError: It is bound to another one.
         """
         self.control.join_cluster(cluster_id)
+        self.cluster_id = cluster_id
 
     def keep_incarnation(self, incarnation: int) -> None:
         """Persist the incarnation; before the first heartbeat."""
