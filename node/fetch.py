@@ -172,12 +172,15 @@ class FetchHandler:
             if not replica.intact or entry.segment_id not in (0, replica.segment_id):
                 continue
             end = max(end, replica.high_watermark)
+            started_ms = context.clock.monotonic_ms()
             found = await context.executor.run(
                 context.store.offset_for_time,
                 replica.segment_id,
                 entry.timestamp_ms,
                 replica.high_watermark,
             )
+            elapsed_ms = context.clock.monotonic_ms() - started_ms
+            context.metrics.index_lookup_seconds.observe(elapsed_ms / 1000)
             if found is not None:
                 result.offset, result.append_timestamp_ms = found
                 result.segment_id, result.found = replica.segment_id, True

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from icecore.errors import IcecoreError
+from icecore.ports import Clock
+from node.metrics import NodeMetrics
 from node.ports import Executor, WorkerQueue
 from node.store import AppendRequest, SegmentStore
 
@@ -50,9 +52,17 @@ class IoWorker:
     """One worker of the pool."""
 
     def __init__(
-        self, name: str, store: SegmentStore, executor: Executor, group_items_max: int
+        self,
+        name: str,
+        store: SegmentStore,
+        executor: Executor,
+        clock: Clock,
+        metrics: NodeMetrics,
+        group_items_max: int,
     ) -> None:
         self._store = store
+        self._clock = clock
+        self._metrics = metrics
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
             name, self._process, self._deliver, group_items_max=group_items_max
         )
@@ -78,16 +88,25 @@ class IoWorker:
             if isinstance(item, _Append):
                 run.append(item.request)
                 continue
-            if run:
-                self._store.append_group(run)
-                run = []
+            self._append(run)
+            run = []
             try:
                 item.result = item.function(*item.args)
             except IcecoreError as error:
                 item.error = error
-        if run:
-            self._store.append_group(run)
+        self._append(run)
         return group
+
+    def _append(self, run: list[AppendRequest]) -> None:
+        if not run:
+            return
+        started_ms = self._clock.monotonic_ms()
+        self._store.append_group(run)
+        self._metrics.group_seconds.observe((self._clock.monotonic_ms() - started_ms) / 1000)
+        self._metrics.group_appends.observe(len(run))
+        self._metrics.group_bytes.observe(
+            sum(mark.length_bytes for request in run for mark in request.marks)
+        )
 
     def _deliver(self, group: object) -> None:
         """On the loop: owners first (acks), then who awaits operations."""
@@ -118,10 +137,18 @@ class IoPool:
     """All workers of a node."""
 
     def __init__(
-        self, store: SegmentStore, executor: Executor, *, workers: int, group_items_max: int
+        self,
+        store: SegmentStore,
+        executor: Executor,
+        clock: Clock,
+        metrics: NodeMetrics,
+        *,
+        workers: int,
+        group_items_max: int,
     ) -> None:
         self._workers = [
-            IoWorker(f"io-{number}", store, executor, group_items_max) for number in range(workers)
+            IoWorker(f"io-{number}", store, executor, clock, metrics, group_items_max)
+            for number in range(workers)
         ]
 
     def worker_for(self, topic_id: bytes, partition: int) -> IoWorker:

@@ -228,6 +228,9 @@ class Leader:
             else:
                 self.feed(inputs.IsrChangeFailed(effect.version))
             return
+        metrics = self._context.metrics
+        before, after = len(self.segment.isr), len(segment.isr)
+        (metrics.isr_shrinks if after < before else metrics.isr_expands).inc(abs(after - before))
         self._context.replicas.apply(segment)
 
     async def _prepare_successor(self, effect: effects.PrepareSuccessor) -> None:
@@ -254,9 +257,11 @@ class Leader:
         answers = await asyncio.gather(
             *(self._ask_digest(node, effect.end_offset) for node in others)
         )
-        for node, answer in zip(others, answers, strict=True):
-            if answer is not None:
-                digests[node] = answer
+        digests.update(
+            (node, answer)
+            for node, answer in zip(others, answers, strict=True)
+            if answer is not None
+        )
         self.feed(inputs.SealDigests(effect.end_offset, digests))
 
     async def _ask_digest(self, node_id: int, end_offset: int) -> tuple[bytes, bytes] | None:

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 INDEX_SYNC_S = 1.0
-STOP_GRACE_S = 2.0
+STOP_GRACE_S = 0.5
 
 
 class Folder(Protocol):
@@ -96,6 +96,8 @@ class Node:
         context.pool = IoPool(
             store,
             executor,
+            clock,
+            metrics,
             workers=settings.io_workers,
             group_items_max=settings.group_items_max,
         )

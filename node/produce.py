@@ -83,7 +83,7 @@ class ProduceHandler:
     def _append_all(
         self, call: _ProduceCall, header: data_pb2.ProduceHeader, acks: Acks, data: memoryview
     ) -> None:
-        position = 0
+        position = records = length = 0
         for slot, entry in enumerate(header.partitions):
             end = position + entry.batch_length
             try:
@@ -94,8 +94,12 @@ class ProduceHandler:
             except IcecoreError as error:
                 call.produced(slot, error)
             else:
+                records += checked.record_count
+                length += checked.batch_length
                 leader.produce(call, slot, acks, one, checked)
             position = end
+        self._context.metrics.produce_records.inc(records)
+        self._context.metrics.produce_bytes.inc(length)
 
     def _checked(
         self, leader: Leader, entry: data_pb2.ProducePartition, data: memoryview
@@ -165,6 +169,8 @@ class ProduceHandler:
                 result.flush_mode = common_pb2.FLUSH_MODE_SYNC
                 if outcome.duplicate:
                     metrics.produce_duplicates.inc()
+                else:
+                    metrics.produce_batches.inc()
             elif outcome is not None:
                 result.error.CopyFrom(convert.error_to_proto(outcome))
                 metrics.produce_errors.labels(outcome.reason).inc()

@@ -152,6 +152,7 @@ class LeaderLink:
 
     def _receive(self, body: bytes) -> None:
         header_bytes, data = wire.split_bulk(body, replication_pb2.ReplicaData)
+        self._context.metrics.replicated_bytes_in.inc(len(data))
         header = wire.parse(replication_pb2.ReplicaDataHeader, header_bytes)
         position = 0
         for entry in header.entries:

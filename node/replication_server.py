@@ -252,6 +252,7 @@ class FollowerStream:
         buffers.extend(data)
         sent.sent_offset = end
         self._credit_bytes -= length
+        self._context.metrics.replicated_bytes_out.inc(length)
         self._watermarks.pop(segment_id, None)
         header.entries.add(
             segment_id=segment_id,
