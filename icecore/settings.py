@@ -199,11 +199,27 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
     if is_schema:
         print(json.dumps(cls.model_json_schema(), indent=2))
         sys.exit(0)
-    settings = load(cls, config_path, arguments)
     if shows:
-        print(json.dumps(settings.model_dump(mode="json"), indent=2))
+        print(json.dumps(_effective(cls, config_path, arguments), indent=2))
         sys.exit(0)
-    return settings
+    return load(cls, config_path, arguments)
+
+
+def _effective(
+    cls: type[Settings], config_path: str | None, arguments: dict[str, object]
+) -> dict[str, object]:
+    """What :func:`load` would return, with null for required settings nobody has given yet."""
+    absent: dict[str, object] = {}
+    for key, field in cls.model_fields.items():
+        if field.is_required():
+            try:
+                load(cls, config_path, {**arguments, **absent})
+            except ConfigurationError as error:
+                if f"{key} is missing" not in error.message:
+                    continue
+                absent[key] = (field.examples or [""])[0]
+    settings = load(cls, config_path, {**arguments, **absent})
+    return {**settings.model_dump(mode="json"), **dict.fromkeys(absent)}
 
 
 def _shown(value: object) -> str:

