@@ -120,8 +120,7 @@ class NodeCommands:
             for item in request.segments
             if item.confirm and errors.get(item.segment.segment_id) is None
         ]
-        for segment_id, error in await asyncio.gather(*confirms):
-            errors[segment_id] = error
+        errors.update(await asyncio.gather(*confirms))
         return coordinator_pb2.OpenResponse(
             incarnation=context.incarnation,
             errors=[convert.error_to_proto(errors.get(each.segment_id)) for each in identities],
