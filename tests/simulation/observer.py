@@ -1,0 +1,195 @@
+"""Reads everything from every replica at the end, with nothing between it and the wire.
+
+The clients under test have caches, retries and opinions; this reader asks one node for one segment
+and reports exactly what came back.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+
+from icecore import batch, convert, record, wire
+from icecore.errors import IcecoreError
+from icecore.model import NodeState, Segment, SegmentState
+from icecore.ports import Net
+from icecore.v1 import admin_pb2, data_pb2
+from tests.simulation.history import History, SegmentSeen
+
+CALL_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class ReplicaContent:
+    """What one node returns of one segment."""
+
+    node_id: int
+    records: list[tuple[int, bytes]] = field(default_factory=list)
+    digest: bytes = b""
+    high_watermark: int = 0
+
+
+class Observer:
+    """Talks to the coordinator and to single nodes.
+
+    Args:
+        net: Of the observer's own process.
+        coordinator: Its address.
+    """
+
+    def __init__(self, net: Net, coordinator: str) -> None:
+        self._net = net
+        self._coordinator = coordinator
+
+    async def _admin(self, method: str, body: bytes) -> bytes:
+        return await self._net.call(
+            self._coordinator, f"/icecore.v1.AdminService/{method}", body, timeout_s=CALL_TIMEOUT_S
+        )
+
+    async def segments(self, topic: str) -> list[Segment]:
+        """All segment records of a topic that hold data or may, by partition and base offset."""
+        found: list[Segment] = []
+        after = 0
+        while True:
+            request = admin_pb2.ListSegmentsRequest(topic=topic, after_segment_id=after)
+            body = await self._admin("ListSegments", request.SerializeToString())
+            answer = admin_pb2.ListSegmentsResponse.FromString(body)
+            found += [convert.segment_from_proto(each) for each in answer.segments]
+            if not answer.more:
+                return sorted(found, key=lambda each: (each.partition, each.base_offset))
+            after = answer.segments[-1].segment_id
+
+    async def addresses(self) -> dict[int, str]:
+        """Of all nodes that are up."""
+        body = await self._admin("GetMetadata", admin_pb2.GetMetadataRequest().SerializeToString())
+        messages = admin_pb2.GetMetadataResponse.FromString(body).nodes
+        nodes = [convert.node_from_proto(message) for message in messages]
+        return {node.node_id: node.address for node in nodes if node.state is NodeState.UP}
+
+    async def settled(self, topic: str) -> str:
+        """Empty when the topic is whole: every partition has a complete active segment and every
+        sealed segment has all its copies; else what is missing."""
+        segments = await self.segments(topic)
+        if not segments:
+            return "no segments"
+        for segment in segments:
+            wanted = segment.settings.replication_factor
+            if segment.state is SegmentState.RECOVERING:
+                return f"segment {segment.segment_id} is being recovered"
+            copies = segment.isr if segment.state is SegmentState.ACTIVE else segment.replicas
+            if len(copies) < wanted and segment.state is not SegmentState.PREPARED:
+                name = segment.state.name
+                return f"{name} segment {segment.segment_id} has {copies} of {wanted} copies"
+        partitions = {segment.partition for segment in segments}
+        active = {each.partition for each in segments if each.state is SegmentState.ACTIVE}
+        if partitions != active:
+            return f"partitions without an active segment: {sorted(partitions - active)}"
+        return ""
+
+    async def read_replica(self, address: str, node_id: int, segment: Segment) -> ReplicaContent:
+        """Everything one node returns of one segment, up to its watermark.
+
+        Raises:
+            IcecoreError: What the node answers, also inside of a FetchPartitionResult.
+        """
+        content = ReplicaContent(node_id)
+        offset = segment.base_offset
+        digest = hashlib.sha256()
+        while True:
+            result, batches = await self._fetch(address, segment, offset)
+            content.high_watermark = result.high_watermark
+            for position, header in batch.iter_batches(batches):
+                batch.verify_producer_crc(batches, position, header)
+                digest.update(batches[position : position + header.batch_length])
+                for each in record.decode(batches, position, header).to_records(header.base_offset):
+                    if each.offset >= offset:
+                        content.records.append((each.offset, each.value or b""))
+            ends = segment.end_offset if segment.state is SegmentState.SEALED else None
+            if result.next_offset == offset or result.next_offset == ends:
+                break
+            offset = result.next_offset
+        content.digest = digest.digest()
+        return content
+
+    async def _fetch(
+        self, address: str, segment: Segment, offset: int
+    ) -> tuple[data_pb2.FetchPartitionResult, memoryview]:
+        request = data_pb2.FetchRequest(
+            header=data_pb2.FetchHeader(
+                max_bytes=1 << 20,
+                partitions=[
+                    data_pb2.FetchPartition(
+                        topic_id=segment.topic_id,
+                        partition=segment.partition,
+                        offset=offset,
+                        segment_id=segment.segment_id,
+                    )
+                ],
+            )
+        )
+        body = await self._net.call(
+            address,
+            "/icecore.v1.DataService/Fetch",
+            request.SerializeToString(),
+            timeout_s=CALL_TIMEOUT_S,
+        )
+        raw, batches = wire.split_bulk(body, data_pb2.FetchResponse)
+        result = data_pb2.FetchResponseHeader.FromString(raw).partitions[0]
+        error = convert.error_from_proto(result.error)
+        if error is not None:
+            raise error
+        return result, batches
+
+    async def read_everything(self, topic: str, history: History) -> list[str]:
+        """Fill ``final``, ``segments`` and ``log_start`` of a history.
+
+        Returns:
+            What could not be read although it should: one line per replica.
+        """
+        problems: list[str] = []
+        addresses = await self.addresses()
+        for segment in await self.segments(topic):
+            if segment.state not in (SegmentState.ACTIVE, SegmentState.SEALED):
+                continue
+            partition = (topic, segment.partition)
+            history.log_start.setdefault(partition, segment.log_start_offset)
+            copies: list[ReplicaContent] = []
+            for node_id in segment.replicas:
+                try:
+                    copies.append(await self._read_patiently(addresses[node_id], node_id, segment))
+                except (IcecoreError, KeyError) as error:
+                    where = f"segment {segment.segment_id} on node {node_id}"
+                    problems.append(f"{where} can't be read: {error!r}")
+            self._note(segment, copies, history, problems)
+        return problems
+
+    async def _read_patiently(self, address: str, node_id: int, segment: Segment) -> ReplicaContent:
+        """A replica may lag for a moment: its watermark comes with the next message."""
+        for _ in range(20):
+            try:
+                return await self.read_replica(address, node_id, segment)
+            except IcecoreError:
+                await asyncio.sleep(0.2)
+        return await self.read_replica(address, node_id, segment)
+
+    @staticmethod
+    def _note(
+        segment: Segment, copies: list[ReplicaContent], history: History, problems: list[str]
+    ) -> None:
+        partition = (segment.topic, segment.partition)
+        longest: list[tuple[int, bytes]] = []
+        for copy in copies:
+            shorter, longer = sorted((copy.records, longest), key=len)
+            if longer[: len(shorter)] != shorter:
+                where = f"segment {segment.segment_id} on node {copy.node_id}"
+                problems.append(f"{where} is no prefix of another copy")
+            longest = longer
+        history.final.setdefault(partition, []).extend(longest)
+        sealed = segment.state is SegmentState.SEALED
+        seen = SegmentSeen(
+            segment.segment_id,
+            partition,
+            segment.base_offset,
+            segment.end_offset if sealed else -1,
+            tuple((f"node-{copy.node_id}", copy.digest) for copy in copies) if sealed else (),
+        )
+        history.segments.append(seen)

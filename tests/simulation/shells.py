@@ -1,0 +1,181 @@
+"""How the production shells are made on simulated ports; the one place that knows their making."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from coordinator.config import Timing
+from coordinator.coordinator import Coordinator
+from coordinator.metadata_store import MetadataStore
+from coordinator.sqlite_store import SqliteStore
+from icecore.ports import Clock, Net, Rng
+from icecore.settings import ByteSize
+from node.config import NodeSettings
+from node.control_store import ControlStore
+from node.metrics import NodeMetrics
+from node.node import Node
+from node.ports import Executor, FileSystem, Index
+from node.segment_log import StoreSettings
+from node.segment_store import SegmentFileStore
+from tests.simulation.history import Partition
+from tests.simulation.ports import SimConnection
+
+NODE_PORT = 7410
+COORDINATOR_PORT = 7400
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Sizes and times, shrunk so that everything happens often; drawn per seed."""
+
+    segment_bytes: int = 16 * 1024
+    segment_age_ms: int = 60_000
+    group_bytes_max: int = 64 * 1024
+    group_items_max: int = 8
+    allocation_step_bytes: int = 16 * 1024
+    records_per_point: int = 3
+    bytes_per_point: int = 2048
+    io_workers: int = 2
+    replica_lag_ms_max: int = 1000
+    lease_ms: int = 800
+    heartbeat_ms: int = 100
+    recovery_wait_ms: int = 300
+    roll_up_wait_ms: int = 1000
+    thread_delay_s: float = 0.0005
+    tail_cache_bytes: int = 64 * 1024
+    credit_bytes: int = 64 * 1024
+
+
+@dataclass(slots=True)
+class NodePorts:
+    """All ports of one life of a node."""
+
+    clock: Clock
+    rng: Rng
+    net: Net
+    executor: Executor
+    files: FileSystem
+    index: Index
+    control: SimConnection
+
+
+class SimFolder:
+    """What node.data_folder.DataFolder knows of itself, over the control store alone."""
+
+    def __init__(self, control: ControlStore, node_id: int, rng: Rng) -> None:
+        if not control.disk_id:
+            control.put(disk_id=rng.bytes(16), node_id=node_id)
+        self._control = control
+        self.cluster_id = control.cluster_id
+        self.disk_id = control.disk_id
+
+    @property
+    def incarnation(self) -> int:
+        """The last one persisted."""
+        return self._control.incarnation
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind the disk to a cluster."""
+        self._control.join_cluster(cluster_id)
+        self.cluster_id = cluster_id
+
+    def keep_incarnation(self, incarnation: int) -> None:
+        """Persist the incarnation."""
+        self._control.keep_incarnation(incarnation)
+
+
+def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs: Knobs) -> Node:
+    """A node process without the process."""
+    settings = NodeSettings(
+        data=Path("simulated"),
+        node_id=node_id,
+        coordinator=f"{coordinator}:{COORDINATOR_PORT}",
+        listen=f"{host}:{NODE_PORT}",
+        advertise="",
+        rack="",
+        metrics_listen="",
+        log_level="error",
+        insecure_bind=True,
+        io_workers=knobs.io_workers,
+        group_items_max=knobs.group_items_max,
+        group_bytes_max=ByteSize(knobs.group_bytes_max),
+        preallocate_bytes=ByteSize(knobs.allocation_step_bytes),
+        record_bytes_max=ByteSize(4096),
+        batch_bytes_max=ByteSize(16 * 1024),
+        uncompressed_bytes_max=ByteSize(64 * 1024),
+        tail_cache_bytes=ByteSize(knobs.tail_cache_bytes),
+        replication_credit_bytes=ByteSize(knobs.credit_bytes),
+        replica_lag_ms_max=knobs.replica_lag_ms_max,
+    )
+    control = ControlStore(cast(sqlite3.Connection, ports.control))
+    folder = SimFolder(control, node_id, ports.rng)
+    store = SegmentFileStore(
+        ports.files,
+        ports.index,
+        control,
+        folder.cluster_id,
+        StoreSettings(
+            group_bytes_max=knobs.group_bytes_max,
+            allocation_step_bytes=knobs.allocation_step_bytes,
+            segment_bytes=knobs.segment_bytes,
+            records_per_point=knobs.records_per_point,
+            bytes_per_point=knobs.bytes_per_point,
+            sync_all_files_min=2,
+            open_files_max=4,
+            recycle_files_max=4,
+            recycle_bytes_min=4096,
+        ),
+    )
+    return Node(
+        settings,
+        clock=ports.clock,
+        rng=ports.rng,
+        net=ports.net,
+        executor=ports.executor,
+        files=ports.files,
+        store=store,
+        folder=folder,
+        metrics=NodeMetrics(),
+    )
+
+
+def make_coordinator(
+    *, store: MetadataStore, clock: Clock, rng: Rng, net: Net, knobs: Knobs
+) -> Coordinator:
+    """A coordinator process without the process."""
+    return Coordinator(net, store, clock, rng, timing(knobs))
+
+
+def coordinator_address(host: str) -> str:
+    """Where a coordinator listens."""
+    return f"{host}:{COORDINATOR_PORT}"
+
+
+def high_watermarks(node: Node) -> Iterator[tuple[int, Partition, int]]:
+    """(segment id, partition, high watermark) of every replica that readers may use."""
+    for replica in node.context.replicas:
+        if replica.intact and replica.base_offset >= 0 and replica.segment is not None:
+            partition = (replica.segment.topic, replica.identity.partition)
+            yield replica.segment_id, partition, replica.high_watermark
+
+
+def metadata_store() -> SqliteStore:
+    """Records that outlive coordinators."""
+    return SqliteStore(":memory:")
+
+
+def timing(knobs: Knobs) -> Timing:
+    """The coordinator's times."""
+    return Timing(
+        heartbeat_ms=knobs.heartbeat_ms,
+        lease_ms=knobs.lease_ms,
+        recovery_wait_ms=knobs.recovery_wait_ms,
+        lost_replica_grace_ms=5_000,
+        roll_up_wait_ms=knobs.roll_up_wait_ms,
+        prepared_keep_ms=5_000,
+        audit_ms=200,
+        tick_ms=50,
+        node_call_s=2.0,
+    )
