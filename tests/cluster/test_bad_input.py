@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from icecore import batch
+from icecore import batch, wire
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError, InvalidRequestError, InvalidTopicNameError
+from icecore.v1 import data_pb2
 from tests.cluster.raw import RawClient, batch_of
 
 TOPIC = "bad-input"
@@ -136,12 +137,9 @@ async def test_wrong_cluster_and_malformed_messages(client: RawClient, leader: s
         await client.produce(leader, TOPIC, batch_of(b"x"), cluster_id=bytes(16))
     with pytest.raises(InvalidRequestError):
         await client.call(leader, "DataService/Produce", b"\xff\xff\xff")
+    entry = data_pb2.ProducePartition(topic=TOPIC, batch_length=1)
+    header = data_pb2.ProduceHeader(partitions=[entry]).SerializeToString()
     with pytest.raises(InvalidRequestError, match="add up"):
-        one = batch_of(b"x")
-        await client.call(
-            leader,
-            "DataService/Produce",
-            b"\x0a\x00" + b"\x7a" + bytes([len(one) % 128]) + one[:96],
-        )
+        await client.call(leader, "DataService/Produce", wire.frame_bulk(header, [b"xx"]))
     with pytest.raises(InvalidRequestError, match="acks"):
         await client.produce(leader, TOPIC, batch_of(b"x"), acks=77)
