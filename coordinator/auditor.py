@@ -1,0 +1,275 @@
+"""Looks over all segments once a second and puts right what no event will: too few copies.
+
+Sealed segments with fewer copies than their replication factor are copied to another node. Active
+ones are rolled, so that their successor opens on more or better nodes. A few at a time: repair
+competes with produce for the same disks. Also ends what an earlier coordinator left half done:
+deletions of topics, prepared segments that nobody opened.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from coordinator.backoff import Backoff
+from coordinator.cluster_state import Change, ClusterState, SegmentRecord, is_prepared
+from coordinator.config import Timing
+from coordinator.ledger import Ledger
+from coordinator.node_calls import NodeCalls, WriteBackItem, Written, by_node
+from coordinator.node_sessions import NodeSessions
+from coordinator.sealing import LiveSealing
+from coordinator.segment_changes import add_sealed_replica
+from coordinator.segment_opening import SegmentOpening
+from coordinator.topic_changes import continue_delete
+from icecore.errors import IcecoreError
+from icecore.model import NodeState, Segment, SegmentState
+from icecore.ports import Clock
+
+log = logging.getLogger(__name__)
+
+REPAIRS_AT_ONCE = 8
+ROLLS_AT_ONCE = 8
+ROLL_WAIT_MS = 5_000.0
+TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One copy to make."""
+
+    segment: Segment
+    donor: int
+    target: int
+
+
+class Auditor:
+    """Periodic, level-triggered; keeps no state that matters."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        calls: NodeCalls,
+        sessions: NodeSessions,
+        opening: SegmentOpening,
+        sealing: LiveSealing,
+        clock: Clock,
+        timing: Timing,
+    ) -> None:
+        self._ledger = ledger
+        self._calls = calls
+        self._sessions = sessions
+        self._opening = opening
+        self._sealing = sealing
+        self._clock = clock
+        self._timing = timing
+        self._repairing: Backoff[int] = Backoff(clock)
+        self._rolling: Backoff[int] = Backoff(clock, ROLL_WAIT_MS)
+        self._prepared_since_ms: dict[int, float] = {}
+
+    async def audit(self) -> None:
+        """One pass."""
+        await asyncio.gather(self._repair(), self._roll())
+        await self._abandon_prepared()
+        for topic_id in [each.topic_id for each in self._ledger.state.topics.values()]:
+            await self.finish_delete(topic_id)
+        await self._forget_tombstones()
+
+    # --- sealed segments ------------------------------------------------------------------------
+
+    def repairs(self) -> list[Repair]:
+        """Copies that are due now, a bounded number; sources and targets are both live."""
+        state = self._ledger.state
+        found: list[Repair] = []
+        for segment_id, record in state.segments.items():
+            if len(found) >= REPAIRS_AT_ONCE:
+                break
+            segment = record.segment
+            if segment.state != SegmentState.SEALED or not self._repairing.is_due(segment_id):
+                continue
+            counted = [each for each in segment.replicas if self._counts(each)]
+            donors = [each for each in segment.replicas if state.is_live(each)]
+            if len(counted) >= segment.settings.replication_factor or not donors:
+                continue
+            targets = [
+                each.node_id
+                for each in state.eligible_nodes()
+                if each.node_id not in segment.replicas
+            ]
+            if targets:
+                target = min(targets, key=lambda each: self._copy_cost(record, each))
+                found.append(Repair(segment, donors[segment_id % len(donors)], target))
+        return found
+
+    def _counts(self, node_id: int) -> bool:
+        """Copies on nodes that are merely down count for a grace period."""
+        down_since = self._sessions.down_since_ms.get(node_id)
+        if down_since is None:
+            return True
+        down_ms = self._clock.monotonic_ms() - down_since
+        return down_ms < self._timing.lost_replica_grace_ms
+
+    def _copy_cost(self, record: SegmentRecord, node_id: int) -> tuple[bool, int, int]:
+        """Nodes that hold some of it already first, then those with the fewest replicas."""
+        count = len(self._ledger.state.segments_of_node.get(node_id, ()))
+        return (node_id not in record.holders, count, node_id)
+
+    async def _repair(self) -> None:
+        repairs = self.repairs()
+        self._repairing.take(each.segment.segment_id for each in repairs)
+        grouped = by_node((each.target, each) for each in repairs)
+        await asyncio.gather(*(self._copy(target, mine) for target, mine in grouped.items()))
+
+    async def _copy(self, target: int, repairs: list[Repair]) -> None:
+        state = self._ledger.state
+        done: list[tuple[Repair, Written]] = []
+        try:
+            items = [
+                WriteBackItem(
+                    each.segment,
+                    each.segment.end_offset,
+                    state.nodes[each.donor].address,
+                    each.segment.seal_digest,
+                    seal=True,
+                )
+                for each in repairs
+            ]
+            results = await self._calls.write_back(target, items, self._timing.copy_call_s)
+            for repair, result in zip(repairs, results, strict=True):
+                if isinstance(result, IcecoreError):
+                    self._log_failure(repair, result.message)
+                elif result.seal_digest != repair.segment.seal_digest:
+                    self._log_failure(repair, "the copy has another digest")
+                else:
+                    done.append((repair, result))
+            await self._count(target, done)
+        except IcecoreError as error:
+            log.warning("event=repair_failed node=%d why=%r", target, error.message)
+        finally:
+            finished = {repair.segment.segment_id for repair, _ in done}
+            for repair in repairs:
+                segment_id = repair.segment.segment_id
+                self._repairing.release(segment_id, is_done=segment_id in finished)
+
+    async def _count(self, target: int, done: list[tuple[Repair, Written]]) -> None:
+        def decision(state: ClusterState, repair: Repair, written: Written) -> Change:
+            return add_sealed_replica(
+                state,
+                repair.segment.segment_id,
+                target,
+                written.incarnation,
+                written.seal_digest,
+            )
+
+        results = await self._ledger.decide_all(
+            [lambda state, pair=pair: decision(state, *pair) for pair in done]  # type: ignore[misc]
+        )
+        for (repair, _), result in zip(done, results, strict=True):
+            if isinstance(result, IcecoreError):
+                self._log_failure(repair, result.message)
+            else:
+                log.info("event=repaired segment=%d node=%d", repair.segment.segment_id, target)
+
+    @staticmethod
+    def _log_failure(repair: Repair, why: str) -> None:
+        log.warning(
+            "event=repair_failed segment=%d node=%d donor=%d why=%r",
+            *(repair.segment.segment_id, repair.target, repair.donor, why),
+        )
+
+    # --- active segments ------------------------------------------------------------------------
+
+    def rolls(self) -> list[tuple[Segment, str]]:
+        """Active segments that would be better off on other nodes, a bounded number, and why."""
+        state = self._ledger.state
+        ripe = [each.node_id for each in state.eligible_nodes() if self._is_ripe(each.node_id)]
+        found: list[tuple[Segment, str]] = []
+        for segment_id in state.unsealed:
+            if len(found) >= ROLLS_AT_ONCE:
+                break
+            segment = state.segments[segment_id].segment
+            if segment.state != SegmentState.ACTIVE or not self._rolling.is_due(segment_id):
+                continue
+            why = self._why_roll(segment, ripe)
+            if why and state.leader_is_live(segment):
+                found.append((segment, why))
+        return found
+
+    def _why_roll(self, segment: Segment, ripe: list[int]) -> str:
+        state = self._ledger.state
+        states = [state.state_of(each) for each in segment.replicas]
+        others = [each for each in ripe if each not in segment.replicas]
+        stay = [each for each in segment.replicas if state.is_eligible(each)]
+        if len(stay) + len(others) < segment.settings.min_insync:
+            return ""
+        if state.state_of(segment.leader) == NodeState.DRAINING and len(stay) + len(others) > 0:
+            return "drain"
+        if not others:
+            return ""
+        if NodeState.READ_ONLY in states:
+            return "read_only"
+        live = sum(each != NodeState.DOWN for each in states)
+        return "roll_up" if live < segment.settings.replication_factor else ""
+
+    def _is_ripe(self, node_id: int) -> bool:
+        since = self._sessions.up_since_ms.get(node_id)
+        now = self._clock.monotonic_ms()
+        return since is not None and now - since >= self._timing.roll_up_wait_ms
+
+    async def _roll(self) -> None:
+        rolls = self.rolls()
+        self._rolling.take(segment.segment_id for segment, _ in rolls)
+        try:
+            for segment, why in rolls:
+                if why == "roll_up":
+                    self._sealing.rolling_up[segment.segment_id] = None
+                try:
+                    [error] = await self._calls.roll(
+                        segment.leader, [segment], why, self._timing.node_call_s
+                    )
+                except IcecoreError as failure:
+                    error = failure
+                log.info(
+                    "event=roll_asked segment=%d leader=%d why=%s error=%r",
+                    *(segment.segment_id, segment.leader, why, error.message if error else ""),
+                )
+        finally:
+            for segment, _ in rolls:
+                self._rolling.release(segment.segment_id, is_done=False)
+
+    # --- leftovers ------------------------------------------------------------------------------
+
+    async def _abandon_prepared(self) -> None:
+        state, now = self._ledger.state, self._clock.monotonic_ms()
+        since = {
+            segment_id: self._prepared_since_ms.get(segment_id, now)
+            for segment_id in state.unsealed
+            if is_prepared(state.segments[segment_id])
+        }
+        self._prepared_since_ms = since
+        old = [key for key, at in since.items() if now - at >= self._timing.prepared_keep_ms]
+        await self._opening.abandon(old)
+
+    async def finish_delete(self, topic_id: bytes) -> None:
+        """Carry a deletion through; does nothing for topics that are not being deleted."""
+        now_ms = self._clock.now_ms()
+        while True:
+            change = await self._ledger.decide(
+                lambda state: continue_delete(state, topic_id, now_ms)
+            )
+            if not change.puts and not change.deletes:
+                return
+
+    async def _forget_tombstones(self) -> None:
+        oldest = self._clock.now_ms() - TOMBSTONE_KEEP_MS
+        old = [
+            each
+            for each in self._ledger.state.deleted.values()
+            if not each.holders and each.deleted_at_ms < oldest
+        ]
+        for record in old:
+            await self._ledger.decide(
+                lambda state, each=record: (
+                    Change(deletes=(each,))  # type: ignore[misc]
+                    if state.deleted.get(each.segment_id) is each
+                    else Change()
+                )
+            )

@@ -1,0 +1,466 @@
+"""The metadata of the whole cluster in memory: its records, the indexes over them, the questions.
+
+Pure. A record is a frozen dataclass with a ``key`` and a ``version`` (0 = not stored yet, else the
+version the store has for that key). Decisions (``node_changes``, ``segment_changes``,
+``topic_changes``) read a ``ClusterState`` and return a ``Change``: records to put and to delete,
+each conditional on the version it was derived from. The shell commits it, then applies it here.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+
+from icecore.errors import InternalError, UnknownTopicError
+from icecore.model import NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+
+PartitionKey: TypeAlias = tuple[bytes, int]
+"""Topic id and partition number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """The identity of the cluster; written once."""
+
+    prefix: ClassVar[str] = "cluster"
+    cluster_id: bytes
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.prefix
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRecord:
+    """Identifiers that are never handed out twice."""
+
+    prefix: ClassVar[str] = "counter/"
+    name: str
+    next_value: int = 1
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A storage node as registered."""
+
+    prefix: ClassVar[str] = "node/"
+    node_id: int
+    disk_id: bytes
+    address: str
+    rack: str = ""
+    issued_incarnation: int = 0
+    """The newest one handed out by Register."""
+    incarnation: int = 0
+    """The registered one: activated by the first heartbeat; 0 before that."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.node_id:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic. Its settings are pinned into each segment that is prepared from now on."""
+
+    prefix: ClassVar[str] = "topic/"
+    topic_id: bytes
+    name: str
+    partitions: int
+    settings: SegmentSettings
+    is_deleting: bool = False
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.topic_id.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """Where a partition begins and which segment takes its appends."""
+
+    prefix: ClassVar[str] = "partition/"
+    topic_id: bytes
+    partition: int
+    log_start_offset: int = 0
+    tail_segment_id: int = 0
+    """The ACTIVE or RECOVERING segment; 0 = none, one has to be opened."""
+    next_base_offset: int = 0
+    """Base of the tail, or of the one to open."""
+    last_epoch: int = -1
+    """Of the newest segment opened; a recovery promises the number above it."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.topic_id.hex()}/{self.partition:08d}"
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return (self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment with what only the coordinator keeps of it."""
+
+    prefix: ClassVar[str] = "segment/"
+    segment: Segment
+    """PREPARED: ``replicas`` are the candidates and ``leader`` the one meant to lead."""
+    holders: tuple[int, ...] = ()
+    """Every node that was ever asked to keep bytes of it: who gets the delete intent."""
+    length_bytes: int = 0
+    producer_digest: bytes = b""
+    max_append_timestamp_ms: int = 0
+
+    @property
+    def version(self) -> int:
+        return self.segment.version
+
+    @property
+    def key(self) -> str:
+        each = self.segment
+        return f"{self.prefix}{each.topic_id.hex()}/{each.partition:08d}/{each.segment_id:020d}"
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return (self.segment.topic_id, self.segment.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecord:
+    """A tombstone: this id was deleted on purpose, so its bytes may go wherever they turn up."""
+
+    prefix: ClassVar[str] = "deleted/"
+    segment_id: int
+    holders: tuple[int, ...]
+    """Nodes whose inventory has not yet shown that the bytes are gone."""
+    deleted_at_ms: int
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.segment_id:020d}"
+
+
+Record: TypeAlias = (
+    ClusterRecord
+    | CounterRecord
+    | NodeRecord
+    | TopicRecord
+    | PartitionRecord
+    | SegmentRecord
+    | DeletedRecord
+)
+RECORD_TYPES: tuple[type[Record], ...] = (
+    *(ClusterRecord, CounterRecord, NodeRecord, TopicRecord, PartitionRecord, SegmentRecord),
+    DeletedRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transaction: holds only if each record is still at the version it was derived from."""
+
+    puts: tuple[Record, ...] = ()
+    """With the version they will have: one more than the stored one."""
+    deletes: tuple[Record, ...] = ()
+    """As they are stored now."""
+
+    def __add__(self, other: "Change") -> "Change":
+        return Change(self.puts + other.puts, self.deletes + other.deletes)
+
+    def keys(self) -> list[str]:
+        """Of all records that change."""
+        return [record.key for record in (*self.puts, *self.deletes)]
+
+
+R = TypeVar("R", NodeRecord, TopicRecord, PartitionRecord, CounterRecord, DeletedRecord)
+
+
+def updated(record: R, **changes: Any) -> R:
+    """The record's next version with some fields replaced."""
+    return replace(record, version=record.version + 1, **changes)
+
+
+def updated_segment(
+    record: SegmentRecord, changes: Mapping[str, object], **record_changes: Any
+) -> SegmentRecord:
+    """The next version with some fields of the segment and of the record replaced."""
+    segment = record.segment.changed(version=record.version + 1, **changes)
+    return replace(record, segment=segment, **record_changes)
+
+
+# --- records as readable JSON ---------------------------------------------------------------------
+
+
+def encode(record: Record) -> str:
+    """The stored form: JSON with bytes in hex and enums by name."""
+    return json.dumps(_plain(record), separators=(",", ":"))
+
+
+def decode(cls: type[Record], text: str) -> Record:
+    """The record of a stored form. Raises InternalError when it is none."""
+    try:
+        return _typed(cls, json.loads(text))  # type: ignore[no-any-return]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InternalError(f"metadata record {text[:200]!r} is damaged: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, IntEnum):
+        return value.name
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+@lru_cache(maxsize=32)
+def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
+    hints = get_type_hints(cls)
+    return [(each.name, hints[each.name]) for each in fields(cls)]
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    if is_dataclass(hint):
+        known = [(name, of) for name, of in _hints(hint) if name in value]  # type: ignore[arg-type]
+        return hint(**{name: _typed(of, value[name]) for name, of in known})  # type: ignore[operator]
+    if get_origin(hint) is tuple:
+        return tuple(_typed(get_args(hint)[0], each) for each in value)
+    if hint is bytes:
+        return bytes.fromhex(value)
+    return hint[value] if issubclass(hint, IntEnum) else hint(value)
+
+
+# --- the state ------------------------------------------------------------------------------------
+
+
+@dataclass
+class NodeStatus:
+    """What the sessions know of a node at the moment; nothing of it is stored."""
+
+    state: NodeState = NodeState.DOWN
+    """UP also while a node that was not heard of yet is given a lease."""
+    is_connected: bool = False
+
+
+@dataclass
+class ClusterState:
+    """All records by key, and the indexes the coordinator asks by."""
+
+    cluster: ClusterRecord | None = None
+    counters: dict[str, CounterRecord] = field(default_factory=dict)
+    nodes: dict[int, NodeRecord] = field(default_factory=dict)
+    topics: dict[bytes, TopicRecord] = field(default_factory=dict)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
+    segments: dict[int, SegmentRecord] = field(default_factory=dict)
+    deleted: dict[int, DeletedRecord] = field(default_factory=dict)
+    unsealed: dict[int, None] = field(default_factory=dict)
+    """Segments that are PREPARED, ACTIVE or RECOVERING."""
+    segments_of_partition: dict[PartitionKey, dict[int, None]] = field(default_factory=dict)
+    segments_of_node: dict[int, dict[int, None]] = field(default_factory=dict)
+    """By replica, not by holder."""
+    status: dict[int, NodeStatus] = field(default_factory=dict)
+
+    def load(self, stored: Iterable[tuple[type[Record], str, int]]) -> None:
+        """Fill an empty state with (type, stored form, version) of every record."""
+        for cls, text, version in stored:
+            record = decode(cls, text)
+            if record.version != version:
+                raise InternalError(f"{record.key}: version {record.version} stored as {version}")
+            self._put(record)
+
+    def apply(self, change: Change) -> None:
+        """Take over a change that is committed."""
+        for record in change.deletes:
+            self._remove(record)
+        for record in change.puts:
+            self._put(record)
+
+    def _put(self, record: Record) -> None:
+        match record:
+            case ClusterRecord():
+                self.cluster = record
+            case CounterRecord():
+                self.counters[record.name] = record
+            case NodeRecord():
+                self.nodes[record.node_id] = record
+                self.status.setdefault(record.node_id, NodeStatus())
+            case TopicRecord():
+                self.topics[record.topic_id] = record
+                self.topic_ids[record.name] = record.topic_id
+            case PartitionRecord():
+                self.partitions[record.partition_key] = record
+            case DeletedRecord():
+                self.deleted[record.segment_id] = record
+            case SegmentRecord():
+                self._put_segment(record)
+
+    def _put_segment(self, record: SegmentRecord) -> None:
+        segment = record.segment
+        before = self.segments.get(segment.segment_id)
+        for node_id in before.segment.replicas if before else ():
+            self.segments_of_node[node_id].pop(segment.segment_id, None)
+        for node_id in segment.replicas:
+            self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
+        self.segments_of_partition.setdefault(record.partition_key, {})[segment.segment_id] = None
+        self.segments[segment.segment_id] = record
+        if segment.state == SegmentState.SEALED:
+            self.unsealed.pop(segment.segment_id, None)
+        else:
+            self.unsealed[segment.segment_id] = None
+
+    def _remove(self, record: Record) -> None:
+        match record:
+            case TopicRecord():
+                del self.topics[record.topic_id]
+                if self.topic_ids.get(record.name) == record.topic_id:
+                    del self.topic_ids[record.name]
+            case PartitionRecord():
+                del self.partitions[record.partition_key]
+                self.segments_of_partition.pop(record.partition_key, None)
+            case DeletedRecord():
+                del self.deleted[record.segment_id]
+            case SegmentRecord():
+                segment_id = record.segment.segment_id
+                del self.segments[segment_id]
+                self.unsealed.pop(segment_id, None)
+                self.segments_of_partition[record.partition_key].pop(segment_id, None)
+                for node_id in record.segment.replicas:
+                    self.segments_of_node[node_id].pop(segment_id, None)
+            case _:
+                raise InternalError(f"{record.key} can't be deleted")
+
+    # --- questions ------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; empty before the cluster record is written."""
+        return self.cluster.cluster_id if self.cluster else b""
+
+    def topic(self, name: str) -> TopicRecord:
+        """The live topic of this name. Raises UnknownTopicError."""
+        record = self.topics.get(self.topic_ids.get(name, b""))
+        if record is None or record.is_deleting:
+            raise UnknownTopicError(f"no topic {name!r}", topic=name)
+        return record
+
+    def live_topics(self) -> list[TopicRecord]:
+        """All that are not being deleted, by name."""
+        live = [record for record in self.topics.values() if not record.is_deleting]
+        return sorted(live, key=lambda record: record.name)
+
+    def partitions_of(self, topic: TopicRecord) -> Iterator[PartitionRecord]:
+        """Those that exist already, in order."""
+        for number in range(topic.partitions):
+            record = self.partitions.get((topic.topic_id, number))
+            if record is not None:
+                yield record
+
+    def segments_in(self, key: PartitionKey) -> list[SegmentRecord]:
+        """All records of one partition, oldest first."""
+        return [self.segments[each] for each in sorted(self.segments_of_partition.get(key, ()))]
+
+    def tail(self, partition: PartitionRecord) -> SegmentRecord | None:
+        """The ACTIVE or RECOVERING segment of a partition."""
+        return self.segments.get(partition.tail_segment_id)
+
+    def prepared(self, key: PartitionKey) -> list[SegmentRecord]:
+        """Segments of a partition that may become its tail."""
+        return [each for each in self.segments_in(key) if is_prepared(each)]
+
+    def assignment(self, record: SegmentRecord) -> Segment:
+        """The segment as others get to see it, with the log start of its partition."""
+        partition = self.partitions.get(record.partition_key)
+        start = partition.log_start_offset if partition else 0
+        return record.segment.changed(log_start_offset=start) if start else record.segment
+
+    def incarnation(self, node_id: int) -> int:
+        """The registered one, 0 when there is none."""
+        record = self.nodes.get(node_id)
+        return record.incarnation if record else 0
+
+    def state_of(self, node_id: int) -> NodeState:
+        """DOWN for nodes nobody knows."""
+        status = self.status.get(node_id)
+        return status.state if status else NodeState.DOWN
+
+    def is_live(self, node_id: int) -> bool:
+        """Whether the node is not known to be down."""
+        return self.state_of(node_id) != NodeState.DOWN
+
+    def is_eligible(self, node_id: int) -> bool:
+        """Whether new replicas may be put there now."""
+        status = self.status.get(node_id)
+        return status is not None and status.is_connected and status.state == NodeState.UP
+
+    def eligible_nodes(self) -> list[NodeRecord]:
+        """Nodes that may get new replicas, by id."""
+        return [self.nodes[each] for each in sorted(self.nodes) if self.is_eligible(each)]
+
+    def leader_is_live(self, segment: Segment) -> bool:
+        """Whether the leader is registered with the incarnation it leads in, and up."""
+        is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
+        return is_registered and self.is_live(segment.leader)
+
+    def node_infos(self) -> list[NodeInfo]:
+        """All registered nodes, by id."""
+        return [
+            NodeInfo(each.node_id, each.address, each.incarnation, self.state_of(each.node_id),
+                     each.rack)
+            for _, each in sorted(self.nodes.items())
+            if each.incarnation
+        ]  # fmt: skip
+
+    def is_under_replicated(self, record: SegmentRecord) -> bool:
+        """Fewer verified (sealed) or in-sync (unsealed) copies than the replication factor."""
+        segment = record.segment
+        copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
+        return not is_prepared(record) and len(copies) < segment.settings.replication_factor
+
+    def load_of_nodes(self) -> dict[int, "NodeLoad"]:
+        """Unsealed replicas and leads of each node; every node has an entry."""
+        loads = {node_id: NodeLoad() for node_id in sorted(self.nodes)}
+        for segment_id in self.unsealed:
+            segment = self.segments[segment_id].segment
+            for node_id in segment.replicas:
+                loads[node_id].replicas += 1
+            if segment.leader in loads:
+                loads[segment.leader].leads += 1
+        return loads
+
+    def next_of(self, counter: str) -> CounterRecord:
+        """The counter's record, new when it was never used."""
+        return self.counters.get(counter, CounterRecord(counter))
+
+
+@dataclass
+class NodeLoad:
+    """What a node has to do with unsealed segments."""
+
+    replicas: int = 0
+    leads: int = 0
+
+
+def is_prepared(record: SegmentRecord) -> bool:
+    """Whether the segment is only meant to open."""
+    return record.segment.state == SegmentState.PREPARED
+
+
+def without_repeats(nodes: Sequence[int]) -> tuple[int, ...]:
+    """The same node ids, each once, in order of first mention."""
+    return tuple(dict.fromkeys(nodes))

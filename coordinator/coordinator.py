@@ -1,0 +1,177 @@
+"""A coordinator, composed: ledger, sessions, recovery, sealing, auditing, and the loop that looks.
+
+The loop wakes on every change and every 100 ms, asks each part what is needed, and starts it as a
+task. Nothing is remembered between turns that could not be found again by looking, so that a
+restarted coordinator goes on where the last one stopped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from coordinator.admin_handlers import AdminHandlers
+from coordinator.admin_messages import Describer
+from coordinator.auditor import Auditor
+from coordinator.cluster_state import Change
+from coordinator.config import Timing
+from coordinator.ledger import Ledger
+from coordinator.metadata_store import MetadataStore
+from coordinator.node_calls import NodeCalls
+from coordinator.node_handlers import NodeHandlers
+from coordinator.node_sessions import NodeSessions
+from coordinator.recovery import Recovery
+from coordinator.sealing import LiveSealing
+from coordinator.segment_opening import SegmentOpening, TailOpener
+from coordinator.topic_changes import missing_partitions
+from icecore.errors import NotCoordinatorError
+from icecore.ports import Clock, Handlers, Net, Rng, Server
+
+log = logging.getLogger(__name__)
+
+SEGMENTS_PER_RECOVERY = 512
+LOOK_AGAIN_MS = 1_000.0
+"""Everything is looked at this often even when nothing seems to have changed."""
+
+
+class Coordinator:
+    """The control plane of one cluster. ``start``, then ``stop``; not to be started again.
+
+    Args:
+        net: To nodes and from everyone.
+        store: Exclusive to this object; closed by ``stop``.
+        clock: Of leases and time stamps.
+        rng: Of identifiers.
+        timing: How long to wait for what.
+    """
+
+    def __init__(
+        self, net: Net, store: MetadataStore, clock: Clock, rng: Rng, timing: Timing | None = None
+    ) -> None:
+        self.timing = timing or Timing()
+        self.ledger = Ledger(store, rng)
+        self._net = net
+        self._store = store
+        self._clock = clock
+        self._poke = asyncio.Event()
+        timing, ledger = self.timing, self.ledger
+        calls = NodeCalls(net, ledger)
+        self.sessions = NodeSessions(ledger.state, clock, timing.lease_ms, self._poke.set)
+        opening = SegmentOpening(ledger, calls, self.sessions, clock, timing)
+        self._opener = TailOpener(ledger, calls, opening, clock, timing)
+        self.recovery = Recovery(ledger, calls, self.sessions, opening, clock, timing)
+        sealing = LiveSealing(ledger, opening, clock)
+        self._auditor = Auditor(ledger, calls, self.sessions, opening, sealing, clock, timing)
+        describer = Describer(ledger, self.sessions, self.recovery)
+        nodes = NodeHandlers(ledger, self.sessions, sealing, self.recovery, timing, self._poke)
+        admin = AdminHandlers(
+            ledger, calls, self._opener, self._auditor, describer, clock, rng, timing
+        )
+        self._handlers = _merged(nodes.handlers(), admin.handlers())
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port`` really bound; empty before ``start``."""
+        return self._server.address if self._server else ""
+
+    async def start(self, listen: str) -> None:
+        """Take over the cluster and serve.
+
+        Raises:
+            ConfigurationError: the address can't be bound, or must not be without TLS.
+            StorageError: the metadata store failed.
+        """
+        await self.ledger.open()
+        self.sessions.token = self.ledger.token
+        for change in missing_partitions(self.ledger.state):
+            await self.ledger.decide(lambda state, each=change: each)  # type: ignore[misc]
+        self.ledger.subscribe(self._on_change)
+        self.sessions.start()
+        self._server = await self._net.serve(listen, self._handlers)
+        self._spawn(self._tick(), "tick")
+        self._spawn(self._heal(), "heal")
+        self._spawn(self._audit(), "audit")
+        log.info(
+            "event=started cluster=%s token=%d address=%s segments=%d",
+            *(self.ledger.state.cluster_id.hex(), self.ledger.token, self.address),
+            len(self.ledger.state.segments),
+        )
+
+    async def run(self) -> None:
+        """Wait until this coordinator is one no more. Raises NotCoordinatorError then."""
+        await self.ledger.lost.wait()
+        raise NotCoordinatorError("another coordinator took over, or the metadata store failed")
+
+    async def stop(self) -> None:
+        """Stop serving and release the store. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace_s=0.5)
+            self._server = None
+        await self._store.close()
+
+    def _on_change(self, change: Change) -> None:
+        self.sessions.on_change(change)
+        self._poke.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("event=task_failed task=%s", task.get_name(), exc_info=error)
+        if task.get_name() in ("tick", "heal", "audit"):
+            # Without its loops this process would only look alive.
+            self.ledger.lost.set()
+
+    async def _tick(self) -> None:
+        while True:
+            self.sessions.tick()
+            await asyncio.sleep(self.timing.tick_ms / 1000)
+
+    async def _heal(self) -> None:
+        """Start whatever is needed; look when something changed, and now and then anyway."""
+        looked = -LOOK_AGAIN_MS
+        while True:
+            now = self._clock.monotonic_ms()
+            if self._poke.is_set() or now - looked >= LOOK_AGAIN_MS or self._has_waiting():
+                self._poke.clear()
+                looked = now
+                self._start_needed()
+                await asyncio.sleep(0)  # let what was started take its keys before the next look
+            try:
+                async with asyncio.timeout(self.timing.tick_ms / 1000):
+                    await self._poke.wait()
+            except TimeoutError:
+                continue
+
+    def _has_waiting(self) -> bool:
+        return self.recovery.is_waiting or self._opener.is_waiting
+
+    def _start_needed(self) -> None:
+        segment_ids = self.recovery.needed()
+        for at in range(0, len(segment_ids), SEGMENTS_PER_RECOVERY):
+            batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
+            self._spawn(self.recovery.recover(batch), "recover")
+        keys = self._opener.needed()
+        if keys:
+            self._spawn(self._opener.open(keys), "open_tails")
+
+    async def _audit(self) -> None:
+        while True:
+            await asyncio.sleep(self.timing.audit_ms / 1000)
+            await self._auditor.audit()
+
+
+def _merged(*handlers: Handlers) -> Handlers:
+    unary = {name: handler for each in handlers for name, handler in each.unary.items()}
+    streams = {name: handler for each in handlers for name, handler in each.streams.items()}
+    return Handlers(unary, streams)

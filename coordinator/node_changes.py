@@ -1,0 +1,124 @@
+"""Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure."""
+
+from dataclasses import dataclass
+
+from coordinator.cluster_state import Change, ClusterState, NodeRecord, updated
+from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
+from icecore.model import SegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReplica:
+    """One entry of a node's inventory."""
+
+    segment_id: int
+    durable_end_offset: int
+    is_sealed: bool
+    is_intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a starting node says of itself."""
+
+    cluster_id: bytes
+    node_id: int
+    disk_id: bytes
+    incarnation: int
+    """The last one its folder persisted, 0 on first start."""
+    address: str
+    rack: str
+
+
+def register(state: ClusterState, asked: Registration) -> tuple[Change, bool]:
+    """Hand out the next incarnation; nothing else changes until the first heartbeat.
+
+    Returns:
+        The change (its one record is the node's), and whether the folder is older than one that
+        was activated before: then nothing on it counts.
+
+    Raises:
+        WrongClusterError: the folder is of another cluster, or another live process has this id.
+        InvalidRequestError: no id, no address.
+    """
+    if asked.cluster_id and asked.cluster_id != state.cluster_id:
+        raise WrongClusterError(
+            f"the data folder belongs to cluster {asked.cluster_id.hex()}, "
+            f"this is {state.cluster_id.hex()}"
+        )
+    if asked.node_id < 1 or not asked.address or not asked.disk_id:
+        raise InvalidRequestError("a node needs an id of at least 1, an address and a disk id")
+    known = state.nodes.get(asked.node_id)
+    if known is None:
+        fresh = NodeRecord(asked.node_id, asked.disk_id, asked.address, asked.rack, 1, version=1)
+        return Change((fresh,)), asked.incarnation > 0
+    is_same_disk = known.disk_id == asked.disk_id
+    if not is_same_disk and known.incarnation and state.status[asked.node_id].is_connected:
+        raise WrongClusterError(
+            f"node id {asked.node_id} is in use by a live process at {known.address}"
+        )
+    is_unknown = known.incarnation > 0 and (
+        not is_same_disk or asked.incarnation < known.incarnation
+    )
+    issued = updated(known, issued_incarnation=max(known.issued_incarnation, asked.incarnation) + 1)
+    return Change((issued,)), is_unknown
+
+
+def activate(state: ClusterState, asked: Registration, incarnation: int) -> Change:
+    """Make an issued incarnation the registered one, with the address and disk it came with.
+
+    Raises FencedError when a newer incarnation was handed out or registered since.
+    """
+    known = state.nodes.get(asked.node_id)
+    if known is None or incarnation != known.issued_incarnation or incarnation < known.incarnation:
+        raise FencedError(f"incarnation {incarnation} of node {asked.node_id} is not the newest")
+    if incarnation == known.incarnation:
+        return Change()
+    return Change(
+        (
+            updated(
+                known,
+                incarnation=incarnation,
+                disk_id=asked.disk_id,
+                address=asked.address,
+                rack=asked.rack,
+            ),
+        )
+    )
+
+
+def lost_copies(
+    state: ClusterState, node_id: int, held: dict[int, HeldReplica], *, is_disk_unknown: bool
+) -> list[int]:
+    """Sealed segments whose copy the node is listed for and does not provably hold."""
+    lost = []
+    for segment_id in state.segments_of_node.get(node_id, ()):
+        segment = state.segments[segment_id].segment
+        if segment.state != SegmentState.SEALED:
+            continue
+        copy = held.get(segment_id)
+        is_whole = copy is not None and copy.is_intact
+        is_whole = is_whole and copy is not None and copy.durable_end_offset >= segment.end_offset
+        if is_disk_unknown or not is_whole:
+            lost.append(segment_id)
+    return lost
+
+
+def deletions_confirmed(
+    state: ClusterState, node_id: int, held: dict[int, HeldReplica]
+) -> list[int]:
+    """Deleted segments whose bytes the node was meant to remove and has no more."""
+    return [
+        each.segment_id
+        for each in state.deleted.values()
+        if node_id in each.holders and each.segment_id not in held
+    ]
+
+
+def confirm_deletion(state: ClusterState, node_id: int, segment_id: int) -> Change:
+    """The node's inventory has shown that the bytes of a deleted segment are gone."""
+    record = state.deleted.get(segment_id)
+    if record is None or node_id not in record.holders:
+        return Change()
+    holders = tuple(each for each in record.holders if each != node_id)
+    return Change((updated(record, holders=holders),))

@@ -1,0 +1,323 @@
+"""Heartbeat streams: who is up, and what each node has to be told.
+
+A node is DOWN when its stream broke and was not resumed by the same incarnation within 500 ms, or
+when it was silent for a lease. Neither is asked of it before it had one full lease after this
+coordinator started, or after the coordinator itself was late: a paused coordinator has learnt
+nothing about its nodes. Safety needs none of this; it only decides when recovery starts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from coordinator.cluster_state import (
+    Change,
+    ClusterState,
+    DeletedRecord,
+    NodeRecord,
+    PartitionKey,
+    PartitionRecord,
+    SegmentRecord,
+    is_prepared,
+)
+from coordinator.node_changes import HeldReplica, Registration
+from icecore.convert import node_to_proto, segment_to_proto
+from icecore.model import NodeState, SegmentState
+from icecore.ports import Clock, ServerStream
+from icecore.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+BROKEN_STREAM_MS = 500.0
+LATE_TICK_MS = 600.0
+"""500 ms more than the interval of ticks."""
+ASSIGNMENTS_PER_PUSH = 2_000
+"""About 600 KiB; gRPC refuses messages above 4 MiB."""
+
+
+@dataclass
+class Registered:
+    """The last Register of a node, kept for when the heartbeat activates it."""
+
+    registration: Registration
+    held: dict[int, HeldReplica]
+    is_disk_unknown: bool
+    incarnation: int
+
+
+@dataclass
+class Session:
+    """One heartbeat stream and what is yet to be sent down."""
+
+    node_id: int
+    incarnation: int
+    last_beat_ms: float
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_closed: bool = False
+    answer: int = 0
+    """Sequence of the newest beat that was not answered yet."""
+    is_full: bool = True
+    nodes: bool = True
+    segments: dict[int, None] = field(default_factory=dict)
+    deletes: dict[int, None] = field(default_factory=dict)
+    partitions: dict[PartitionKey, None] = field(default_factory=dict)
+
+
+@dataclass
+class Usage:
+    """What a node last said about its disk."""
+
+    free_bytes: int = 0
+    used_bytes: int = 0
+
+
+class NodeSessions:
+    """All heartbeat sessions; keeps ``ClusterState.status`` up to date.
+
+    Args:
+        state: The cluster.
+        clock: Monotonic time of leases.
+        lease_ms: How long a silent node stays up.
+        on_status: Called after a node changed between up and down.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        clock: Clock,
+        lease_ms: float,
+        on_status: Callable[[], None],
+    ) -> None:
+        self.registered: dict[int, Registered] = {}
+        self.usage: dict[int, Usage] = {}
+        self.high_watermarks: dict[int, int] = {}
+        self.up_since_ms: dict[int, float] = {}
+        self.down_since_ms: dict[int, float] = {}
+        self._state = state
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._on_status = on_status
+        self._sessions: dict[int, Session] = {}
+        self._deadlines: dict[int, float] = {}
+        """When nodes without a stream become DOWN."""
+        self._grace_until_ms = 0.0
+        self._last_tick_ms = 0.0
+        self.token = 0
+
+    def start(self) -> None:
+        """Give every node that is known a lease to come back."""
+        now = self._clock.monotonic_ms()
+        self._last_tick_ms = now
+        self._grace_until_ms = now + self._lease_ms
+        for node_id in sorted(self._state.nodes):
+            if self._state.incarnation(node_id):
+                self._state.status[node_id].state = NodeState.UP
+                self._deadlines[node_id] = self._grace_until_ms
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether nodes that are missing may just not have had the time to come back."""
+        return bool(self._deadlines) and self._clock.monotonic_ms() < self._grace_until_ms
+
+    def tick(self) -> None:
+        """Look at the clock; to be called every 100 ms or so."""
+        now = self._clock.monotonic_ms()
+        if now - self._last_tick_ms > LATE_TICK_MS:
+            log.warning("event=late_tick late_ms=%d", now - self._last_tick_ms)
+            self._grace_until_ms = now + self._lease_ms
+            for session in self._sessions.values():
+                session.last_beat_ms = now
+            for node_id in self._deadlines:
+                self._deadlines[node_id] = self._grace_until_ms
+        self._last_tick_ms = now
+        for session in list(self._sessions.values()):
+            if now - session.last_beat_ms > self._lease_ms:
+                self._close(session)
+                self._set_down(session.node_id, "lease expired")
+        for node_id, deadline in list(self._deadlines.items()):
+            if now >= deadline:
+                self._set_down(node_id, "no stream")
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def connect(self, node_id: int, incarnation: int) -> Session:
+        """A stream of a registered incarnation begins; it replaces an older one of the node."""
+        old = self._sessions.get(node_id)
+        if old is not None:
+            self._close(old)
+        session = Session(node_id, incarnation, self._clock.monotonic_ms())
+        self._sessions[node_id] = session
+        self._deadlines.pop(node_id, None)
+        self.down_since_ms.pop(node_id, None)
+        self.up_since_ms[node_id] = session.last_beat_ms
+        status = self._state.status[node_id]
+        status.is_connected = True
+        if status.state == NodeState.DOWN:
+            status.state = NodeState.UP
+        session.wake.set()
+        log.info("event=node_up node=%d incarnation=%d", node_id, incarnation)
+        self._nodes_changed()
+        return session
+
+    def beat(self, session: Session, request: pb.HeartbeatRequest) -> None:
+        """Take in one heartbeat and answer it soon."""
+        session.last_beat_ms = self._clock.monotonic_ms()
+        session.answer = request.sequence
+        session.wake.set()
+        self.usage[session.node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
+        for each in request.led:
+            known = self.high_watermarks.get(each.segment_id, 0)
+            self.high_watermarks[each.segment_id] = max(known, each.high_watermark)
+        state = NodeState.UP
+        if request.read_only:
+            state = NodeState.READ_ONLY
+        elif request.draining:
+            state = NodeState.DRAINING
+        status = self._state.status[session.node_id]
+        if not session.is_closed and status.state != state:
+            log.info("event=node_state node=%d state=%s", session.node_id, state.name)
+            status.state = state
+            self._nodes_changed()
+
+    def disconnected(self, session: Session) -> None:
+        """The stream ended, for whatever reason."""
+        session.is_closed = True
+        if self._sessions.get(session.node_id) is not session:
+            return
+        del self._sessions[session.node_id]
+        self._state.status[session.node_id].is_connected = False
+        now = self._clock.monotonic_ms()
+        self._deadlines[session.node_id] = max(now + BROKEN_STREAM_MS, self._grace_until_ms)
+
+    def _close(self, session: Session) -> None:
+        session.is_closed = True
+        session.wake.set()
+        if self._sessions.get(session.node_id) is session:
+            del self._sessions[session.node_id]
+            self._state.status[session.node_id].is_connected = False
+
+    def _set_down(self, node_id: int, why: str) -> None:
+        self._deadlines.pop(node_id, None)
+        self._state.status[node_id].state = NodeState.DOWN
+        self.up_since_ms.pop(node_id, None)
+        self.down_since_ms.setdefault(node_id, self._clock.monotonic_ms())
+        incarnation = self._state.incarnation(node_id)
+        log.warning("event=node_down node=%d incarnation=%d why=%r", node_id, incarnation, why)
+        self._nodes_changed()
+
+    # --- what nodes are told --------------------------------------------------------------------
+
+    def _nodes_changed(self) -> None:
+        for session in self._sessions.values():
+            session.nodes = True
+            session.wake.set()
+        self._on_status()
+
+    def on_change(self, change: Change) -> None:
+        """Queue for each node what concerns it in a committed change."""
+        for record in change.puts:
+            match record:
+                case SegmentRecord() if not is_prepared(record):
+                    self._queue(record.holders, segment_id=record.segment.segment_id)
+                    if record.segment.state == SegmentState.SEALED:
+                        self.high_watermarks.pop(record.segment.segment_id, None)
+                case DeletedRecord():
+                    self.high_watermarks.pop(record.segment_id, None)
+                    self._queue(record.holders, deleted_id=record.segment_id)
+                case PartitionRecord():
+                    key = record.partition_key
+                    holders = (each.segment.replicas for each in self._state.segments_in(key))
+                    nodes = dict.fromkeys(node_id for each in holders for node_id in each)
+                    self._queue(nodes, partition=key)
+                case NodeRecord():
+                    self._nodes_changed()
+                case _:
+                    pass
+
+    def _queue(
+        self,
+        nodes: Iterable[int],
+        *,
+        segment_id: int = 0,
+        deleted_id: int = 0,
+        partition: PartitionKey | None = None,
+    ) -> None:
+        for node_id in nodes:
+            session = self._sessions.get(node_id)
+            if session is None:
+                continue
+            if segment_id:
+                session.segments[segment_id] = None
+            if deleted_id:
+                session.deletes[deleted_id] = None
+            if partition is not None:
+                session.partitions[partition] = None
+            session.wake.set()
+
+    async def write_pushes(self, session: Session, stream: ServerStream) -> None:
+        """Send beats' answers and pushes until the session is replaced or given up."""
+        while True:
+            await session.wake.wait()
+            session.wake.clear()
+            if session.is_closed:
+                return
+            while True:
+                message = self._next_message(session)
+                await stream.write(message.SerializeToString())
+                if not session.segments or session.is_closed:
+                    break
+
+    def _next_message(self, session: Session) -> pb.HeartbeatResponse:
+        message = pb.HeartbeatResponse(token=self.token, sequence=session.answer)
+        session.answer = 0
+        if session.is_full:
+            session.is_full = False
+            message.full = True
+            self._queue_everything(session)
+        if session.nodes:
+            session.nodes = False
+            message.nodes.extend(node_to_proto(each) for each in self._state.node_infos())
+        limit = None if message.full else ASSIGNMENTS_PER_PUSH
+        for segment_id in list(session.segments)[:limit]:
+            del session.segments[segment_id]
+            record = self._state.segments.get(segment_id)
+            if record is not None:
+                message.assignments.append(segment_to_proto(self._state.assignment(record)))
+        message.delete_segment_ids.extend(session.deletes)
+        session.deletes.clear()
+        for key in session.partitions:
+            partition = self._state.partitions.get(key)
+            if partition is not None:
+                message.partitions.append(self._progress(partition))
+        session.partitions.clear()
+        return message
+
+    def _queue_everything(self, session: Session) -> None:
+        state, node_id = self._state, session.node_id
+        registered = self.registered.get(node_id)
+        mine = dict.fromkeys(state.segments_of_node.get(node_id, ()))
+        mine.update(dict.fromkeys(registered.held if registered else ()))
+        for segment_id in mine:
+            record = state.segments.get(segment_id)
+            if record is not None and not is_prepared(record):
+                session.segments[segment_id] = None
+                session.partitions[record.partition_key] = None
+        for deleted in state.deleted.values():
+            if node_id in deleted.holders:
+                session.deletes[deleted.segment_id] = None
+
+    def _progress(self, partition: PartitionRecord) -> pb.PartitionProgress:
+        tail = self._state.tail(partition)
+        nodes: list[int] = []
+        if tail is not None:
+            followers = [each for each in tail.segment.replicas if each != tail.segment.leader]
+            nodes = [tail.segment.leader, *followers]
+        return pb.PartitionProgress(
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            log_start_offset=partition.log_start_offset,
+            tail_segment_id=partition.tail_segment_id,
+            tail_replicas=nodes,
+            tail_base_offset=partition.next_base_offset,
+        )

@@ -1,0 +1,368 @@
+"""Recovery-seal: what happens to a segment whose leader is gone.
+
+Freeze the in-sync set (RECOVERING), fence every replica, decide the end from what they hold, write
+the rest back, open the successor, and seal both in one transaction. Each step may be repeated and
+is, by this coordinator or the next one: only the last transaction counts. All segments that need it
+at the same moment go through the steps together, with one call per node and step. Rules in
+docs/PROTOCOL.md.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from coordinator.backoff import Backoff
+from coordinator.cluster_state import Change, ClusterState, PartitionKey
+from coordinator.config import Timing
+from coordinator.ledger import Ledger
+from coordinator.node_calls import (
+    NodeCalls,
+    OpenItem,
+    WriteBackItem,
+    Written,
+    by_node,
+    fan_out,
+)
+from coordinator.node_sessions import NodeSessions
+from coordinator.segment_changes import EPOCH_STEP, Opening, Sealing, seal, start_recovery
+from coordinator.segment_opening import SegmentOpening
+from icecore.errors import IcecoreError, StorageError
+from icecore.model import Segment, SegmentState
+from icecore.ports import Clock
+from replication.recovery import EndDecision, FenceReply, decide_end, may_decide
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass
+class Case:
+    """One segment on its way through a recovery."""
+
+    segment: Segment
+    """As RECOVERING: frozen."""
+    replies: dict[int, FenceReply] = field(default_factory=dict)
+    end: EndDecision | None = None
+    donor: Written | None = None
+    verified: dict[int, int] = field(default_factory=dict)
+    """Nodes that hold everything to the end durably, with their incarnation."""
+
+    @property
+    def segment_id(self) -> int:
+        return self.segment.segment_id
+
+    @property
+    def key(self) -> PartitionKey:
+        return (self.segment.topic_id, self.segment.partition)
+
+    @property
+    def promise(self) -> int:
+        """The epoch that shuts the old leader out; below the successor's."""
+        return self.segment.epoch + EPOCH_STEP - 1
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end is not None and self.end.end_offset == self.segment.base_offset
+
+    def is_written(self) -> bool:
+        return self.is_empty or len(self.verified) >= self.segment.settings.min_insync
+
+
+class Recovery:
+    """Finds the segments that need a recovery and recovers them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        calls: NodeCalls,
+        sessions: NodeSessions,
+        opening: SegmentOpening,
+        clock: Clock,
+        timing: Timing,
+    ) -> None:
+        self.count = 0
+        """Recovery-seals done by this process."""
+        self._ledger = ledger
+        self._calls = calls
+        self._sessions = sessions
+        self._opening = opening
+        self._clock = clock
+        self._timing = timing
+        self._backoff: Backoff[int] = Backoff(clock)
+        self._requested: dict[int, None] = {}
+
+    def request(self, segment_id: int) -> None:
+        """The leader itself asks."""
+        self._requested[segment_id] = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something failed and will be needed again when its wait is over."""
+        return self._backoff.is_waiting
+
+    def needed(self) -> list[int]:
+        """Level-triggered: whatever is not led by a registered, live incarnation."""
+        state = self._ledger.state
+        found = []
+        for segment_id in state.unsealed:
+            segment = state.segments[segment_id].segment
+            is_needed = segment.state == SegmentState.RECOVERING or (
+                segment.state == SegmentState.ACTIVE
+                and (segment_id in self._requested or not state.leader_is_live(segment))
+            )
+            if is_needed and self._backoff.is_due(segment_id):
+                found.append(segment_id)
+        return found
+
+    async def recover(self, segment_ids: Sequence[int]) -> None:
+        """Try once to recover these segments; what fails is tried again later."""
+        mine = self._backoff.take(segment_ids)
+        if not mine:
+            return
+        started = self._clock.monotonic_ms()
+        try:
+            cases = await self._freeze(mine)
+            cases = await self._fence(cases)
+            cases = await self._write_back_donors(cases)
+            cases = await self._write_back_others(cases)
+            await self._seal(cases, await self._open_successors(cases))
+        finally:
+            state = self._ledger.state
+            left = 0
+            for segment_id in mine:
+                record = state.segments.get(segment_id)
+                is_done = record is None or record.segment.state == SegmentState.SEALED
+                left += not is_done
+                if is_done:
+                    self._requested.pop(segment_id, None)
+                self._backoff.release(segment_id, is_done=is_done)
+            log.info(
+                "event=recovery_round segments=%d left=%d took_ms=%d",
+                *(len(mine), left, self._clock.monotonic_ms() - started),
+            )
+
+    async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
+        def decision(state: ClusterState, segment_id: int) -> Change:
+            record = state.segments.get(segment_id)
+            if record is None or record.segment.state != SegmentState.ACTIVE:
+                return Change()
+            return start_recovery(state, segment_id, record.version)
+
+        await self._ledger.decide_all(
+            [lambda state, each=segment_id: decision(state, each) for segment_id in segment_ids]  # type: ignore[misc]
+        )
+        cases = []
+        for segment_id in segment_ids:
+            record = self._ledger.state.segments.get(segment_id)
+            if record is not None and record.segment.state == SegmentState.RECOVERING:
+                cases.append(Case(record.segment))
+        return cases
+
+    async def _ask(
+        self,
+        asked: Mapping[int, Sequence[tuple[Case, Any]]],
+        call: Callable[[int, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
+        take: Callable[[Case, int, T], None],
+        is_enough: Callable[[], bool],
+    ) -> None:
+        """One call per node about its cases; ``take`` sees each good answer, perhaps twice."""
+
+        def collect(answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError]) -> None:
+            for node_id, results in answers.items():
+                if isinstance(results, IcecoreError):
+                    continue
+                for (case, _), result in zip(asked[node_id], results, strict=True):
+                    if not isinstance(result, IcecoreError):
+                        take(case, node_id, result)
+
+        def enough(answers: Mapping[int, Sequence[T | IcecoreError]]) -> bool:
+            collect(answers)
+            return is_enough()
+
+        answers = await fan_out(
+            self._clock,
+            {node_id: call(node_id, [item for _, item in mine]) for node_id, mine in asked.items()},
+            required=[node_id for node_id in asked if self._ledger.state.is_live(node_id)],
+            patience_ms=self._timing.recovery_wait_ms,
+            is_enough=enough,
+        )
+        collect(answers)
+        self._log_failures(asked, answers)
+
+    @staticmethod
+    def _log_failures(
+        asked: Mapping[int, Sequence[tuple[Case, Any]]],
+        answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
+    ) -> None:
+        for node_id, results in answers.items():
+            if isinstance(results, IcecoreError):
+                log.info("event=recovery_call_failed node=%d why=%r", node_id, results.message)
+                continue
+            for (case, _), result in zip(asked[node_id], results, strict=True):
+                if isinstance(result, IcecoreError):
+                    log.warning(
+                        "event=recovery_step_failed node=%d segment=%d why=%r",
+                        *(node_id, case.segment_id, result.message),
+                    )
+
+    async def _fence(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases whose end is decided."""
+
+        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+            case.replies[node_id] = reply
+
+        await self._ask(
+            by_node(
+                (node_id, (case, (case.segment_id, case.promise)))
+                for case in cases
+                for node_id in case.segment.replicas
+            ),
+            lambda node_id, mine: self._calls.fence(node_id, mine, self._timing.fence_call_s),
+            take,
+            lambda: all(may_decide(case.replies, case.segment) for case in cases),
+        )
+        decided = []
+        for case in cases:
+            decision = may_decide(case.replies, case.segment)
+            if decision is None:
+                intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
+                log.warning(
+                    "event=recovery_undecided segment=%d replicas=%s intact=%s",
+                    *(case.segment_id, case.segment.replicas, intact),
+                )
+                continue
+            try:
+                tripwire = self._sessions.high_watermarks.get(case.segment_id, 0)
+                case.end = decide_end(case.replies, tripwire)
+            except StorageError as error:
+                log.critical("event=page segment=%d why=%r", case.segment_id, error.message)
+                continue
+            decided.append(case)
+        return decided
+
+    async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases whose longest replica has verified itself and told its digest and producers."""
+
+        def take(case: Case, _: int, written: Written) -> None:
+            case.donor = written
+
+        asked = []
+        for case in cases:
+            assert case.end is not None
+            item = WriteBackItem(self._promised(case), case.end.end_offset)
+            asked.append((case.end.donor, (case, item)))
+        await self._ask(
+            by_node(asked),
+            lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
+            take,
+            lambda: all(case.donor is not None for case in cases),
+        )
+        for case in cases:
+            if case.end is not None and case.donor is not None:
+                case.verified[case.end.donor] = case.donor.incarnation
+        return [case for case in cases if case.donor is not None]
+
+    async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases with at least min_insync durable copies through their end."""
+
+        def take(case: Case, node_id: int, written: Written) -> None:
+            assert case.donor is not None
+            if written.seal_digest == case.donor.seal_digest:
+                case.verified[node_id] = written.incarnation
+            else:
+                log.critical("event=page segment=%d node=%d why='digests differ'",
+                             case.segment_id, node_id)  # fmt: skip
+
+        asked = []
+        for case in cases:
+            assert case.end is not None and case.donor is not None
+            donor_address = self._ledger.state.nodes[case.end.donor].address
+            item = WriteBackItem(
+                self._promised(case), case.end.end_offset, donor_address, case.donor.seal_digest
+            )
+            asked += [(node_id, (case, item)) for node_id in self._targets(case)]
+        await self._ask(
+            by_node(asked),
+            lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
+            take,
+            lambda: all(case.is_written() for case in cases),
+        )
+        return [case for case in cases if case.is_written()]
+
+    def _targets(self, case: Case) -> list[int]:
+        """Live replicas besides the donor; fresh nodes too when there are fewer than min_insync."""
+        assert case.end is not None
+        if case.is_empty:
+            return []
+        state, donor = self._ledger.state, case.end.donor
+        live = [n for n in case.segment.replicas if n != donor and state.is_live(n)]
+        missing = case.segment.settings.min_insync - 1 - len(live)
+        fresh = [
+            each.node_id
+            for each in state.eligible_nodes()
+            if each.node_id not in case.segment.replicas
+        ]
+        return live + fresh[: max(0, missing)]
+
+    @staticmethod
+    def _promised(case: Case) -> Segment:
+        return case.segment.changed(epoch=case.promise)
+
+    async def _open_successors(self, cases: Sequence[Case]) -> dict[PartitionKey, Opening]:
+        wanted: dict[PartitionKey, Segment | None] = {case.key: case.segment for case in cases}
+        prepared = await self._opening.prepare(wanted)
+        items = []
+        for case in cases:
+            successor = prepared.get(case.key)
+            if successor is not None and case.end is not None and case.donor is not None:
+                items.append(
+                    OpenItem(
+                        successor,
+                        case.end.end_offset,
+                        case.donor.producer_snapshot,
+                        case.donor.max_append_timestamp_ms,
+                    )
+                )
+        openings = await self._opening.confirm(items)
+        return {
+            key: openings[successor.segment_id]
+            for key, successor in prepared.items()
+            if successor.segment_id in openings
+        }
+
+    async def _seal(self, cases: Sequence[Case], openings: Mapping[PartitionKey, Opening]) -> None:
+        now_ms = self._clock.now_ms()
+
+        def decision(state: ClusterState, case: Case) -> Change:
+            assert case.end is not None and case.donor is not None
+            replicas = [n for n, known in case.verified.items() if state.incarnation(n) == known]
+            sealing = Sealing(
+                case.segment_id,
+                case.segment.version,
+                case.end.end_offset,
+                case.donor.seal_digest,
+                tuple(sorted(replicas)),
+                case.donor.length_bytes,
+                case.donor.producer_digest,
+                case.donor.max_append_timestamp_ms,
+            )
+            return seal(state, sealing, openings.get(case.key), now_ms)
+
+        results = await self._ledger.decide_all(
+            [lambda state, each=case: decision(state, each) for case in cases]  # type: ignore[misc]
+        )
+        for case, result in zip(cases, results, strict=True):
+            if isinstance(result, IcecoreError):
+                log.warning(
+                    "event=recovery_not_sealed segment=%d why=%r", case.segment_id, result.message
+                )
+                continue
+            self.count += 1
+            opening = openings.get(case.key)
+            log.info(
+                "event=recovered segment=%d end_offset=%d replicas=%s successor=%d",
+                *(case.segment_id, case.end.end_offset if case.end else -1),
+                *(sorted(case.verified), opening.segment_id if opening else 0),
+            )
