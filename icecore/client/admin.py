@@ -1,0 +1,245 @@
+"""Admin: create, describe and change topics, look at the cluster. Values in, values out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, cast
+
+from icecore import convert
+from icecore.client.connection import Connection
+from icecore.client.metadata import Metadata
+from icecore.client.offsets import OffsetLookup, Position, list_segments
+from icecore.client.types import (
+    ClusterDescription,
+    NodeDescription,
+    OffsetResult,
+    PartitionDescription,
+    RollResult,
+    TopicDescription,
+    TopicSettings,
+)
+from icecore.errors import InternalError, TopicExistsError, UnknownTopicError
+from icecore.model import Segment
+from icecore.ports import Clock, Net, Rng
+from icecore.v1 import admin_pb2
+
+
+class Admin:
+    """The control side of a cluster. Every method raises IcecoreError subclasses.
+
+    Calls are repeated while coordinators are unreachable or changing, up to ``timeout_s``; a
+    change that an earlier attempt had made already counts as done.
+
+    Args:
+        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        timeout_s: Seconds for one method, retries included.
+        net: gRPC unless given.
+        clock: Of the system unless given.
+        rng: Of the system unless given.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        timeout_s: float = 30.0,
+        net: Net | None = None,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        self._connection = Connection(bootstrap, net, clock, rng)
+        self._metadata = Metadata(self._connection)
+        self._timeout_s = timeout_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._metadata.close()
+        await self._connection.close()
+
+    async def create_topic(
+        self,
+        name: str,
+        settings: TopicSettings | None = None,
+        *,
+        if_not_exists: bool = False,
+        **fields: Any,
+    ) -> TopicDescription:
+        """Create a topic; settings as a value or as keywords (``partitions=4``).
+
+        Raises:
+            InvalidTopicNameError: The name is not allowed.
+            TopicExistsError: It exists already, unless ``if_not_exists``.
+            IcecoreError: Too few nodes, or no coordinator answered.
+        """
+        request = admin_pb2.CreateTopicRequest(
+            name=name,
+            settings=_settings_to_proto(settings or TopicSettings(**fields)),
+            if_not_exists=if_not_exists,
+        )
+        try:
+            answer = await self._call("CreateTopic", request, admin_pb2.CreateTopicResponse)
+        except TopicExistsError as error:
+            if error.metadata.get("repeated") != "true":
+                raise
+            return (await self.describe_topics([name]))[0]
+        return _topic(answer.topic)
+
+    async def describe_topics(self, names: Sequence[str] = ()) -> list[TopicDescription]:
+        """Topics by name, all without names. Raises UnknownTopicError."""
+        request = admin_pb2.DescribeTopicsRequest(names=names)
+        answer = await self._call("DescribeTopics", request, admin_pb2.DescribeTopicsResponse)
+        return [_topic(topic) for topic in answer.topics]
+
+    async def alter_topic(
+        self, name: str, settings: TopicSettings | None = None, **fields: Any
+    ) -> TopicDescription:
+        """Change settings; they apply from the next segments, which this opens.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            IcecoreError: A segment could not be rolled; the settings are changed all the same.
+        """
+        request = admin_pb2.AlterTopicRequest(
+            name=name, settings=_settings_to_proto(settings or TopicSettings(**fields))
+        )
+        answer = await self._call("AlterTopic", request, admin_pb2.AlterTopicResponse)
+        for message in answer.roll_errors:
+            if (error := convert.error_from_proto(message)) is not None:
+                raise error
+        return _topic(answer.topic)
+
+    async def add_partitions(self, name: str, partitions: int) -> TopicDescription:
+        """Grow a topic to ``partitions`` in total. Keys move: see the partitioner."""
+        request = admin_pb2.AddPartitionsRequest(name=name, partitions=partitions)
+        answer = await self._call("AddPartitions", request, admin_pb2.AddPartitionsResponse)
+        return _topic(answer.topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its data. Raises UnknownTopicError."""
+        request = admin_pb2.DeleteTopicRequest(name=name)
+        try:
+            await self._call("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+        except UnknownTopicError as error:
+            if error.metadata.get("repeated") != "true":
+                raise
+
+    async def roll_topic(self, name: str) -> RollResult:
+        """Seal the active segments of a topic and open their successors."""
+        request = admin_pb2.RollTopicRequest(name=name)
+        answer = await self._call("RollTopic", request, admin_pb2.RollTopicResponse)
+        found = (convert.error_from_proto(error) for error in answer.errors)
+        return RollResult(answer.rolled, tuple(error for error in found if error is not None))
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Nodes and totals."""
+        request = admin_pb2.DescribeClusterRequest()
+        answer = await self._call("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
+        nodes = tuple(
+            NodeDescription(
+                node=convert.node_from_proto(node.node),
+                leads=node.leads,
+                replicas=node.replicas,
+                disk_used_bytes=node.disk_used_bytes,
+                disk_free_bytes=node.disk_free_bytes,
+            )
+            for node in answer.nodes
+        )
+        return ClusterDescription(
+            cluster_id=answer.cluster_id,
+            token=answer.token,
+            nodes=nodes,
+            topics=answer.topics,
+            partitions=answer.partitions,
+            segments=answer.segments,
+            sealed_segments=answer.sealed_segments,
+            under_replicated=answer.under_replicated,
+            min_copies=answer.min_copies,
+            recoveries=answer.recoveries,
+            offline_partitions=answer.offline_partitions,
+        )
+
+    async def list_segments(
+        self, topic: str = "", partitions: Iterable[int] = (), from_offset: int = 0
+    ) -> list[Segment]:
+        """Segments by topic, partition and base offset; all topics when ``topic`` is empty."""
+        return await list_segments(
+            self._connection,
+            topic,
+            tuple(partitions),
+            from_offset,
+            timeout_s=self._timeout_s,
+        )
+
+    async def list_offsets(
+        self, topic: str, position: Position, partitions: Iterable[int] | None = None
+    ) -> dict[int, OffsetResult]:
+        """The offset of ``position`` in each partition.
+
+        Args:
+            topic: Its name.
+            position: ``"earliest"``, ``"latest"`` (the high watermark) or a time with time zone:
+                the first record appended then or later, or the high watermark when there is none.
+            partitions: All unless given.
+        """
+        found = await self._metadata.topic(topic, timeout_s=self._timeout_s)
+        wanted = range(len(found.partitions)) if partitions is None else partitions
+        lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=self._timeout_s)
+        return {partition: await lookup.find(partition, position) for partition in wanted}
+
+    async def _call(self, method: str, request: Any, answer: Any) -> Any:
+        """Changes may take as long as the whole method; reading is tried again sooner."""
+        is_read = method.startswith("Describe")
+        found = await self._connection.admin(
+            method,
+            request,
+            answer,
+            timeout_s=self._timeout_s,
+            attempt_s=5.0 if is_read else self._timeout_s,
+        )
+        return found
+
+
+def _settings_to_proto(settings: TopicSettings) -> admin_pb2.TopicSettings:
+    return admin_pb2.TopicSettings(
+        partitions=settings.partitions,
+        replication_factor=settings.replication_factor,
+        min_insync=settings.min_insync,
+        flush_mode=cast(Any, int(settings.flush_mode or 0)),
+        segment_bytes=settings.segment_bytes,
+        segment_age_ms=settings.segment_age_ms,
+        partitioner=settings.partitioner,
+    )
+
+
+def _settings(message: admin_pb2.TopicSettings) -> TopicSettings:
+    return TopicSettings(
+        partitions=message.partitions,
+        replication_factor=message.replication_factor,
+        min_insync=message.min_insync,
+        flush_mode=convert.flush_mode_from_proto(message.flush_mode),
+        segment_bytes=message.segment_bytes,
+        segment_age_ms=message.segment_age_ms,
+        partitioner=message.partitioner,
+    )
+
+
+def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
+    if not message.name:
+        raise InternalError("the coordinator answered without a topic")
+    partitions = tuple(
+        PartitionDescription(
+            partition=found.partition,
+            log_start_offset=found.log_start_offset,
+            high_watermark=found.high_watermark,
+            tail=convert.segment_from_proto(found.tail) if found.tail.segment_id else None,
+            segments=found.segments,
+            under_replicated_segments=found.under_replicated_segments,
+        )
+        for found in message.partitions
+    )
+    settings = _settings(message.settings)
+    return TopicDescription(message.name, message.topic_id, settings, partitions)

@@ -1,0 +1,256 @@
+"""Batches on their way out: records in columns, and the queue of one partition.
+
+A batch is open (records are appended), closed (complete, not yet sent) or sent; it gets its bytes
+when it is first sent, because only then its sequence number is certain. One result serves all its
+records: a handle is a batch and an index.
+"""
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icecore import record
+from icecore.client.types import BatchMetadata, RecordMetadata
+from icecore.columns import Headers
+from icecore.errors import IcecoreError, RequestTimeoutError
+from icecore.record import Codec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RECORD_OVERHEAD_BYTES = 24
+"""Timestamp, key hash and offsets: what a record takes in a batch beside its own bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Under which idempotent producer a partition's batches are numbered; id 0 is none."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Batch:
+    """One batch and its fate. ``done`` is set once; then either ``metadata`` or ``error`` is."""
+
+    __slots__ = (
+        "count",
+        "created_ms",
+        "done",
+        "encoded",
+        "error",
+        "hashes",
+        "headers",
+        "indeterminate",
+        "is_observed",
+        "keys",
+        "metadata",
+        "rows",
+        "sequence",
+        "size_bytes",
+        "tags",
+        "times",
+        "values",
+    )
+
+    def __init__(self, created_ms: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.hashes = array("Q")
+        self.times: Any = array("q")
+        self.tags: list[Sequence[str]] | None = None
+        self.headers: list[Headers] | None = None
+        self.rows: pa.RecordBatch | None = None
+        """Instead of the columns above."""
+        self.count = 0
+        self.size_bytes = 0
+        self.created_ms = created_ms
+        self.sequence: int | None = None
+        """Of its first record under the queue's identity; None until it is first sent."""
+        self.encoded: bytes | None = None
+        self.indeterminate = False
+        """Some attempt may have been appended without our knowing."""
+        self.metadata: BatchMetadata | None = None
+        self.error: IcecoreError | None = None
+        self.is_observed = False
+        """Somebody was told of the error."""
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    def encode(self, identity: Identity, sequence: int, codec: Codec) -> bytes:
+        """The batch's bytes under ``sequence``, made once and renumbered when it changes."""
+        if self.encoded is None:
+            if self.rows is not None:
+                self.encoded = record.encode_arrow(
+                    self.rows,
+                    key_hashes=self.hashes or None,
+                    codec=codec,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.producer_epoch,
+                    base_sequence=sequence,
+                )
+            else:
+                self.encoded = record.encode_columns(
+                    values=self.values,
+                    timestamps_ms=self.times,
+                    keys=self.keys or None,
+                    key_hashes=self.hashes if self.keys else None,
+                    tags=self.tags,
+                    headers=self.headers,
+                    codec=codec,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.producer_epoch,
+                    base_sequence=sequence,
+                )
+            # What is encoded is not needed as objects any more.
+            self.values, self.keys, self.hashes, self.rows = [], [], array("Q"), None
+            self.tags, self.headers = None, None
+        elif self.sequence != sequence:
+            self.encoded = record.set_producer(
+                self.encoded, identity.producer_id, identity.producer_epoch, sequence
+            )
+        self.sequence = sequence
+        return self.encoded
+
+    def set_extras(self, tags: Sequence[str], headers: Headers) -> None:
+        """Tags and headers of the record appended last; columns exist from the first one on."""
+        before = len(self.values) - 1
+        if tags and self.tags is None:
+            self.tags = [()] * before
+        if headers and self.headers is None:
+            self.headers = [()] * before
+        if self.tags is not None:
+            self.tags.append(tags)
+        if self.headers is not None:
+            self.headers.append(headers)
+
+    def succeed(self, metadata: BatchMetadata) -> None:
+        """The batch was acknowledged."""
+        self.metadata = metadata
+        self.encoded = None
+        self.done.set_result(None)
+
+    def fail(self, error: IcecoreError) -> None:
+        """The batch is given up; an outcome that is unknown is reported as unknown."""
+        if self.indeterminate and not error.indeterminate:
+            error = RequestTimeoutError(f"the outcome is unknown; last answer: {error.message}")
+        self.error = error
+        self.encoded = None
+        self.done.set_result(None)
+
+    async def wait(self) -> BatchMetadata:
+        """The outcome. A waiter that is cancelled does not cancel the batch."""
+        if not self.done.done():
+            await asyncio.wait({self.done})
+        if self.error is not None:
+            self.is_observed = True
+            raise self.error
+        assert self.metadata is not None
+        return self.metadata
+
+
+class SendHandle:
+    """The pending acknowledgement of one record: ``metadata = await handle``.
+
+    Awaiting raises the IcecoreError with which the record's batch failed. Dropping the handle is
+    fine; ``Producer.flush`` reports failures that nobody looked at.
+    """
+
+    __slots__ = ("_batch", "_index", "_routing")
+
+    def __init__(self, batch: Batch | None, index: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._routing: asyncio.Future[None] | None = None
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._wait().__await__()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether awaiting would return or raise at once."""
+        return self._batch is not None and self._batch.done.done()
+
+    async def _wait(self) -> RecordMetadata:
+        if self._batch is None:
+            assert self._routing is not None
+            await asyncio.wait({self._routing})
+        assert self._batch is not None
+        found = await self._batch.wait()
+        return RecordMetadata(
+            found.topic,
+            found.partition,
+            found.base_offset + self._index,
+            found.append_timestamp_ms,
+            found.durable_copies,
+        )
+
+    def route_later(self, routing: "asyncio.Future[None]") -> None:
+        """The batch is known when ``routing`` is done: the topic's partitions are not known yet."""
+        self._routing = routing
+
+    def route(self, batch: Batch, index: int) -> None:
+        """The record is the batch's record number ``index``."""
+        self._batch, self._index = batch, index
+
+
+class BatchHandle:
+    """The pending acknowledgements of many records: ``list_of_batch_metadata = await handle``.
+
+    Awaiting raises the first error, after all batches have their outcome.
+    """
+
+    __slots__ = ("_batches", "_routing")
+
+    def __init__(self, batches: list[Batch], routing: "asyncio.Future[None] | None" = None) -> None:
+        self._batches = batches
+        self._routing = routing
+
+    def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> list[BatchMetadata]:
+        if self._routing is not None:
+            await asyncio.wait({self._routing})
+        pending = {batch.done for batch in self._batches if not batch.done.done()}
+        if pending:
+            await asyncio.wait(pending)
+        for batch in self._batches:
+            batch.is_observed = True
+        return [await batch.wait() for batch in self._batches]
+
+
+class PartitionQueue:
+    """Batches of one partition, in the order in which they must be appended."""
+
+    __slots__ = (
+        "attempts",
+        "error",
+        "identity",
+        "is_busy",
+        "next_sequence",
+        "open",
+        "partition",
+        "ready",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.ready: deque[Batch] = deque()
+        self.is_busy = False
+        """A request with batches of this partition is out, or it waits before a retry.
+
+        One request at a time holds batches of a partition: two would overtake each other on one
+        HTTP/2 connection, and the second be refused as out of order.
+        """
+        self.identity: Identity | None = None
+        self.next_sequence = 0
+        self.attempts = 0
+        """Failures since the last success."""
+        self.error: IcecoreError | None = None
+        """The last failure, for batches that expire unsent."""

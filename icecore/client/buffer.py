@@ -1,0 +1,130 @@
+"""What a producer holds: open batches that linger, and all whose outcome is still open.
+
+Memory is counted per record when it is added and given back per batch when it is done.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from icecore.client.batches import Batch, PartitionQueue
+from icecore.errors import IcecoreError
+from icecore.ports import Clock
+
+
+class Buffer:
+    """Opens and closes batches of all partitions.
+
+    Args:
+        clock: For lingering.
+        linger_ms: How long an open batch waits for more records.
+        limit_bytes: When the buffer counts as full.
+        on_closed: Called with the queue that got one more closed batch.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        linger_ms: float,
+        limit_bytes: int,
+        on_closed: Callable[[PartitionQueue], None],
+    ) -> None:
+        self._clock = clock
+        self._linger_ms = linger_ms
+        self._limit_bytes = limit_bytes
+        self._on_closed = on_closed
+        self._lingering: deque[tuple[PartitionQueue, Batch]] = deque()
+        self._pending: dict[Batch, None] = {}
+        self._failed: Batch | None = None
+        self._room = asyncio.Event()
+        self._opened = asyncio.Event()
+        self.used_bytes = 0
+        self.batches_closed = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing may be added now."""
+        return self.used_bytes >= self._limit_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        """Count bytes that are added (negative: that turned out not to be)."""
+        self.used_bytes += size_bytes
+
+    def open(self, queue: PartitionQueue) -> Batch:
+        """A new open batch; the queue must have none."""
+        assert queue.open is None
+        batch = Batch(self._clock.monotonic_ms(), asyncio.get_running_loop())
+        queue.open = batch
+        self._pending[batch] = None
+        self._lingering.append((queue, batch))
+        if len(self._lingering) == 1:
+            self._opened.set()
+        return batch
+
+    def close(self, queue: PartitionQueue) -> None:
+        """Close the queue's open batch, if it has one, and hand it on."""
+        batch, queue.open = queue.open, None
+        if batch is not None:
+            batch.count = batch.count or len(batch.values)
+            self.batches_closed += 1
+            queue.ready.append(batch)
+            self._on_closed(queue)
+
+    def close_all(self) -> None:
+        """Let nothing linger."""
+        while self._lingering:
+            queue, batch = self._lingering.popleft()
+            if queue.open is batch:
+                self.close(queue)
+
+    async def linger(self) -> None:
+        """Close batches whose time is up, for ever; they were opened in the order of that time."""
+        while True:
+            while self._lingering:
+                queue, batch = self._lingering[0]
+                left_ms = batch.created_ms + self._linger_ms - self._clock.monotonic_ms()
+                if queue.open is batch and left_ms > 0:
+                    await asyncio.sleep(left_ms / 1000)
+                    continue
+                self._lingering.popleft()
+                if queue.open is batch:
+                    self.close(queue)
+            self._opened.clear()
+            await self._opened.wait()
+
+    def release(self, batch: Batch) -> None:
+        """The batch has its outcome."""
+        self._pending.pop(batch, None)
+        self.used_bytes -= batch.size_bytes
+        if not self.is_full:
+            self._room.set()
+        if batch.error is not None and (self._failed is None or self._failed.is_observed):
+            self._failed = batch
+
+    async def wait_for_room(self) -> None:
+        """Return when the buffer is not full."""
+        while self.is_full:
+            self.close_all()  # what lingers would only make everyone wait longer
+            self._room.clear()
+            await self._room.wait()
+
+    async def drain(self) -> None:
+        """Close all batches and wait for the outcome of all.
+
+        Raises:
+            IcecoreError: The first failure, since the last call, that nobody was told of.
+        """
+        self.close_all()
+        waiting = {batch.done for batch in self._pending}
+        if waiting:
+            await asyncio.wait(waiting)
+        failed, self._failed = self._failed, None
+        if failed is not None and not failed.is_observed and failed.error is not None:
+            failed.is_observed = True
+            raise failed.error
+
+    def abandon(self, error: IcecoreError) -> None:
+        """Fail whatever is left."""
+        for batch in list(self._pending):
+            batch.fail(error)
+            self.release(batch)

@@ -1,0 +1,196 @@
+"""Many records in columns, on their way into batches: split by key hash, cut by size.
+
+Python lists and Arrow record batches go through the same few steps; only hashing touches each
+record, everything else is numpy or Arrow.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from icecore.client.batches import RECORD_OVERHEAD_BYTES, Batch
+from icecore.columns import Headers, hash_keys
+from icecore.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Int64s: TypeAlias = npt.NDArray[np.int64]
+_UInt64s: TypeAlias = npt.NDArray[np.uint64]
+
+
+class Columns:
+    """Records as columns of one length; ``rows`` holds them all when they come from Arrow."""
+
+    def __init__(
+        self,
+        lengths: _Int64s,
+        hashes: _UInt64s | None,
+        lists: "dict[str, Sequence[Any]]",
+        times: _Int64s | None,
+        rows: "pa.RecordBatch | None",
+    ) -> None:
+        self._lengths = lengths
+        self.hashes = hashes
+        self._lists = lists
+        self._times = times
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def size_bytes(self) -> int:
+        """As the producer counts its buffer."""
+        return int(self._lengths.sum())
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest record."""
+        return int(self._lengths.max())
+
+    def by_partition(self, count: int, keyless: int) -> Iterator[tuple[int, Self]]:
+        """``(partition, columns)`` with the records whose keys belong there, in order.
+
+        Args:
+            count: Of partitions.
+            keyless: The partition for records without a key (whose hash is 0).
+        """
+        assert self.hashes is not None
+        partitions = (self.hashes >> np.uint64(32)) % np.uint64(count)
+        partitions[self.hashes == 0] = keyless
+        order = np.argsort(partitions, kind="stable")
+        ends = np.searchsorted(partitions[order], np.arange(count + 1, dtype=np.uint64))
+        for partition in range(count):
+            start, end = int(ends[partition]), int(ends[partition + 1])
+            if end - start == len(self):
+                yield partition, self
+            elif end > start:
+                yield partition, self._take(order[start:end])
+
+    def pieces(self, batch_bytes: int) -> Iterator[Self]:
+        """Consecutive parts of about ``batch_bytes``, at least one record each."""
+        ends = np.cumsum(self._lengths)
+        start, before = 0, 0
+        while start < len(self):
+            end = int(np.searchsorted(ends, before + batch_bytes, side="right"))
+            end = max(start + 1, end)
+            yield self._slice(start, end)
+            start, before = end, int(ends[end - 1])
+
+    def fill(self, batch: Batch) -> None:
+        """Make this the content of an empty batch."""
+        batch.count = len(self)
+        batch.size_bytes = self.size_bytes
+        if self.hashes is not None:
+            batch.hashes = array("Q", self.hashes.tobytes())
+        if self._rows is not None:
+            batch.rows = self._rows
+            return
+        batch.values = list(self._lists["values"])
+        batch.times = self._times
+        batch.keys = list(self._lists.get("keys", ()))
+        batch.tags = list(self._lists["tags"]) if "tags" in self._lists else None
+        batch.headers = list(self._lists["headers"]) if "headers" in self._lists else None
+
+    def _slice(self, start: int, end: int) -> Self:
+        if start == 0 and end >= len(self):
+            return self
+        return type(self)(
+            self._lengths[start:end],
+            None if self.hashes is None else self.hashes[start:end],
+            {name: column[start:end] for name, column in self._lists.items()},
+            None if self._times is None else self._times[start:end],
+            None if self._rows is None else self._rows.slice(start, end - start),
+        )
+
+    def _take(self, order: Any) -> Self:
+        pick: Any = itemgetter(*order.tolist())
+        single = len(order) == 1
+        return type(self)(
+            self._lengths[order],
+            None if self.hashes is None else self.hashes[order],
+            {n: [pick(c)] if single else list(pick(c)) for n, c in self._lists.items()},
+            None if self._times is None else self._times[order],
+            None if self._rows is None else self._rows.take(order),
+        )
+
+
+def columns_of(
+    values: "Sequence[bytes | None] | pa.RecordBatch",
+    keys: Sequence[bytes | None] | None,
+    tags: Sequence[Sequence[str]] | None,
+    headers: Sequence[Headers] | None,
+    timestamps_ms: Any,
+    now_ms: int,
+) -> Columns:
+    """Checked columns.
+
+    Raises:
+        InvalidRequestError: No records, columns of different lengths, or not an Arrow batch with
+            a ``value`` column.
+        TypeError: A key or value is not bytes.
+    """
+    if hasattr(values, "schema"):
+        if keys is not None or tags is not None or headers is not None or timestamps_ms is not None:
+            raise InvalidRequestError("the other columns belong into the record batch")
+        return _columns_of_arrow(values, now_ms)
+    count = len(values)
+    others = {"keys": keys, "tags": tags, "headers": headers, "timestamps_ms": timestamps_ms}
+    for name, column in others.items():
+        if column is not None and len(column) != count:
+            raise InvalidRequestError(f"{name} has {len(column)} entries, values {count}")
+    if not count:
+        raise InvalidRequestError("there are no records")
+    times = np.full(count, now_ms) if timestamps_ms is None else np.asarray(timestamps_ms, "<i8")
+    lists: dict[str, Sequence[Any]] = {"values": values}
+    lengths = _lengths(values) + RECORD_OVERHEAD_BYTES
+    hashes = None
+    if keys is not None:
+        lists["keys"] = keys
+        lengths += _lengths(keys)
+        hashes = hash_keys(keys)
+    if tags is not None:
+        lists["tags"] = tags
+        lengths += np.fromiter((sum(map(len, row)) for row in tags), np.int64, count)
+    if headers is not None:
+        lists["headers"] = headers
+        sizes = (sum(len(n) + len(v or b"") for n, v in row) for row in headers)
+        lengths += np.fromiter(sizes, np.int64, count)
+    return Columns(lengths, hashes, lists, times, None)
+
+
+def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = rows.schema.names
+    if "value" not in names or not rows.num_rows:
+        raise InvalidRequestError("a record batch needs rows and a column named value")
+    if "timestamp_ms" not in names and "timestamp" not in names:
+        times = pa.repeat(now_ms, rows.num_rows)
+        rows = pa.RecordBatch.from_arrays([*rows.columns, times], [*names, "timestamp_ms"])
+    # Tags and headers are counted as what their memory takes on average.
+    extra = sum(rows.column(n).nbytes for n in ("tags", "headers") if n in names)
+    lengths = np.full(rows.num_rows, RECORD_OVERHEAD_BYTES + extra // rows.num_rows)
+    hashes = None
+    for name in ("value", "key"):
+        if name in names:
+            sizes = pc.binary_length(rows.column(name)).fill_null(0)
+            lengths += sizes.to_numpy(zero_copy_only=False).astype(np.int64)
+    if "key" in names and rows.column("key").null_count < rows.num_rows:
+        hashes = hash_keys(rows.column("key").cast(pa.binary()).to_pylist())
+    return Columns(lengths, hashes, {}, None, rows)
+
+
+def _lengths(column: Sequence[bytes | None]) -> _Int64s:
+    if not {*map(type, column)} <= {bytes, type(None)}:
+        raise TypeError("keys and values are bytes or None")
+    try:
+        return np.fromiter(map(len, column), np.int64, len(column))  # type: ignore[arg-type]
+    except TypeError:
+        return np.fromiter((0 if b is None else len(b) for b in column), np.int64, len(column))

@@ -1,0 +1,165 @@
+"""What producer, consumer and admin share: the network, the coordinator, waiting before a retry.
+
+A coordinator that is gone or on standby is replaced by the next address of the bootstrap list, or
+by the one a standby names. Time and chance come from ports, so the simulator can run all of it.
+"""
+
+import asyncio
+from typing import Self, TypeVar
+
+from google.protobuf.message import Message
+
+from icecore import wire
+from icecore.errors import (
+    ConfigurationError,
+    ConflictError,
+    IcecoreError,
+    NotCoordinatorError,
+    RequestTimeoutError,
+    ThrottledError,
+    UnavailableError,
+)
+from icecore.ports import Clock, Net, Rng
+from icecore.system import SystemClock, SystemRng
+
+_M = TypeVar("_M", bound=Message)
+
+_ATTEMPT_S = 5.0
+_ADMIN_RETRIED = (
+    *(UnavailableError, RequestTimeoutError, NotCoordinatorError, ThrottledError, ConflictError),
+)
+
+
+class Backoff:
+    """Waiting times that double up to a limit, with jitter so that clients do not march in step."""
+
+    def __init__(self, rng: Rng, first_ms: float = 30, limit_ms: float = 1000) -> None:
+        self._rng = rng
+        self._first_ms = first_ms
+        self._limit_ms = limit_ms
+        self.attempts = 0
+
+    def next_s(self, error: IcecoreError | None = None) -> float:
+        """Seconds to wait before the next attempt; a server's ``retry_after_ms`` is respected."""
+        delay: float = min(self._limit_ms, self._first_ms * 2.0 ** min(self.attempts, 20))
+        self.attempts += 1
+        if error is not None and error.metadata.get("retry_after_ms", "").isdecimal():
+            delay = max(delay, min(60_000, int(error.metadata["retry_after_ms"])))
+        return delay * (0.5 + self._rng.random()) / 1000
+
+    def reset(self) -> None:
+        """The next wait is the shortest again."""
+        self.attempts = 0
+
+
+class Connection:
+    """The way to one cluster.
+
+    Args:
+        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        net: gRPC unless given; a given one is not closed.
+        clock: Of the system unless given.
+        rng: Of the system unless given.
+
+    Raises:
+        ConfigurationError: There is no address, or one is not ``host:port``.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        net: Net | None = None,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        self._addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
+        if not self._addresses or not all(":" in address for address in self._addresses):
+            raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {bootstrap!r}")
+        self._owns_net = net is None
+        self.net = net if net is not None else _grpc_net()
+        self.clock = clock if clock is not None else SystemClock()
+        self.rng = rng if rng is not None else SystemRng()
+        self._coordinator = self._addresses[0]
+
+    async def close(self) -> None:
+        """Close the network if it was made here."""
+        if self._owns_net:
+            await self.net.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def deadline_ms(self, timeout_s: float) -> float:
+        """A moment of ``clock.monotonic_ms``."""
+        return self.clock.monotonic_ms() + timeout_s * 1000
+
+    async def admin(
+        self,
+        method: str,
+        request: Message,
+        answer: type[_M],
+        *,
+        timeout_s: float,
+        attempt_s: float = _ATTEMPT_S,
+    ) -> _M:
+        """Call the active coordinator, wherever it is, until it answers.
+
+        Raises:
+            IcecoreError: What the coordinator answered, or the last failure when time ran out;
+                metadata ``repeated`` says whether an earlier attempt may have taken effect.
+        """
+        body = request.SerializeToString()
+        end_ms, backoff, repeated = self.deadline_ms(timeout_s), Backoff(self.rng), False
+        while True:
+            left_s = (end_ms - self.clock.monotonic_ms()) / 1000
+            try:
+                raw = await self.net.call(
+                    self._coordinator,
+                    f"/icecore.v1.AdminService/{method}",
+                    body,
+                    timeout_s=max(0.001, min(attempt_s, left_s)),
+                )
+                return wire.parse(answer, raw)
+            except _ADMIN_RETRIED as error:
+                repeated = repeated or error.indeterminate
+                self._turn_to_another(error)
+                delay_s = backoff.next_s(error)
+                if self.clock.monotonic_ms() + delay_s * 1000 >= end_ms:
+                    raise
+            except IcecoreError as error:
+                error.metadata.setdefault("repeated", "true" if repeated else "false")
+                raise
+            await asyncio.sleep(delay_s)
+
+    def _turn_to_another(self, error: IcecoreError) -> None:
+        if isinstance(error, ThrottledError | ConflictError):
+            return
+        named = error.metadata.get("address")
+        if isinstance(error, NotCoordinatorError) and named:
+            self._coordinator = named
+        elif self._coordinator in self._addresses:
+            at = self._addresses.index(self._coordinator)
+            self._coordinator = self._addresses[(at + 1) % len(self._addresses)]
+        else:
+            self._coordinator = self._addresses[0]
+
+    async def data(
+        self, address: str, method: str, request: Message, answer: type[_M], *, timeout_s: float
+    ) -> _M:
+        """One small call to a node. Raises what it answers; nothing is retried."""
+        raw = await self.net.call(
+            address,
+            f"/icecore.v1.DataService/{method}",
+            request.SerializeToString(),
+            timeout_s=timeout_s,
+        )
+        return wire.parse(answer, raw)
+
+
+def _grpc_net() -> Net:
+    from icecore.net import GrpcNet
+
+    return GrpcNet()

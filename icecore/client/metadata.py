@@ -1,0 +1,164 @@
+"""Who leads which partition, cached; asked again when a node turns out not to.
+
+Requests to refresh coalesce into one call, and calls keep a distance, so that a failover with a
+thousand partitions does not become a thousand questions.
+"""
+
+import asyncio
+
+from icecore import convert
+from icecore.client.connection import Backoff, Connection
+from icecore.client.types import ClusterView, PartitionMetadata, TopicMetadata
+from icecore.errors import IcecoreError, UnknownTopicError
+from icecore.model import NodeInfo, NodeState
+from icecore.v1 import admin_pb2
+
+_DISTANCE_MS = 30.0
+
+
+class Metadata:
+    """The cluster as last seen.
+
+    Args:
+        connection: The way to the coordinator.
+        timeout_s: How long one refresh may take, over all coordinators.
+    """
+
+    def __init__(self, connection: Connection, *, timeout_s: float = 10.0) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._names: set[str] = set()
+        self._view = ClusterView()
+        self._errors: dict[str, IcecoreError] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._refreshed_ms = -_DISTANCE_MS
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes, empty before the first answer."""
+        return self._view.cluster_id
+
+    @property
+    def nodes(self) -> list[NodeInfo]:
+        """All nodes known."""
+        return list(self._view.nodes.values())
+
+    @property
+    def age_ms(self) -> float:
+        """Time since the last answer."""
+        return self._connection.clock.monotonic_ms() - self._refreshed_ms
+
+    def known(self, topic: str) -> TopicMetadata | None:
+        """The cached topic, None when it was never found."""
+        return self._view.topics.get(topic)
+
+    def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+        """The cached partition, None when there is none."""
+        found = self._view.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition]
+
+    def error(self, topic: str) -> IcecoreError | None:
+        """What the coordinator said about the topic the last time, None when it is fine."""
+        return self._errors.get(topic)
+
+    def address(self, node_id: int) -> str | None:
+        """``host:port`` of a node, None when it is unknown."""
+        node = self._view.nodes.get(node_id)
+        return node.address if node is not None and node.address else None
+
+    def is_up(self, node_id: int) -> bool:
+        """Whether the coordinator thinks the node is up."""
+        node = self._view.nodes.get(node_id)
+        return node is not None and node.state is not NodeState.DOWN
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Node id of the leader, 0 when there is none or its address is unknown."""
+        found = self.partition(topic, partition)
+        return found.leader if found is not None and self.address(found.leader) else 0
+
+    async def topic(self, name: str, *, timeout_s: float) -> TopicMetadata:
+        """The topic, asked for until it is there.
+
+        Raises:
+            UnknownTopicError: It does not exist.
+            IcecoreError: No coordinator answered in time.
+        """
+        self._names.add(name)
+        end_ms = self._connection.deadline_ms(timeout_s)
+        backoff = Backoff(self._connection.rng)
+        while True:
+            error: IcecoreError
+            try:
+                if name not in self._view.topics:
+                    await self.refresh()
+                if (found := self._view.topics.get(name)) is not None:
+                    return found
+                error = self._errors.get(name) or UnknownTopicError(f"no topic {name}")
+            except IcecoreError as caught:
+                error = caught
+            delay_s = backoff.next_s(error)
+            past = self._connection.clock.monotonic_ms() + delay_s * 1000 >= end_ms
+            if past or not error.retriable:
+                raise error
+            await asyncio.sleep(delay_s)
+
+    async def refresh(self) -> None:
+        """Ask the coordinator again; concurrent callers share one question.
+
+        Raises:
+            IcecoreError: No coordinator answered in time.
+        """
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(self._refresh())
+        # Not awaited itself: a caller that is cancelled must not take the others' answer away.
+        await asyncio.wait({self._running})
+        self._running.result()
+
+    async def close(self) -> None:
+        """Stop a refresh that is under way."""
+        if self._running is not None and not self._running.done():
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
+    async def _refresh(self) -> None:
+        if (wait_ms := _DISTANCE_MS - self.age_ms) > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        request = admin_pb2.GetMetadataRequest(topics=sorted(self._names))
+        answer = await self._connection.admin(
+            "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=self._timeout_s
+        )
+        topics = dict(self._view.topics)
+        for message in answer.topics:
+            if (error := convert.error_from_proto(message.error)) is not None:
+                self._errors[message.name] = error
+                continue
+            self._errors.pop(message.name, None)
+            topics[message.name] = _topic(message, topics.get(message.name))
+        nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
+        self._view = ClusterView(answer.cluster_id, nodes, topics)
+        self._refreshed_ms = self._connection.clock.monotonic_ms()
+
+
+def _topic(message: admin_pb2.TopicMetadata, before: TopicMetadata | None) -> TopicMetadata:
+    """The topic of an answer; a partition never goes back to an older epoch."""
+    same = before if before is not None and before.topic_id == message.topic_id else None
+    partitions = []
+    for found in sorted(message.partitions, key=lambda p: p.partition):
+        partition = PartitionMetadata(
+            partition=found.partition,
+            log_start_offset=found.log_start_offset,
+            segment_id=found.segment_id,
+            epoch=found.epoch,
+            leader=found.leader,
+            replicas=tuple(found.replicas),
+            isr=tuple(found.isr),
+            tail_base_offset=found.tail_base_offset,
+        )
+        if same is not None and found.partition < len(same.partitions):
+            old = same.partitions[found.partition]
+            partition = old if old.epoch > partition.epoch else partition
+        partitions.append(partition)
+    partitioner = message.settings.partitioner or "xxh64"
+    return TopicMetadata(message.name, message.topic_id, tuple(partitions), partitioner)

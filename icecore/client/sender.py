@@ -1,0 +1,384 @@
+"""Sends closed batches: which go into which request, and what happens when they fail.
+
+Each request carries batches of many partitions that one node leads; several requests per node are
+under way, one per partition. After a failure a partition stops, and its unacknowledged batches go
+out again in order and under the same sequence numbers, so that the leader recognises duplicates.
+When a batch is given up, later ones would leave a gap: those that certainly were not appended get
+new numbers under a fresh producer id, the others share its fate, because only they might land late.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from icecore import convert, wire
+from icecore.client.batches import Batch, Identity, PartitionQueue
+from icecore.client.connection import Backoff, Connection
+from icecore.client.metadata import Metadata
+from icecore.client.types import BatchMetadata
+from icecore.errors import (
+    FencedError,
+    IcecoreError,
+    InternalError,
+    LeaderLostError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    RequestTimeoutError,
+    RollingError,
+    StorageError,
+    UnavailableError,
+    UnknownProducerError,
+    UnknownTopicError,
+)
+from icecore.model import Acks
+from icecore.record import Codec
+from icecore.v1 import data_pb2
+
+BATCHES_PER_PARTITION_MAX = 5
+"""In one request: leaders remember so many batches of a producer for recognising duplicates."""
+REQUESTS_PER_NODE_MAX = 5
+
+_WATCH_S = 1.0
+_ANSWER_GRACE_S = 5.0
+_THROTTLE_MAX_MS = 60_000
+_GAPS = (OutOfOrderSequenceError, UnknownProducerError)
+_MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
+
+logger = logging.getLogger(__name__)
+
+_Entry = tuple[PartitionQueue, list[Batch]]
+
+
+class Sender:
+    """Owns the requests of one producer. All times are milliseconds.
+
+    Args:
+        connection: The way to the cluster.
+        metadata: Who leads what.
+        acks: When leaders answer.
+        codec: Of the payloads.
+        idempotent: Number batches, so that retries leave no duplicates.
+        request_bytes_max: Batches of one request together, a single batch may exceed it.
+        request_timeout_ms: How long leaders wait for replicas.
+        delivery_timeout_ms: From the creation of a batch until it is given up.
+        on_done: Called with each batch that has its outcome.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        metadata: Metadata,
+        *,
+        acks: Acks,
+        codec: Codec,
+        idempotent: bool,
+        request_bytes_max: int,
+        request_timeout_ms: int,
+        delivery_timeout_ms: int,
+        on_done: Callable[[Batch], None],
+    ) -> None:
+        self._connection = connection
+        self._clock = connection.clock
+        self._metadata = metadata
+        self._acks = acks
+        self._codec = codec
+        self._idempotent = idempotent
+        self._request_bytes_max = request_bytes_max
+        self._request_timeout_ms = request_timeout_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._on_done = on_done
+        self._identity: Identity | None = None if idempotent else Identity(0, 0)
+        self._finding: asyncio.Future[Identity] | None = None
+        self._sendable: dict[int, dict[PartitionQueue, None]] = {}
+        self._requests: dict[int, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_pump_due = False
+        self.lost_acks_leader = 0
+        """Gaps that lost batches left which had been acknowledged by their leader only."""
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until it ends or the sender closes."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Give up everything under way."""
+        tasks: list[asyncio.Future[Any]] = list(self._tasks)
+        if self._finding is not None:
+            tasks.append(self._finding)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def offer(self, queue: PartitionQueue) -> None:
+        """The queue has closed batches; they go out in this turn of the loop, together."""
+        if queue.is_busy or not queue.ready:
+            return
+        if queue.identity is None and self._identity is not None:
+            queue.identity, queue.next_sequence = self._identity, 0
+        leader = self._metadata.leader(queue.topic, queue.partition)
+        if queue.identity is None or not leader:
+            queue.is_busy = True
+            error = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
+            self.start(self._retry(queue, None if leader else error))
+            return
+        self._sendable.setdefault(leader, {})[queue] = None
+        if not self._is_pump_due:
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        for node_id in list(self._sendable):
+            self._pump_node(node_id)
+
+    def _pump_node(self, node_id: int) -> None:
+        queues = self._sendable.get(node_id, {})
+        while queues and self._requests.get(node_id, 0) < REQUESTS_PER_NODE_MAX:
+            entries, size_bytes = list[_Entry](), 0
+            while queues and size_bytes < self._request_bytes_max:
+                queue = next(iter(queues))
+                del queues[queue]
+                if queue.is_busy:  # it was offered to two nodes, its leader having changed
+                    continue
+                batches = self._take(queue, self._request_bytes_max - size_bytes)
+                if batches:
+                    queue.is_busy = True
+                    entries.append((queue, batches))
+                    size_bytes += sum(len(batch.encoded or b"") for batch in batches)
+            if entries:
+                self._requests[node_id] = self._requests.get(node_id, 0) + 1
+                self.start(self._produce(node_id, entries))
+        if not queues:
+            self._sendable.pop(node_id, None)
+
+    def _take(self, queue: PartitionQueue, room_bytes: int) -> list[Batch]:
+        """Encode and remove the next batches of a queue; what cannot be encoded fails."""
+        taken: list[Batch] = []
+        while queue.ready and len(taken) < BATCHES_PER_PARTITION_MAX:
+            batch, identity = queue.ready[0], queue.identity
+            if identity is None or (taken and batch.size_bytes > room_bytes):
+                break
+            sequence = 0
+            if identity.producer_id:
+                sequence = queue.next_sequence if batch.sequence is None else batch.sequence
+            queue.ready.popleft()
+            try:
+                encoded = batch.encode(identity, sequence, self._codec)
+            except IcecoreError as error:
+                self._fail(batch, error)
+                continue
+            except (TypeError, ValueError) as error:
+                self._fail(batch, InternalError(f"the batch cannot be encoded: {error}"))
+                continue
+            queue.next_sequence = max(queue.next_sequence, sequence + batch.count)
+            room_bytes -= len(encoded)
+            taken.append(batch)
+        return taken
+
+    # --- one request ----------------------------------------------------------------------------
+
+    async def _produce(self, node_id: int, entries: list[_Entry]) -> None:
+        results: list[Any]
+        throttle_ms = 0
+        try:
+            results, throttle_ms = await self._call(node_id, entries)
+        except IcecoreError as error:
+            results = [error] * sum(len(batches) for _, batches in entries)
+        except Exception:
+            logger.exception("a produce request failed unexpectedly")
+            failure = InternalError("the request failed unexpectedly; the log has the details")
+            results = [failure] * sum(len(batches) for _, batches in entries)
+        at = 0
+        for queue, batches in entries:
+            self._settle(queue, batches, results[at : at + len(batches)])
+            at += len(batches)
+        if throttle_ms:
+            await asyncio.sleep(min(throttle_ms, _THROTTLE_MAX_MS) / 1000)
+        self._requests[node_id] -= 1
+        self._pump_node(node_id)
+
+    async def _call(self, node_id: int, entries: list[_Entry]) -> tuple[list[Any], int]:
+        """One ProducePartitionResult per batch, and for how many ms to hold back."""
+        address = self._metadata.address(node_id)
+        if address is None:
+            raise NotLeaderError(f"the address of node {node_id} is unknown")
+        header = data_pb2.ProduceHeader(
+            cluster_id=self._metadata.cluster_id,
+            acks=cast(Any, int(self._acks)),
+            timeout_ms=self._request_timeout_ms,
+        )
+        buffers: list[bytes] = []
+        for queue, batches in entries:
+            topic = self._metadata.known(queue.topic)
+            topic_id = topic.topic_id if topic is not None else b""
+            for batch in batches:
+                assert batch.encoded is not None
+                buffers.append(batch.encoded)
+                header.partitions.add(
+                    topic_id=topic_id,
+                    topic="" if topic_id else queue.topic,
+                    partition=queue.partition,
+                    batch_length=len(batch.encoded),
+                )
+        body = wire.frame_bulk(header.SerializeToString(), buffers)
+        call = asyncio.ensure_future(
+            self._connection.net.call(
+                address,
+                "/icecore.v1.DataService/Produce",
+                body,
+                timeout_s=self._request_timeout_ms / 1000 + _ANSWER_GRACE_S,
+            )
+        )
+        try:
+            await self._watch(call, node_id, entries)
+        finally:
+            call.cancel()
+        answer = wire.parse(data_pb2.ProduceResponse, call.result())
+        if len(answer.partitions) != len(buffers):
+            raise InternalError(f"node {node_id} answered {len(answer.partitions)} entries")
+        return list(answer.partitions), answer.throttle_ms
+
+    async def _watch(
+        self, call: "asyncio.Future[bytes]", node_id: int, entries: list[_Entry]
+    ) -> None:
+        """Wait for the answer, but not for a node that hangs and has lost its partitions."""
+        while not call.done():
+            await asyncio.wait({call}, timeout=_WATCH_S)
+            if call.done():
+                return
+            try:
+                await self._metadata.refresh()
+            except IcecoreError:
+                continue  # no coordinator either: only the call's own deadline ends this
+            led = (self._metadata.partition(q.topic, q.partition) for q, _ in entries)
+            if all(found is not None and found.leader not in (0, node_id) for found in led):
+                raise LeaderLostError(f"node {node_id} does not answer and leads no more")
+
+    # --- outcomes -------------------------------------------------------------------------------
+
+    def _settle(self, queue: PartitionQueue, batches: list[Batch], results: list[Any]) -> None:
+        failed: list[tuple[Batch, IcecoreError]] = []
+        for batch, result in zip(batches, results, strict=True):
+            error = result
+            if not isinstance(result, IcecoreError):
+                error = convert.error_from_proto(result.error)
+            if error is None:
+                self._succeed(queue, batch, result)
+                continue
+            batch.indeterminate = batch.indeterminate or error.indeterminate
+            failed.append((batch, error))
+        if not failed:
+            queue.is_busy, queue.attempts = False, 0
+            self.offer(queue)
+            return
+        if len(failed) < len(batches):
+            queue.attempts = 0
+        queue.ready.extendleft(batch for batch, _ in reversed(failed))
+        head, error = failed[0]
+        queue.error = error
+        if isinstance(error, _GAPS) and self._idempotent:
+            self._close_gap(queue, head, error)
+        elif not error.retriable and not isinstance(error, StorageError):
+            self._drop_head(queue, error)
+        self.start(self._retry(queue, error))
+
+    def _close_gap(self, queue: PartitionQueue, head: Batch, error: IcecoreError) -> None:
+        """The leader misses batches before ``head``, and we know of none that is unresolved."""
+        if self._acks is Acks.LEADER:
+            self.lost_acks_leader += 1
+        if head.indeterminate:
+            self._drop_head(queue, error)
+        else:
+            self._renumber(queue, error)
+
+    def _drop_head(self, queue: PartitionQueue, error: IcecoreError) -> None:
+        head = queue.ready.popleft()
+        self._fail(head, error)
+        if head.sequence is not None:
+            self._renumber(queue, error)
+
+    def _renumber(self, queue: PartitionQueue, error: IcecoreError) -> None:
+        """Start over under a fresh producer id with all that certainly was not appended."""
+        kept = []
+        for batch in queue.ready:
+            if batch.indeterminate:
+                self._fail(batch, error)
+            else:
+                batch.sequence = None
+                kept.append(batch)
+        queue.ready.clear()
+        queue.ready.extend(kept)
+        if self._idempotent:
+            if queue.identity == self._identity:
+                self._identity = None
+            queue.identity = None
+
+    def _succeed(self, queue: PartitionQueue, batch: Batch, result: Any) -> None:
+        batch.succeed(
+            BatchMetadata(
+                topic=queue.topic,
+                partition=queue.partition,
+                base_offset=result.base_offset,
+                end_offset=result.base_offset + batch.count,
+                append_timestamp_ms=result.append_timestamp_ms,
+                durable_copies=result.durable_copies,
+                segment_id=result.segment_id,
+                duplicate=result.duplicate,
+            )
+        )
+        self._on_done(batch)
+
+    def _fail(self, batch: Batch, error: IcecoreError) -> None:
+        batch.fail(error)
+        self._on_done(batch)
+
+    async def _retry(self, queue: PartitionQueue, error: IcecoreError | None) -> None:
+        """Wait as the error asks for, look for the leader, and offer the queue again."""
+        backoff = Backoff(self._connection.rng, 15 if isinstance(error, RollingError) else 30)
+        backoff.attempts = queue.attempts
+        queue.attempts += 1
+        failure = error
+        if error is not None or backoff.attempts:
+            await asyncio.sleep(backoff.next_s(error))
+        try:
+            if isinstance(error, _MOVED) or queue.attempts > 2:
+                await self._metadata.refresh()
+                failure = self._metadata.error(queue.topic) or failure
+            if queue.identity is None:
+                queue.identity, queue.next_sequence = await self._find_identity(), 0
+        except IcecoreError as caught:
+            failure = caught
+        queue.error = failure or queue.error
+        self._expire(queue)
+        queue.is_busy = False
+        self.offer(queue)
+
+    def _expire(self, queue: PartitionQueue) -> None:
+        oldest_ms = self._clock.monotonic_ms() - self._delivery_timeout_ms
+        while queue.ready and queue.ready[0].created_ms <= oldest_ms:
+            self._drop_head(queue, queue.error or RequestTimeoutError("not sent in time"))
+
+    async def _find_identity(self) -> Identity:
+        """The producer id of this producer, a fresh one after the last was given up."""
+        if self._identity is not None:
+            return self._identity
+        if self._finding is None or self._finding.done():
+            self._finding = asyncio.ensure_future(self._init_producer())
+        await asyncio.wait({self._finding})  # shared by all partitions
+        return self._finding.result()
+
+    async def _init_producer(self) -> Identity:
+        request = data_pb2.InitProducerRequest(cluster_id=self._metadata.cluster_id)
+        nodes = [node for node in self._metadata.nodes if self._metadata.is_up(node.node_id)]
+        if not nodes:
+            raise UnavailableError("no node is up")
+        node = nodes[int(self._connection.rng.random() * len(nodes))]
+        answer = await self._connection.data(
+            node.address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
+        )
+        self._identity = Identity(answer.producer_id, answer.producer_epoch)
+        return self._identity

@@ -1,0 +1,147 @@
+"""What the client API takes and returns: plain values, never protobuf messages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from icecore.model import FlushMode, NodeInfo, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where one acknowledged record is."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_timestamp_ms: int
+    durable_copies: int
+    """Replicas that held it durably when it was acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Where the records of one acknowledged batch are: ``[base_offset, end_offset)``."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    append_timestamp_ms: int
+    durable_copies: int
+    segment_id: int
+    duplicate: bool
+    """It had been appended by an earlier attempt whose answer was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of a topic. Zero and None mean the cluster's default (or *unchanged*, on alter)."""
+
+    partitions: int = 0
+    replication_factor: int = 0
+    min_insync: int = 0
+    flush_mode: FlushMode | None = None
+    segment_bytes: int = 0
+    segment_age_ms: int = 0
+    partitioner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition as the coordinator sees it."""
+
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    tail: Segment | None
+    """The active segment, or the one being recovered; None when there is none."""
+    segments: int
+    under_replicated_segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic as the coordinator sees it."""
+
+    name: str
+    topic_id: bytes
+    settings: TopicSettings
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """One node and its load."""
+
+    node: NodeInfo
+    leads: int
+    replicas: int
+    disk_used_bytes: int
+    disk_free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster in numbers; the fields are those of ``DescribeClusterResponse``."""
+
+    cluster_id: bytes
+    token: int
+    nodes: tuple[NodeDescription, ...]
+    topics: int
+    partitions: int
+    segments: int
+    sealed_segments: int
+    under_replicated: int
+    min_copies: int
+    recoveries: int
+    offline_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Who serves a partition at the moment."""
+
+    partition: int
+    log_start_offset: int
+    segment_id: int
+    epoch: int
+    leader: int
+    """Node id, 0 when there is none at the moment."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    tail_base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic as producers and consumers need it."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionMetadata, ...]
+    partitioner: str = "xxh64"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResult:
+    """An offset that was looked up; the time is -1 when no record is there."""
+
+    offset: int
+    append_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollResult:
+    """Outcome of rolling a topic: how many segments were sealed, and why others were not."""
+
+    rolled: int
+    errors: tuple[Exception, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One answer of the coordinator to *who serves what*."""
+
+    cluster_id: bytes = b""
+    nodes: Mapping[int, NodeInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
