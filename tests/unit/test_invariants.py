@@ -1,0 +1,393 @@
+"""Invariants I1, I3, I7, I8 over random histories of one leader, two followers and a record store.
+
+The machine plays everything around the cores as badly as the protocol allows: streams break,
+followers crash and come back, proposals and answers are delayed, lost, or arrive after the leader
+has given them up, the leader is fenced on some nodes only and goes on. After every step each set
+of nodes that *could* decide the end of the segment is asked: nothing acked, nothing visible may
+lie beyond it.
+"""
+
+from itertools import chain, combinations, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from replication import effects as out
+from replication import inputs as into
+from replication.follower import FollowerCore
+from replication.invariants import (
+    check_maximal,
+    check_members_complete,
+    check_prefixes,
+    check_state,
+    check_step,
+    check_watermarks,
+    view,
+)
+from replication.isr import IsrProposal, accept_isr_change
+from replication.leader import LeaderCore, LeaderLimits
+from replication.producers import ProducerTable
+from replication.recovery import FenceReply, decide_end, may_decide
+from tests.unit.replication_setup import BASE, INCARNATION, Led, segment
+
+FOLLOWERS = (2, 3)
+LIMITS = LeaderLimits(replica_lag_ms_max=1000, seal_wait_ms=300)
+pick = strategies.integers(min_value=0, max_value=9)
+
+
+class Peer:
+    """A follower process and its stream to the leader; its disk survives crashes."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.incarnation = 10 + node_id
+        self.disk_end = BASE
+        self.core: FollowerCore | None = None
+        self.up: list[into.FollowerProgress] = []
+        self.down: list[into.DataReceived] = []
+        self.sent_end = -1
+        self.fenced = False
+
+    @property
+    def info(self) -> NodeInfo:
+        state = NodeState.UP if self.core else NodeState.DOWN
+        return NodeInfo(self.node_id, "", self.incarnation, state)
+
+
+class Segments(RuleBasedStateMachine):
+    """One segment, RF 3, from its first append to its end."""
+
+    @initialize(
+        min_insync=strategies.integers(1, 3), isr=strategies.sampled_from([(1,), (1, 2, 3)])
+    )
+    def start(self, min_insync: int, isr: tuple[int, ...]) -> None:
+        pinned = SegmentSettings(replication_factor=3, min_insync=min_insync)
+        self.stored: Segment = segment(settings=pinned, isr=isr)
+        self.peers = {node_id: Peer(node_id) for node_id in FOLLOWERS}
+        self.now_ms = 0.0
+        self.ends = [BASE]
+        self.requests: dict[int, tuple[Acks, int]] = {}
+        self.acked = BASE
+        self.all_acked = BASE
+        self.visible = BASE
+        self.final_end: int | None = None
+        self.inbox: list[IsrProposal] = []
+        self.answers: list[into.LeaderInput] = []
+        self.pushes: list[into.LeaderInput] = []
+        self.late: list[into.FollowerProgress] = []
+        nodes = {
+            peer.node_id: NodeInfo(peer.node_id, "", peer.incarnation)
+            for peer in self.peers.values()
+        }
+        self.leader = LeaderCore(self.stored, 1, INCARNATION, ProducerTable(), nodes, 0.0, LIMITS)
+        for peer in self.peers.values():
+            self.open_stream(peer, start=True)
+
+    # --- plumbing --------------------------------------------------------------------------------
+
+    def lead(self, *inputs: into.LeaderInput) -> None:
+        before = view(self.leader)
+        for effect in self.leader.step(inputs, self.now_ms):
+            self.perform(effect)
+        check_state(self.leader)
+        check_step(before, self.leader)
+
+    def perform(self, effect: out.LeaderEffect) -> None:
+        match effect:
+            case out.Append(request_id, _, end_offset):
+                self.ends.append(end_offset)
+                acks, _ = self.requests[request_id]
+                self.requests[request_id] = (acks, end_offset)
+            case out.CompleteProduce(request_id):
+                acks, end_offset = self.requests[request_id]
+                if acks is not Acks.LEADER:
+                    self.acked = max(self.acked, end_offset)
+                if acks is Acks.ALL:
+                    self.all_acked = max(self.all_acked, end_offset)
+            case out.AdvanceHighWatermark(high_watermark):
+                self.visible = max(self.visible, high_watermark)
+            case out.ProposeIsr(isr, version, incarnations):
+                epoch = self.leader.segment.epoch
+                self.inbox.append(IsrProposal(1, INCARNATION, epoch, version, isr, incarnations))
+            case out.PrepareSuccessor():
+                self.answers.append(into.SuccessorPrepared(8))
+            case out.CollectSealDigests(end_offset, nodes):
+                self.collect(end_offset, nodes)
+            case out.SendSeal(end_offset, version):
+                self.seal(end_offset, version)
+
+    def collect(self, end_offset: int, nodes: tuple[int, ...]) -> None:
+        same = (b"%d" % end_offset, b"")
+        there = [n for n in nodes if n in self.peers and self.peers[n].core]
+        whole = {n: same for n in there if self.peers[n].disk_end >= end_offset}
+        self.answers.append(into.SealDigests(end_offset, {1: same, **whole}))
+
+    def seal(self, end_offset: int, version: int) -> None:
+        if self.stored.state is SegmentState.ACTIVE and self.stored.version == version:
+            self.stored = self.stored.changed(
+                state=SegmentState.SEALED,
+                end_offset=end_offset,
+                seal_digest=b"%d" % end_offset,
+                version=version + 1,
+            )
+            self.final_end = end_offset
+            self.answers.append(into.SealCommitted())
+        else:
+            self.answers.append(into.SealUnknown())
+
+    def follow(self, peer: Peer, *inputs: into.FollowerInput) -> None:
+        assert peer.core is not None
+        before = view(peer.core)
+        for effect in peer.core.step(inputs, self.now_ms):
+            match effect:
+                case out.ReportProgress(end, attach):
+                    peer.up.append(
+                        into.FollowerProgress(peer.node_id, peer.incarnation, end, attach)
+                    )
+        check_state(peer.core)
+        check_step(before, peer.core)
+        peer.disk_end = peer.core.durable_end_offset
+
+    def open_stream(self, peer: Peer, start: bool = False) -> None:
+        if start:
+            peer.core = FollowerCore(self.stored, peer.disk_end, peer.disk_end, BASE)
+        peer.up, peer.down, peer.sent_end = [], [], -1
+        self.follow(peer, into.StreamOpened())
+
+    def choose(self, items: list[Any], index: int) -> Any:
+        return items.pop(index % len(items)) if items else None
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    @rule(acks=strategies.sampled_from(list(Acks)), count=strategies.integers(1, 3))
+    def produce(self, acks: Acks, count: int) -> None:
+        request_id = len(self.requests) + 1
+        self.requests[request_id] = (acks, -1)
+        self.lead(into.ProduceReceived(request_id, acks, count, 100))
+
+    @rule()
+    def leader_fsync(self) -> None:
+        self.lead(into.LocalDurable(self.ends[-1]))
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def replicate(self, peer: int) -> None:
+        """Everything on this stream moves once around: report, send, append, fsync."""
+        for move in (self.report, self.send, self.receive, self.follower_fsync, self.report):
+            move(peer)
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def report(self, peer: int) -> None:
+        if self.peers[peer].up:
+            progress = self.peers[peer].up.pop(0)
+            if progress.attach:
+                self.peers[peer].sent_end = progress.durable_end_offset
+            self.lead(progress)
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def send(self, peer: int) -> None:
+        to = self.peers[peer]
+        if to.sent_end >= 0 and not self.leader.stopped:
+            hw = self.leader.high_watermark
+            bounds = [end for end in self.ends if end >= to.sent_end]
+            parts = list(pairwise(bounds)) or [(to.sent_end, to.sent_end)]
+            to.down += [into.DataReceived(5, base, end, hw) for base, end in parts]
+            to.sent_end = self.ends[-1]
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def receive(self, peer: int) -> None:
+        to = self.peers[peer]
+        if to.core and to.down:
+            batches, to.down = to.down, []
+            self.follow(to, *batches)
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def follower_fsync(self, peer: int) -> None:
+        to = self.peers[peer]
+        if to.core and not to.core.stopped:
+            self.follow(to, into.LocalDurable(to.core.log_end_offset))
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def stream_breaks(self, peer: int) -> None:
+        if self.peers[peer].core:
+            self.open_stream(self.peers[peer])
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def crash(self, peer: int) -> None:
+        gone = self.peers[peer]
+        if gone.core:
+            self.late += gone.up
+            gone.core, gone.up, gone.down, gone.sent_end = None, [], [], -1
+            self.pushes.append(into.NodeChanged(gone.info))
+
+    @rule(peer=strategies.sampled_from(FOLLOWERS))
+    def restart(self, peer: int) -> None:
+        back = self.peers[peer]
+        if back.core is None and not back.fenced:
+            back.incarnation += 10
+            self.open_stream(back, start=True)
+            self.pushes.append(into.NodeChanged(back.info))
+
+    @rule()
+    def push_arrives(self) -> None:
+        if self.pushes:
+            self.lead(self.pushes.pop(0))
+
+    @rule(index=pick)
+    def late_report_arrives(self, index: int) -> None:
+        progress = self.choose(self.late, index)
+        if progress:
+            self.lead(progress)
+
+    @rule(index=pick, answered=strategies.booleans())
+    def coordinator_decides(self, index: int, answered: bool) -> None:
+        proposal = self.choose(self.inbox, index)
+        if proposal is None:
+            return
+        registered = {p.node_id: p.incarnation for p in self.peers.values() if p.core}
+        result = accept_isr_change(self.stored, proposal, registered)
+        answer: into.LeaderInput
+        if isinstance(result, Segment):
+            self.stored = result
+            answer = into.SegmentUpdated(result)
+        elif self.stored.version > proposal.version:
+            answer = into.SegmentUpdated(self.stored)
+        else:
+            answer = into.IsrChangeFailed(proposal.version)
+        self.answers.append(answer if answered else into.IsrChangeUnknown(proposal.version))
+
+    @rule(index=pick)
+    def proposal_times_out(self, index: int) -> None:
+        """The leader gives up; the coordinator may still see the proposal later."""
+        if self.inbox:
+            self.lead(into.IsrChangeUnknown(self.inbox[index % len(self.inbox)].version))
+
+    @rule(index=pick)
+    def answer_arrives(self, index: int) -> None:
+        answer = self.choose(self.answers, index)
+        if answer:
+            self.lead(answer)
+
+    @rule(passed_ms=strategies.sampled_from([1.0, 200.0, 600.0, 1500.0]))
+    def time_passes(self, passed_ms: float) -> None:
+        self.now_ms += passed_ms
+        self.lead(into.Tick())
+
+    @rule()
+    def roll(self) -> None:
+        self.lead(into.RollRequested("asked"))
+
+    @precondition(lambda self: self.stored.state is SegmentState.ACTIVE)
+    @rule(
+        fence_leader=strategies.booleans(),
+        members=strategies.sets(strategies.sampled_from(FOLLOWERS)),
+    )
+    def recover(self, fence_leader: bool, members: set[int]) -> None:
+        """Fence these nodes and decide, if they may. A leader left out goes on: a zombie."""
+        replies = self.replies(members | ({1} if fence_leader else set()))
+        if self.ends[-1] == BASE or may_decide(replies, self.stored) is None:
+            return
+        self.final_end = decide_end(replies).end_offset
+        self.stored = self.stored.changed(
+            state=SegmentState.RECOVERING, version=self.stored.version + 1
+        )
+        for node_id in members:
+            peer = self.peers[node_id]
+            peer.fenced = True
+            if peer.core:
+                self.follow(peer, into.Fenced(6))
+        if fence_leader:
+            self.lead(into.Fenced(6))
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def replies(self, members: set[int]) -> dict[int, FenceReply]:
+        """As these nodes would answer a fence now; a disk also answers after a restart."""
+        replies = {
+            n: FenceReply(True, p.disk_end, p.disk_end, b"", p.incarnation)
+            for n, p in self.peers.items()
+            if n in members
+        }
+        if 1 in members:
+            end = self.leader.durable_end_offset
+            replies[1] = FenceReply(True, end, end, b"", INCARNATION)
+        return replies
+
+    @invariant()
+    def acked_and_visible_survive(self) -> None:
+        """I1 and I3, for the end as decided, and for every end that could be decided now."""
+        if self.final_end is not None:
+            assert self.acked <= self.final_end, "I1"
+            check_watermarks([self.visible], self.final_end)
+            return
+        for members in chain.from_iterable(combinations((1, 2, 3), size) for size in (1, 2, 3)):
+            replies = self.replies(set(members))
+            if may_decide(replies, self.stored):
+                end = decide_end(replies).end_offset
+                assert self.acked <= end, f"I1: {self.acked} acked, {members} decide {end}"
+                check_watermarks([self.visible], end)
+
+    @invariant()
+    def the_stored_set_is_counted_and_complete(self) -> None:
+        """I7 and I8, while the leader's record is the stored one's ancestor."""
+        if self.stored.state is SegmentState.ACTIVE:
+            if not self.leader.stopped:
+                check_maximal(self.leader, self.stored.isr)
+            durable = {n: p.disk_end for n, p in self.peers.items()}
+            durable[1] = self.leader.durable_end_offset
+            check_members_complete(self.stored.isr, durable, self.all_acked)
+
+
+TestSegments = Segments.TestCase
+TestSegments.settings = settings(
+    derandomize=True,
+    max_examples=250,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# --- the checks themselves bite -------------------------------------------------------------------
+
+
+def test_check_state_tells_the_story() -> None:
+    led = Led()
+    led.produce()
+    led.core._high_watermark = 110
+    with pytest.raises(AssertionError, match=r"visible before[\s\S]*ProduceReceived"):
+        check_state(led.core)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("_high_watermark", 90), ("_log_end", 100), ("stopped", False), ("_isr", None)],
+)
+def test_check_step_sees_what_goes_back(name: str, value: Any) -> None:
+    led = Led()
+    led.produce()
+    led.durable(110, 1, 2, 3)
+    led.do(into.Fenced(6))
+    before = view(led.core)
+    if name == "_isr":
+        value = type(led.core.isr_state)(led.core.isr, 0)
+    setattr(led.core, name, value)
+    with pytest.raises(AssertionError):
+        check_step(before, led.core)
+
+
+def test_checks_over_replicas() -> None:
+    check_watermarks([1, 2], 2)
+    check_members_complete((1, 2), {1: 5, 2: 5, 3: 0}, 5)
+    check_prefixes({1: b"abc", 2: b"ab", 3: b""})
+    check_maximal(Led().core, (1, 2, 3))
+    with pytest.raises(AssertionError, match="I3"):
+        check_watermarks([3], 2)
+    with pytest.raises(AssertionError, match="I8"):
+        check_members_complete((1, 3), {1: 5, 3: 0}, 5)
+    with pytest.raises(AssertionError, match="I6"):
+        check_prefixes({1: b"abc", 2: b"ax"})
+    with pytest.raises(AssertionError, match="I7"):
+        check_maximal(Led(isr=(1, 2)).core, (1, 2, 3))
