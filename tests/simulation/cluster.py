@@ -109,7 +109,8 @@ class World:
         root.handlers = [log]
         root.setLevel(logging.INFO if self.loop.trace_log is not None else logging.WARNING)
         try:
-            self.loop.run_until_complete(scenario(self))
+            with shells.small_segments():
+                self.loop.run_until_complete(scenario(self))
         finally:
             for process in self.processes.values():
                 process.kill("the world ends", self.loop.time())

@@ -2,10 +2,13 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
+from coordinator import topic_changes
 from coordinator.config import Timing
 from coordinator.coordinator import Coordinator
 from coordinator.metadata_store import MetadataStore
@@ -146,6 +149,11 @@ def make_coordinator(
 ) -> Coordinator:
     """A coordinator process without the process."""
     return Coordinator(net, store, clock, rng, timing(knobs))
+
+
+def small_segments() -> AbstractContextManager[object]:
+    """Lets topics have segments far smaller than anyone wants in production."""
+    return mock.patch.object(topic_changes, "SEGMENT_BYTES_MIN", 1024)
 
 
 def coordinator_address(host: str) -> str:

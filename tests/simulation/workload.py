@@ -135,6 +135,7 @@ class TailReader:
         """Begin to read."""
         process, net, clock, rng = self._world.client("consumer")
         from icecore.client.consumer import Consumer
+
         consumer = Consumer(coordinator_address(COORDINATOR), net=net, clock=clock, rng=rng)
         self._task = process.spawn(self._consume(consumer))
 
