@@ -15,10 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 TOTAL = 336_776
-_NUMBERS = frozenset(
-    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay "
-    "flight air_time distance hour minute".split()
-)
+_TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def read_departures() -> Iterator[Departure]:
 def _value(name: str, text: str) -> str | int | None:
     if text == "NA":
         return None
-    return int(text) if name in _NUMBERS else text
+    return text if name in _TEXTS else int(text)
 
 
 def _data_file() -> Path:

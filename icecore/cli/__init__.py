@@ -1,0 +1,8 @@
+"""The ``icecore`` command line; ``main`` is its entry point."""
+
+
+def main() -> None:
+    """Run the command line and end the process with its status."""
+    from icecore.cli.app import main as run  # other modules here are used without typer's app
+
+    run()

@@ -1,0 +1,41 @@
+"""``icecore cluster``: nodes and health."""
+
+import typer
+
+from icecore.cli.output import Output, plain
+from icecore.cli.session import session_of
+from icecore.client.types import ClusterDescription, NodeDescription
+
+app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps ``describe`` a subcommand although it is the only one."""
+
+
+@app.command()
+def describe(context: typer.Context) -> None:
+    """Show the nodes, and how many copies are missing."""
+    session = session_of(context)
+    cluster = session.admin(lambda admin: admin.describe_cluster())
+    if session.output.is_json:
+        session.output.json(plain(cluster))
+    else:
+        show_cluster(session.output, cluster)
+
+
+def show_cluster(output: Output, cluster: ClusterDescription) -> None:
+    """Print a table of the nodes, and the totals above it."""
+    rows = [{**plain(each), **plain(each.node)} for each in sorted(cluster.nodes, key=_by_id)]
+    totals = {key: value for key, value in plain(cluster).items() if key != "nodes"}
+    columns = (
+        *("node_id", "address", "state", "rack", "incarnation", "leads", "replicas"),
+        *("disk_used_bytes", "disk_free_bytes"),
+    )
+    title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
+    output.table(rows, columns, title)
+
+
+def _by_id(node: NodeDescription) -> int:
+    return node.node.node_id

@@ -1,0 +1,85 @@
+"""``icecore fetch``: the records of a topic as NDJSON on stdout."""
+
+import asyncio
+import contextlib
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from icecore.cli.records import format_record
+from icecore.cli.session import Session, session_of
+from icecore.cli.times import parse_position
+from icecore.client.consumer import Consumer
+from icecore.client.offsets import Position
+
+_POLL_S = 0.5
+_POLL_RECORDS = 1000
+
+
+def fetch(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            "-o",
+            metavar="POSITION",
+            help="earliest, latest, an offset, or an append time: ISO 8601 or @milliseconds.",
+        ),
+    ] = "earliest",
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
+    ] = None,
+    max_records: Annotated[int, typer.Option("--max-records", "-n", min=0, help="0 = all.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for new records instead of ending.")
+    ] = False,
+) -> None:
+    """Print records, one JSON object per line.
+
+    Without --follow it ends at what was committed when it began. Records of a partition come in
+    order. A key or value that is not UTF-8 is base64, and says so beside it.
+    """
+    session = session_of(context)
+    consumer = Consumer(
+        session.bootstrap,
+        topic,
+        partitions=partition or None,
+        start=_position(start),
+        stop_at_end=not follow,
+        timeout_s=session.timeout_s,
+    )
+    session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for
+    with contextlib.suppress(KeyboardInterrupt):
+        count = asyncio.run(_print_records(session, consumer, topic, max_records))
+        session.output.note(f"{count:,} records")
+
+
+def _position(text: str) -> Position:
+    kind, value = parse_position(text)
+    if kind == "offset":
+        return value
+    if kind == "time":
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=value)
+    return "earliest" if kind == "earliest" else "latest"
+
+
+async def _print_records(session: Session, consumer: Consumer, topic: str, max_records: int) -> int:
+    count = 0
+    async with consumer:
+        with session.output.progress() as progress:
+            # Lines that scroll by are progress enough.
+            task = progress.add_task(topic, total=None, visible=not sys.stdout.isatty())
+            while not consumer.is_at_end and (not max_records or count < max_records):
+                room = max_records - count if max_records else _POLL_RECORDS
+                records = await consumer.poll(_POLL_S, min(room, _POLL_RECORDS))
+                if not records:
+                    continue
+                sys.stdout.write("".join(f"{format_record(each)}\n" for each in records))
+                sys.stdout.flush()
+                count += len(records)
+                progress.update(task, completed=count)
+    return count

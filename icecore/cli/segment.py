@@ -1,0 +1,71 @@
+"""``icecore segment``: the segments of a topic, and an offline check of a node's data folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icecore.cli.output import plain
+from icecore.cli.session import session_of
+from icecore.errors import StorageError
+
+app = typer.Typer(no_args_is_help=True, help="Segments of topics and of data folders.")
+
+
+@app.command("list")
+def list_segments(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    partition: Annotated[list[int] | None, typer.Option(help="Only these partitions.")] = None,
+) -> None:
+    """List the segments of a topic in the order of their offsets."""
+    session = session_of(context)
+    segments = session.admin(lambda admin: admin.list_segments(topic, partition or []))
+    rows = [{**plain(each), "copies": len(each.replicas)} for each in segments]
+    session.output.rows(
+        rows,
+        (
+            *("partition", "segment_id", "state", "epoch", "base_offset", "end_offset"),
+            *("leader", "replicas", "isr", "copies"),
+        ),
+    )
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    data_folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="--data of a stopped node.")
+    ],
+) -> None:
+    """Check a data folder offline: file headers, chain, CRCs and digests. Changes nothing.
+
+    Ends with status 1 when any replica is damaged.
+    """
+    session = session_of(context)
+    # The node's own code does it, in a process of its own: the client package doesn't import it.
+    done = subprocess.run(
+        [sys.executable, "-m", "node.verify", str(data_folder), "--json"],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    try:
+        report = json.loads(done.stdout)
+    except ValueError as error:
+        raise StorageError(f"{data_folder} can't be checked") from error
+    if session.output.is_json:
+        session.output.json(report)
+    else:
+        session.output.table(
+            report["replicas"],
+            (
+                *("topic_id", "partition", "segment_id", "state", "base_offset", "end_offset"),
+                *("batches", "bytes", "problem"),
+            ),
+            f"{data_folder}: {len(report['replicas'])} replicas, {report['damaged']} damaged",
+        )
+    if done.returncode:
+        raise typer.Exit(1)

@@ -1,0 +1,52 @@
+"""Points in time and in a partition as people write them on a command line."""
+
+from datetime import UTC, datetime
+
+import typer
+
+from icecore.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970 UTC of an ISO 8601 time or of such a number itself.
+
+    A time without an offset is UTC. Raises ValueError with a sentence for people.
+    """
+    try:
+        value = int(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError as error:
+            raise ValueError(f"{text!r} is neither an ISO 8601 time nor milliseconds") from error
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+        value = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    if not MIN_TIMESTAMP_MS <= value <= MAX_TIMESTAMP_MS:
+        raise ValueError(f"{text!r} is not between the years 1 and 9999")
+    return value
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds; :func:`parse_time_ms` reads it back exactly."""
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    seconds = moment.replace(tzinfo=None).isoformat(timespec="seconds")
+    return f"{seconds}.{timestamp_ms % 1000:03d}Z"
+
+
+def parse_position(text: str) -> tuple[str, int]:
+    """What ``--from`` means: ("earliest", 0), ("latest", 0), ("offset", n) or ("time", ms).
+
+    A bare number is an offset; ``@`` before it makes it milliseconds since 1970.
+    """
+    if text in ("earliest", "latest"):
+        return text, 0
+    if text.isdecimal():
+        return "offset", int(text)
+    try:
+        return "time", parse_time_ms(text.removeprefix("@"))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is not earliest, latest, an offset, an ISO 8601 time or @milliseconds"
+        ) from error

@@ -1,0 +1,207 @@
+"""``icecore topic``: create, look at and change topics."""
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from icecore.cli.output import Output, plain
+from icecore.cli.session import session_of
+from icecore.client.types import PartitionDescription, TopicDescription, TopicSettings
+from icecore.model import FlushMode
+
+app = typer.Typer(no_args_is_help=True, help="Create, describe and change topics.")
+
+_SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+
+
+class Flush(StrEnum):
+    """What an ack waits for."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+_MODES = {Flush.SYNC: FlushMode.SYNC, Flush.ASYNC: FlushMode.ASYNC, None: None}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``64MiB`` and the like."""
+    try:
+        return int(_SIZE.validate_python(text))
+    except ValidationError as error:
+        raise typer.BadParameter(f"{text!r} is not a size; write 64MiB or 67108864") from error
+
+
+Name = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+Replicas = Annotated[
+    int, typer.Option("--replication-factor", "--replicas", min=0, help="Copies of each segment.")
+]
+MinInsync = Annotated[
+    int, typer.Option(min=0, help="Fewest in-sync copies that acks=all accepts; 0 = 2 of 3.")
+]
+FlushOption = Annotated[
+    Flush | None, typer.Option("--flush", help="fsync before each ack, or at intervals.")
+]
+SegmentBytes = Annotated[
+    int, typer.Option(parser=parse_size, metavar="SIZE", help="Seal at this size.")
+]
+SegmentAge = Annotated[int, typer.Option(min=0, help="Seal at this age in milliseconds.")]
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Name,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 1,
+    replication_factor: Replicas = 0,
+    min_insync: MinInsync = 0,
+    flush: FlushOption = None,
+    segment_bytes: SegmentBytes = 0,
+    segment_age_ms: SegmentAge = 0,
+    partitioner: Annotated[str, typer.Option(help="xxh64, or custom.")] = "xxh64",
+    if_not_exists: Annotated[bool, typer.Option(help="Fine when it exists already.")] = False,
+) -> None:
+    """Create a topic. 0 takes the cluster's default."""
+    session = session_of(context)
+    settings = TopicSettings(
+        partitions=partitions,
+        replication_factor=replication_factor,
+        min_insync=min_insync,
+        flush_mode=_MODES[flush],
+        segment_bytes=segment_bytes,
+        segment_age_ms=segment_age_ms,
+        partitioner=partitioner,
+    )
+    topic = session.admin(
+        lambda admin: admin.create_topic(name, settings, if_not_exists=if_not_exists)
+    )
+    _show(session.output, topic)
+
+
+@app.command("list")
+def list_topics(context: typer.Context) -> None:
+    """List all topics."""
+    session = session_of(context)
+    topics = session.admin(lambda admin: admin.describe_topics())
+    session.output.rows(
+        [_summary(topic) for topic in topics],
+        (
+            *("name", "partitions", "replication_factor", "records", "segments"),
+            *("under_replicated_segments", "partitions_without_leader"),
+        ),
+    )
+
+
+@app.command()
+def describe(context: typer.Context, name: Name) -> None:
+    """Show one topic: settings, and leader, replicas and offsets of each partition."""
+    session = session_of(context)
+    _show(session.output, session.admin(lambda admin: admin.describe_topics([name]))[0])
+
+
+@app.command()
+def alter(
+    context: typer.Context,
+    name: Name,
+    replication_factor: Replicas = 0,
+    min_insync: MinInsync = 0,
+    flush: FlushOption = None,
+    segment_bytes: SegmentBytes = 0,
+    segment_age_ms: SegmentAge = 0,
+) -> None:
+    """Change settings; what is not given stays. Rolls the active segments, which then obey."""
+    session = session_of(context)
+    settings = TopicSettings(
+        replication_factor=replication_factor,
+        min_insync=min_insync,
+        flush_mode=_MODES[flush],
+        segment_bytes=segment_bytes,
+        segment_age_ms=segment_age_ms,
+    )
+    _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
+
+
+@app.command("add-partitions")
+def add_partitions(
+    context: typer.Context,
+    name: Name,
+    partitions: Annotated[int, typer.Argument(min=1, help="The new total.", show_default=False)],
+) -> None:
+    """Raise the number of partitions. Keys may then go to other partitions than before."""
+    session = session_of(context)
+    _show(session.output, session.admin(lambda admin: admin.add_partitions(name, partitions)))
+
+
+@app.command()
+def roll(context: typer.Context, name: Name) -> None:
+    """Seal the active segments now and open successors."""
+    session = session_of(context)
+    result = session.admin(lambda admin: admin.roll_topic(name))
+    if session.output.is_json:
+        session.output.json(plain(result))
+    else:
+        session.output.note(f"{result.rolled} segments rolled")
+    for error in result.errors:
+        session.output.error(f"not rolled: {error}")
+    if result.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a topic and all its records."""
+    session = session_of(context)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("deleting is final: say --yes", param_hint="--yes")
+        typer.confirm(f"Delete {name} and all its records?", abort=True, err=True)
+    session.admin(lambda admin: admin.delete_topic(name))
+    session.output.note(f"{name} deleted")
+
+
+def _summary(topic: TopicDescription) -> dict[str, Any]:
+    parts = topic.partitions
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "partitions": len(parts),
+        "replication_factor": topic.settings.replication_factor,
+        "records": sum(each.high_watermark - each.log_start_offset for each in parts),
+        "segments": sum(each.segments for each in parts),
+        "under_replicated_segments": sum(each.under_replicated_segments for each in parts),
+        "partitions_without_leader": sum(not (each.tail and each.tail.leader) for each in parts),
+    }
+
+
+def _show(output: Output, topic: TopicDescription) -> None:
+    if output.is_json:
+        output.json(plain(topic))
+        return
+    settings = plain(topic.settings)
+    shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
+    columns = (
+        *("partition", "leader", "in_sync", "replicas", "epoch", "log_start_offset"),
+        *("high_watermark", "segments", "under_replicated"),
+    )
+    output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
+
+
+def _partition_row(each: PartitionDescription) -> dict[str, Any]:
+    return {
+        "partition": each.partition,
+        "leader": each.tail.leader if each.tail else None,
+        "in_sync": each.tail.isr if each.tail else (),
+        "replicas": each.tail.replicas if each.tail else (),
+        "epoch": each.tail.epoch if each.tail else None,
+        "log_start_offset": each.log_start_offset,
+        "high_watermark": each.high_watermark,
+        "segments": each.segments,
+        "under_replicated": each.under_replicated_segments,
+    }
