@@ -15,7 +15,7 @@ from node.segment_index import Put, pack_durable
 from node.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
 from node.store import AppendRequest, BatchMark
 
-_LAGGING_PUTS_MAX = 100_000
+_LAGGING_PUTS_MAX = 1000
 _log = logging.getLogger(__name__)
 
 

@@ -66,6 +66,7 @@ class RocksIndex:
         options.create_missing_column_families(True)
         options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
         options.set_max_total_wal_size(_WAL_BYTES_MAX)
+        options.set_manifest_preallocation_size(64 << 10)
         options.set_keep_log_file_num(2)
         options.set_max_open_files(256)
         self._db: Any = rocksdict.Rdict(
@@ -136,10 +137,16 @@ class RocksIndex:
             raise _error(error, "flush") from error
 
     def close(self) -> None:
-        """Close cleanly; idempotent."""
+        """Close; idempotent. Later calls raise StorageError."""
+        if not self._columns:
+            return
         self._columns.clear()
         self._handles.clear()
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            # The last flush found no space, say: what is missing is replayed at the next start.
+            _log.warning("index closed with an error: %s", error)
 
 
 def _family() -> Any:

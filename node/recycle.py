@@ -11,6 +11,9 @@ from node.segment_log import StoreSettings
 
 FOLDER = "recycle"
 
+_FREE_MIN = 0.2
+"""Below this fraction of free space every byte goes back to the file system."""
+
 
 class RecyclePool:
     """Names are ``<highest segment id served>.<number>``; used by one thread at a time."""
@@ -44,6 +47,10 @@ class RecyclePool:
         Raises:
             StorageError: The rename or a directory sync failed.
         """
+        used, free = self._fs.space()
+        if free < _FREE_MIN * (used + free):
+            self._give_back()
+            return False
         is_worth = length >= self._settings.recycle_bytes_min
         if not is_worth or len(self._files) >= self._settings.recycle_files_max:
             return False
@@ -55,8 +62,7 @@ class RecyclePool:
         self._files.append((segment_id, new))
         return True
 
-    def give_back(self) -> None:
-        """Unlink everything: the disk is getting full."""
+    def _give_back(self) -> None:
         for _, name in self._files:
             self._fs.unlink(name)
         if self._files:

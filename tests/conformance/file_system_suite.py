@@ -1,0 +1,107 @@
+"""What every ``FileSystem`` does: the real one, and the one of the simulator.
+
+Subclasses supply the fixture ``fs``: an empty data folder.
+"""
+
+import pytest
+
+from icecore.errors import StorageError
+from node.ports import FileSystem
+
+
+class FileSystemConformance:
+    """Inherit and define ``fs``."""
+
+    @pytest.fixture
+    def fs(self) -> FileSystem:
+        raise NotImplementedError
+
+    def test_written_bytes_are_read_back(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"abc", bytearray(b"def"), memoryview(b"ghi")], 0)
+        file.pwritev([b"XY"], 4)
+        assert file.pread(100, 0) == b"abcdXYghi"
+        assert file.pread(3, 7) == b"hi"
+        assert file.pread(3, 9) == b""
+        assert file.size() == 9
+        file.fdatasync()
+        file.close()
+        file.close()
+        assert fs.open("a").pread(9, 0) == b"abcdXYghi"
+
+    def test_many_buffers_are_written_in_order(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        buffers = [bytes([number % 256]) * (number % 7) for number in range(5000)]
+        file.pwritev(buffers, 11)
+        assert file.pread(1 << 20, 0) == bytes(11) + b"".join(buffers)
+
+    def test_a_write_behind_the_end_leaves_zeros(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"x"], 1000)
+        assert file.pread(2000, 0) == bytes(1000) + b"x"
+
+    def test_allocated_space_reads_as_zeros_and_keeps_data(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"data"], 0)
+        file.allocate(0, 8192)
+        assert file.size() == 8192
+        assert file.pread(10, 0) == b"data" + bytes(6)
+
+    def test_truncate_cuts_and_extends(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"abcdef"], 0)
+        file.truncate(3)
+        file.truncate(5)
+        assert file.pread(10, 0) == b"abc\0\0"
+
+    def test_create_demands_a_new_name_and_open_an_old_one(self, fs: FileSystem) -> None:
+        with pytest.raises(StorageError):
+            fs.open("a")
+        fs.open("a", create=True).close()
+        with pytest.raises(StorageError):
+            fs.open("a", create=True)
+
+    def test_folders(self, fs: FileSystem) -> None:
+        with pytest.raises(StorageError):
+            fs.open("x/y/file", create=True)
+        fs.make_dirs("x/y")
+        fs.make_dirs("x/y")
+        fs.open("x/y/b", create=True).close()
+        fs.open("x/y/a", create=True).close()
+        fs.sync_dir("x/y")
+        fs.sync_dir("")
+        assert fs.list_dir("x") == ["y"]
+        assert fs.list_dir("x/y") == ["a", "b"]
+        assert fs.list_dir("nowhere") == []
+        assert fs.exists("x/y") and fs.exists("x/y/a") and not fs.exists("x/z")
+        assert not fs.exists("x/y/a/deeper")
+
+    def test_rename_replaces_and_unlink_removes(self, fs: FileSystem) -> None:
+        fs.make_dirs("d")
+        for name in ("a", "d/b"):
+            file = fs.open(name, create=True)
+            file.pwritev([name.encode()], 0)
+        fs.rename("a", "d/b")
+        assert not fs.exists("a")
+        assert fs.open("d/b").pread(10, 0) == b"a"
+        fs.unlink("d/b")
+        assert fs.list_dir("d") == []
+        for gone in (lambda: fs.unlink("d/b"), lambda: fs.rename("d/b", "c")):
+            with pytest.raises(StorageError):
+                gone()
+
+    def test_an_open_file_outlives_its_name(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"abc"], 0)
+        fs.unlink("a")
+        assert file.pread(3, 0) == b"abc"
+
+    def test_a_closed_file_is_an_error(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.close()
+        with pytest.raises(StorageError):
+            file.pread(1, 0)
+
+    def test_space(self, fs: FileSystem) -> None:
+        used, free = fs.space()
+        assert used >= 0 and free > 0

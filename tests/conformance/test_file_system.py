@@ -1,0 +1,90 @@
+"""The real file system: the common suite, and what only a real disk can do."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from icecore.errors import OutOfSpaceError, StorageError
+from node.file_system import OsFileSystem
+from tests.conformance.file_system_suite import FileSystemConformance
+
+
+class TestOsFileSystem(FileSystemConformance):
+    """node.file_system."""
+
+    @pytest.fixture
+    def fs(self, tmp_path: Path) -> Iterator[OsFileSystem]:
+        fs = OsFileSystem(tmp_path)
+        yield fs
+        fs.close()
+
+    def test_names_cannot_leave_the_folder(self, fs: OsFileSystem, tmp_path: Path) -> None:
+        for name in ("/etc/passwd", "../x", "a/../../x", "a\0b"):
+            with pytest.raises(StorageError):
+                fs.open(name, create=True)
+        (tmp_path / "link").symlink_to("/etc/passwd")
+        with pytest.raises(StorageError):
+            fs.open("link")
+
+    def test_short_writes_are_continued(
+        self, fs: OsFileSystem, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.pwrite
+
+        def short(fd: int, buffers: list[bytes], position: int) -> int:
+            return real(fd, b"".join(buffers)[:7], position)
+
+        monkeypatch.setattr(os, "pwritev", short)
+        file = fs.open("a", create=True)
+        data = [bytes([number]) * number for number in range(20)]
+        file.pwritev(data, 3)
+        assert file.pread(1000, 3) == b"".join(data)
+
+    def test_sync_all_is_refused_on_a_shared_mount(self, fs: OsFileSystem, tmp_path: Path) -> None:
+        assert not fs.can_sync_all
+        with pytest.raises(StorageError):
+            fs.sync_all()
+        forced = OsFileSystem(tmp_path, force_sync_all=True)
+        forced.open("a", create=True).pwritev([b"x"], 0)
+        forced.sync_all()
+        forced.close()
+
+    def test_the_file_size_limit_is_out_of_space(self, tmp_path: Path) -> None:
+        """EFBIG counts like ENOSPC; in a process of its own, because the limit is for all files."""
+        code = (
+            "import resource, signal, sys; from pathlib import Path\n"
+            "from icecore.errors import OutOfSpaceError\n"
+            "from node.file_system import OsFileSystem\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+            "file = OsFileSystem(Path(sys.argv[1])).open('a', create=True)\n"
+            "calls = (lambda: file.pwritev([bytes(9000)], 0), lambda: file.allocate(0, 9000))\n"
+            "for call in calls:\n"
+            "    try: call()\n"
+            "    except OutOfSpaceError: print('full')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=30
+        )
+        assert done.stdout == "full\nfull\n", done.stderr
+
+    def test_a_full_disk(self, small_disk: Path) -> None:
+        fs = OsFileSystem(small_disk)
+        file = fs.open("a", create=True)
+        with pytest.raises(OutOfSpaceError):
+            file.allocate(0, 64 << 20)
+        file.truncate(0)
+        file.pwritev([b"x"], 0)
+        with pytest.raises(OutOfSpaceError):
+            file.pwritev([bytes(64 << 20)], 0)
+        file.close()
+        fs.close()
+
+
+def test_limits_are_untouched() -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
