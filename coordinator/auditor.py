@@ -8,6 +8,7 @@ deletions of topics, prepared segments that nobody opened.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.backoff import Backoff
@@ -51,6 +52,7 @@ class Auditor:
         sessions: NodeSessions,
         opening: SegmentOpening,
         sealing: LiveSealing,
+        recover: Callable[[int], None],
         clock: Clock,
         timing: Timing,
     ) -> None:
@@ -59,6 +61,7 @@ class Auditor:
         self._sessions = sessions
         self._opening = opening
         self._sealing = sealing
+        self._recover = recover
         self._clock = clock
         self._timing = timing
         self._repairing: Backoff[int] = Backoff(clock)
@@ -215,12 +218,18 @@ class Auditor:
         return since is not None and now - since >= self._timing.roll_up_wait_ms
 
     async def _roll(self) -> None:
+        self._rolling.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
         rolls = self.rolls()
         self._rolling.take(segment.segment_id for segment, _ in rolls)
         try:
             for segment, why in rolls:
+                if self._sessions.high_watermarks.get(segment.segment_id, 0) <= segment.base_offset:
+                    # Nothing to seal, so its leader would wait for a first record: replace it.
+                    log.info("event=replacing_empty segment=%d why=%s", segment.segment_id, why)
+                    self._recover(segment.segment_id)
+                    continue
                 if why == "roll_up":
-                    self._sealing.rolling_up[segment.segment_id] = None
+                    self._sealing.expect_gain(segment.segment_id)
                 try:
                     [error] = await self._calls.roll(
                         segment.leader, [segment], why, self._timing.node_call_s

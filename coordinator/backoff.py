@@ -1,6 +1,6 @@
 """Work that is found by looking and tried until it is done: who is at it, and when to try again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from icecore.ports import Clock
@@ -38,6 +38,10 @@ class Backoff(Generic[K]):
         mine = [key for key in dict.fromkeys(keys) if key not in self._taken]
         self._taken.update(dict.fromkeys(mine))
         return mine
+
+    def forget(self, is_gone: Callable[[K], bool]) -> None:
+        """Drop the waits of keys that will not come back."""
+        self._waits = {key: wait for key, wait in self._waits.items() if not is_gone(key)}
 
     def release(self, key: K, *, is_done: bool) -> None:
         """Give a key back; unless it is done, it waits longer than last time."""

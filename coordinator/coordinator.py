@@ -61,7 +61,10 @@ class Coordinator:
         self._opener = TailOpener(ledger, calls, opening, clock, timing)
         self.recovery = Recovery(ledger, calls, self.sessions, opening, clock, timing)
         sealing = LiveSealing(ledger, opening, clock)
-        self._auditor = Auditor(ledger, calls, self.sessions, opening, sealing, clock, timing)
+        request = self.recovery.request
+        self._auditor = Auditor(
+            ledger, calls, self.sessions, opening, sealing, request, clock, timing
+        )
         describer = Describer(ledger, self.sessions, self.recovery)
         nodes = NodeHandlers(ledger, self.sessions, sealing, self.recovery, timing, self._poke)
         admin = AdminHandlers(

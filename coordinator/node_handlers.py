@@ -161,9 +161,11 @@ class NodeHandlers:
                 if task.done():
                     task.result()
             if session.is_closed:
-                raise FencedError("the session has ended: a newer stream, or the lease expired")
+                # Not FencedError, which would end the process: this incarnation may come back.
+                raise UnavailableError("the session has ended: a newer stream, or lease expired")
         except UnavailableError as error:
-            log.info("event=stream_broken node=%d why=%r", session.node_id, error.message)
+            log.info("event=stream_ended node=%d why=%r", session.node_id, error.message)
+            raise
         finally:
             self._sessions.disconnected(session)
             for task in (reader, writer):

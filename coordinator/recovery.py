@@ -251,7 +251,7 @@ class Recovery:
         asked = []
         for case in cases:
             assert case.end is not None
-            item = WriteBackItem(self._promised(case), case.end.end_offset)
+            item = WriteBackItem(case.segment, case.end.end_offset)
             asked.append((case.end.donor, (case, item)))
         await self._ask(
             by_node(asked),
@@ -280,7 +280,7 @@ class Recovery:
             assert case.end is not None and case.donor is not None
             donor_address = self._ledger.state.nodes[case.end.donor].address
             item = WriteBackItem(
-                self._promised(case), case.end.end_offset, donor_address, case.donor.seal_digest
+                case.segment, case.end.end_offset, donor_address, case.donor.seal_digest
             )
             asked += [(node_id, (case, item)) for node_id in self._targets(case)]
         await self._ask(
@@ -305,10 +305,6 @@ class Recovery:
             if each.node_id not in case.segment.replicas
         ]
         return live + fresh[: max(0, missing)]
-
-    @staticmethod
-    def _promised(case: Case) -> Segment:
-        return case.segment.changed(epoch=case.promise)
 
     async def _open_successors(self, cases: Sequence[Case]) -> dict[PartitionKey, Opening]:
         wanted: dict[PartitionKey, Segment | None] = {case.key: case.segment for case in cases}

@@ -25,6 +25,9 @@ from icecore.ports import Clock
 
 log = logging.getLogger(__name__)
 
+ROLL_UP_MS = 4_000.0
+"""Shorter than the auditor's wait between two requests to roll a segment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asker:
@@ -56,14 +59,23 @@ class LiveSealing:
     """PrepareSuccessor and Seal for lists of segments."""
 
     def __init__(self, ledger: Ledger, opening: SegmentOpening, clock: Clock) -> None:
-        self.rolling_up: dict[int, None] = {}
-        """Segments that were asked to roll only to gain replicas."""
+        self._rolling_up: dict[int, float] = {}
+        """Segments that were asked to roll only to gain replicas, and until when that counts."""
         self._ledger = ledger
         self._opening = opening
         self._clock = clock
         self._ready: dict[int, int] = {}
         """Segment to its prepared and confirmed successor."""
         self._preparing: Backoff[int] = Backoff(clock)
+
+    def expect_gain(self, segment_id: int) -> None:
+        """The next roll of this segment, if it comes soon, must gain replicas."""
+        now = self._clock.monotonic_ms()
+        self._rolling_up = {key: at for key, at in self._rolling_up.items() if at > now}
+        self._rolling_up[segment_id] = now + ROLL_UP_MS
+
+    def _must_gain(self, segment_id: int) -> bool:
+        return self._rolling_up.get(segment_id, 0.0) > self._clock.monotonic_ms()
 
     async def prepare(
         self, asker: Asker, segments: Sequence[tuple[int, int]]
@@ -114,7 +126,7 @@ class LiveSealing:
             gains = (
                 opening is None or before is None or (len(opening.confirmed) > len(before.replicas))
             )
-            if successor and opening and (gains or segment_id not in self.rolling_up):
+            if successor and opening and (gains or not self._must_gain(segment_id)):
                 self._ready[segment_id] = successor.segment_id
                 results[segment_id] = successor.segment_id
                 continue
@@ -161,7 +173,7 @@ class LiveSealing:
         for report, change in zip(valid, changes, strict=True):
             segment_id = report.sealing.segment_id
             self._ready.pop(segment_id, None)
-            self.rolling_up.pop(segment_id, None)
+            self._rolling_up.pop(segment_id, None)
             if isinstance(change, IcecoreError):
                 log.warning("event=seal_refused segment=%d why=%r", segment_id, change.message)
                 results[segment_id] = change

@@ -24,7 +24,8 @@ from icecore.ports import Clock
 
 log = logging.getLogger(__name__)
 
-SEGMENTS_PER_DECISION = 512
+SEGMENTS_PER_DECISION = 96
+"""Of one transaction; etcd allows 128 operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,10 @@ class TailOpener:
         starts: dict[PartitionKey, Start] = {}
         donors: list[tuple[int, tuple[PartitionKey, WriteBackItem]]] = []
         for key in keys:
-            base = state.partitions[key].next_base_offset
+            partition = state.partitions.get(key)
+            if partition is None:
+                continue
+            base = partition.next_base_offset
             ended = [each.segment for each in state.segments_in(key) if _ends_at(each, base)]
             live = [each for each in ended[-1].replicas if state.is_live(each)] if ended else []
             if live:

@@ -22,13 +22,11 @@ INSERT OR IGNORE INTO token VALUES (0, 0);
 """
 
 
-class SqliteStore:
-    """``MetadataStore`` in a SQLite file.
+class SqliteDatabase:
+    """An open and locked database file; what of a store outlives one coordinator in a simulation.
 
     Args:
-        path: Of the database file; ``:memory:`` for simulations and tests. A ``:memory:`` store
-            lives as long as this object: ``close`` keeps its records, so that a test can hand it
-            to the next coordinator.
+        path: Of the file, its folder is created; ``:memory:`` lives as long as this object.
 
     Raises:
         ConfigurationError: another process uses the file.
@@ -36,17 +34,43 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._token = 0
-        self._in_memory = str(path) == ":memory:"
-        self._lock: int | None = None if self._in_memory else _lock_beside(Path(path))
+        self._lock = None if str(path) == ":memory:" else _lock_beside(Path(path))
         try:
-            self._db = sqlite3.connect(str(path), isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(SCHEMA)
+            self.connection = sqlite3.connect(str(path), isolation_level=None)
+            self.connection.execute("PRAGMA journal_mode=WAL")
+            self.connection.execute("PRAGMA synchronous=FULL")
+            self.connection.executescript(SCHEMA)
         except sqlite3.Error as error:
-            self._unlock()
+            self.close()
             raise StorageError(f"metadata store {path}: {error}") from error
+
+    def close(self) -> None:
+        """Close and unlock. Idempotent."""
+        if hasattr(self, "connection"):
+            self.connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class SqliteStore:
+    """``MetadataStore`` in SQLite: one coordinator's handle, with its token.
+
+    Args:
+        database: A path, which this store then owns and closes; or a database that others use
+            too, one after the other or competing for the token.
+
+    Raises:
+        ConfigurationError, StorageError: as ``SqliteDatabase``.
+    """
+
+    def __init__(self, database: SqliteDatabase | Path | str) -> None:
+        self._token = 0
+        self._is_owner = not isinstance(database, SqliteDatabase)
+        self._database = (
+            database if isinstance(database, SqliteDatabase) else SqliteDatabase(database)
+        )
+        self._db = self._database.connection
 
     async def acquire_token(self) -> int:
         """See ``MetadataStore.acquire_token``."""
@@ -59,16 +83,21 @@ class SqliteStore:
 
     async def get(self, key: str) -> Stored | None:
         """See ``MetadataStore.get``."""
-        row = self._db.execute("SELECT * FROM records WHERE key = ?", (key,)).fetchone()
-        return None if row is None else Stored(*row)
+        rows = self._read("SELECT * FROM records WHERE key = ?", (key,))
+        return rows[0] if rows else None
 
     async def scan(self, prefix: str) -> list[Stored]:
         """See ``MetadataStore.scan``."""
-        rows = self._db.execute(
+        return self._read(
             "SELECT * FROM records WHERE key >= ? AND key < ? ORDER BY key",
             (prefix, prefix + "\U0010ffff"),
         )
-        return [Stored(*row) for row in rows]
+
+    def _read(self, query: str, parameters: tuple[str, ...]) -> list[Stored]:
+        try:
+            return [Stored(*row) for row in self._db.execute(query, parameters)]
+        except sqlite3.Error as error:
+            raise StorageError(f"metadata store: {error}") from error
 
     async def txn(
         self,
@@ -77,20 +106,11 @@ class SqliteStore:
         deletes: Sequence[str] = (),
     ) -> bool:
         """See ``MetadataStore.txn``."""
-        return self._txn(self._token, compares, puts, deletes)
-
-    def _txn(
-        self,
-        token: int,
-        compares: Sequence[Compare],
-        puts: Sequence[tuple[str, str]],
-        deletes: Sequence[str],
-    ) -> bool:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
             try:
-                self._check_token(token)
+                self._check_token()
                 holds = all(self._version(each.key) == each.version for each in compares)
                 if holds:
                     db.executemany(
@@ -107,66 +127,20 @@ class SqliteStore:
             raise StorageError(f"metadata store: {error}") from error
         return holds
 
-    def _check_token(self, token: int) -> None:
+    def _check_token(self) -> None:
         newest = int(self._db.execute("SELECT value FROM token").fetchone()[0])
-        if token == 0 or token != newest:
-            raise FencedError(f"coordinator token {token} is not the newest ({newest})")
+        if self._token == 0 or self._token != newest:
+            raise FencedError(f"coordinator token {self._token} is not the newest ({newest})")
 
     def _version(self, key: str) -> int:
         row = self._db.execute("SELECT version FROM records WHERE key = ?", (key,)).fetchone()
         return 0 if row is None else int(row[0])
 
-    def another_writer(self) -> "SharedSqliteStore":
-        """A second handle on the same records with a token of its own (tests, simulations)."""
-        return SharedSqliteStore(self)
-
     async def close(self) -> None:
         """See ``MetadataStore.close``."""
         self._token = 0
-        if not self._in_memory:
-            self._db.close()
-            self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-
-class SharedSqliteStore:
-    """Another coordinator's view of a ``SqliteStore``: same records, its own token."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-        self._token = 0
-
-    async def acquire_token(self) -> int:
-        """See ``MetadataStore.acquire_token``. The other views are fenced from here on."""
-        mine = self._store._token
-        self._token = await self._store.acquire_token()
-        self._store._token = mine
-        return self._token
-
-    async def get(self, key: str) -> Stored | None:
-        """See ``MetadataStore.get``."""
-        return await self._store.get(key)
-
-    async def scan(self, prefix: str) -> list[Stored]:
-        """See ``MetadataStore.scan``."""
-        return await self._store.scan(prefix)
-
-    async def txn(
-        self,
-        compares: Sequence[Compare],
-        puts: Sequence[tuple[str, str]],
-        deletes: Sequence[str] = (),
-    ) -> bool:
-        """See ``MetadataStore.txn``."""
-        return self._store._txn(self._token, compares, puts, deletes)
-
-    async def close(self) -> None:
-        """See ``MetadataStore.close``."""
-        self._token = 0
+        if self._is_owner:
+            self._database.close()
 
 
 def _lock_beside(path: Path) -> int:
