@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError
 from tests.simulation import shells
 from tests.simulation.disk import SimDisk, SimFileSystem
@@ -92,7 +93,7 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self._metadata = shells.metadata_store()
+        self._metadata = shells.metadata_database()
         self._lives: dict[str, int] = {}
         self._wanted: set[str] = set()
         """Who is restarted when it ends by itself."""
@@ -188,7 +189,7 @@ class World:
     async def _coordinator(self, process: SimProcess) -> None:
         rng = random.Random(f"{process} store {self.seed}")
         coordinator = shells.make_coordinator(
-            store=SimMetadataStore(self._metadata.another_writer(), process, rng),
+            store=SimMetadataStore(SqliteStore(self._metadata), process, rng),
             clock=SimClock(self.loop),
             rng=SimRng(f"{process} {self.seed}"),
             net=SimNet(self.network, process),

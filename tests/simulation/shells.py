@@ -12,7 +12,7 @@ from coordinator import topic_changes
 from coordinator.config import Timing
 from coordinator.coordinator import Coordinator
 from coordinator.metadata_store import MetadataStore
-from coordinator.sqlite_store import SqliteStore
+from coordinator.sqlite_store import SqliteDatabase
 from icecore.ports import Clock, Net, Rng
 from icecore.settings import ByteSize
 from node.config import NodeSettings
@@ -169,9 +169,9 @@ def high_watermarks(node: Node) -> Iterator[tuple[int, Partition, int]]:
             yield replica.segment_id, partition, replica.high_watermark
 
 
-def metadata_store() -> SqliteStore:
+def metadata_database() -> SqliteDatabase:
     """Records that outlive coordinators."""
-    return SqliteStore(":memory:")
+    return SqliteDatabase(":memory:")
 
 
 def timing(knobs: Knobs) -> Timing:

@@ -1,0 +1,30 @@
+"""Simulated clusters under the production shells: every seed runs twice, nothing acked is lost."""
+
+import pytest
+
+from tests.simulation.run import regressions, replay_command, run_twice
+
+SMOKE_SEEDS = range(1, 21)
+SWARM_SEEDS = range(1, 9)
+
+
+def check(scenario: str, seed: int) -> None:
+    report = run_twice((scenario, seed, True))
+    shown = "\n".join([*report.problems[:10], f"replay: {replay_command(report)}"])
+    assert not report.problems, shown
+    assert report.faults > 0
+
+
+@pytest.mark.parametrize("seed", SMOKE_SEEDS)
+def test_a_killed_leader_loses_nothing(seed: int) -> None:
+    check("smoke", seed)
+
+
+@pytest.mark.parametrize("seed", SWARM_SEEDS)
+def test_many_faults_lose_nothing(seed: int) -> None:
+    check("swarm", seed)
+
+
+@pytest.mark.parametrize(("scenario", "seed"), regressions())
+def test_what_failed_once(scenario: str, seed: int) -> None:
+    check(scenario, seed)
