@@ -1,0 +1,294 @@
+"""The command line against real processes: ``icecore dev`` itself, and every command on it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icecore.dev import LocalCluster
+
+CLI = [sys.executable, "-m", "icecore.cli"]
+DEV_NODES = 2
+START_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Runs commands on one cluster, each in a process of its own."""
+
+    bootstrap: str
+
+    def __call__(
+        self, *arguments: str, stdin: str = "", status: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*CLI, "-b", self.bootstrap, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: str, **options: Any) -> Any:
+        return json.loads(self(*arguments, **options).stdout)
+
+    def lines(self, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self(*arguments).stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def cli(cluster: LocalCluster) -> Cli:
+    return Cli(cluster.bootstrap)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_life_of_a_topic(cli: Cli) -> None:
+    made = cli.json("topic", "create", "life", "-p", "2", "--segment-bytes", "8MiB")
+    assert made["settings"]["segment_bytes"] == 8 << 20
+    assert made["settings"]["replication_factor"] == 3
+    assert cli("topic", "create", "life", status=1).stderr.count("\n") == 1
+    cli("topic", "create", "life", "--if-not-exists")
+    assert "life" in [each["name"] for each in cli.json("topic", "list")]
+    described = cli.json("topic", "describe", "life")
+    assert [each["partition"] for each in described["partitions"]] == [0, 1]
+    assert all(each["tail"]["leader"] for each in described["partitions"])
+    assert cli.json("topic", "alter", "life", "--segment-bytes", "4MiB")
+    assert len(cli.json("topic", "add-partitions", "life", "3")["partitions"]) == 3
+    cli("topic", "delete", "life", status=2)
+    cli("topic", "delete", "life", "--yes")
+    assert cli("topic", "describe", "life", status=3).stderr
+
+
+def test_unknown_topics_are_3_at_once(cli: Cli) -> None:
+    began = time.monotonic()
+    for arguments in (("topic", "describe", "nope"), ("produce", "nope"), ("fetch", "nope")):
+        assert "nope" in cli(*arguments, status=3).stderr
+    assert time.monotonic() - began < 20
+
+
+def test_cluster_describe(cli: Cli) -> None:
+    state = cli.json("cluster", "describe")
+    assert sorted(each["node"]["node_id"] for each in state["nodes"]) == [1, 2, 3]
+    assert {each["node"]["state"] for each in state["nodes"]} == {"up"}
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_lines_in_and_out(cli: Cli, tmp_path: Path) -> None:
+    cli("topic", "create", "lines", "-p", "3")
+    lines = [f"k{i % 7}=v{i}" for i in range(500)]
+    path = tmp_path / "input.txt"
+    path.write_text("\n".join(lines[:300]))
+    sent = cli.json(
+        *("produce", "lines", str(path), "-", "-k", "="), stdin="\n".join(lines[300:]) + "\n"
+    )
+    assert sent == {"topic": "lines", "records": 500}
+    rows = cli.lines("fetch", "lines")
+    assert sorted(f"{row['key']}={row['value']}" for row in rows) == sorted(lines)
+    for key in {row["key"] for row in rows}:
+        numbers = [int(row["value"][1:]) for row in rows if row["key"] == key]
+        assert numbers == sorted(numbers)
+    assert len(cli.lines("fetch", "lines", "-n", "7")) == 7
+
+
+def test_ndjson_round_trip_and_positions(cli: Cli) -> None:
+    cli("topic", "create", "one", "-p", "1")
+    cli("topic", "create", "two", "-p", "1")
+    rows = [
+        {"t": f"2013-01-01T0{i}:00:00Z", "id": f"N{i}", "tag": ["a", f"b{i}"]} for i in range(9)
+    ]
+    cli(
+        *("produce", "one", "-f", "ndjson", "--key-field", "id", "--tag-field", "tag"),
+        *("--time-field", "t", "--compression", "zstd"),
+        stdin="".join(json.dumps(row) + "\n" for row in rows),
+    )
+    first = cli("fetch", "one").stdout
+    found = [json.loads(line) for line in first.splitlines()]
+    assert [json.loads(each["value"]) for each in found] == rows
+    assert [each["offset"] for each in found] == list(range(9))
+    assert found[3]["tags"] == ["a", "b3"]
+    assert found[3]["timestamp"] == "2013-01-01T03:00:00.000Z"
+    cli(
+        *("produce", "two", "-f", "ndjson", "--key-field", "key", "--value-field", "value"),
+        *("--tag-field", "tags", "--time-field", "timestamp"),
+        stdin=first,
+    )
+    again = cli.lines("fetch", "two")
+    for each in (*found, *again):
+        del each["append_timestamp"]
+    assert again == found
+    assert [each["offset"] for each in cli.lines("fetch", "one", "--from", "5")] == [5, 6, 7, 8]
+    assert not cli.lines("fetch", "one", "--from", "latest")
+    assert len(cli.lines("fetch", "one", "--from", "2013-01-01")) == 9
+    assert not cli.lines("fetch", "one", "--from", "2100-01-01")
+
+
+def test_bad_input_is_named_and_follow_sees_new_records(cli: Cli) -> None:
+    cli("topic", "create", "bad", "-p", "1")
+    error = cli("produce", "bad", "-f", "ndjson", stdin='{"a": 1}\nnope\n', status=1).stderr
+    assert "stdin, line 2" in error
+    follower = subprocess.Popen(
+        [*CLI, "-b", cli.bootstrap, "-q", "fetch", "bad", "--from", "latest", "--follow"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert follower.stdout is not None
+        deadline = time.monotonic() + 30
+        while True:  # the follower starts at a moment nobody knows: produce until it sees one
+            cli("produce", "bad", stdin="hello\n")
+            ready = _readable(follower.stdout.fileno(), 0.5)
+            if ready or time.monotonic() > deadline:
+                break
+        assert json.loads(follower.stdout.readline())["value"] == "hello"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(20) == 0
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    import select
+
+    return bool(select.select([descriptor], [], [], timeout_s)[0])
+
+
+def test_segments(cli: Cli) -> None:
+    cli("topic", "create", "seal", "-p", "1")
+    cli("produce", "seal", stdin="a\nb\n")
+    assert cli.json("topic", "roll", "seal")["rolled"] == 1
+    deadline = time.monotonic() + 20
+    while True:
+        rows = cli.json("segment", "list", "seal")
+        if rows[0]["state"] == "sealed" or time.monotonic() > deadline:
+            break
+    assert [(row["state"], row["base_offset"]) for row in rows] == [("sealed", 0), ("active", 2)]
+    assert rows[0]["end_offset"] == 2
+    assert rows[0]["copies"] == 3
+
+
+# --- icecore dev ----------------------------------------------------------------------------------
+
+
+def free_port_block(count: int) -> int:
+    """A port with ``count - 1`` free ones behind it, for a moment at least."""
+    for _ in range(50):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        try:
+            for each in range(port, port + count):
+                with socket.socket() as taken:
+                    taken.bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no block of free ports")
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    port = free_port_block(DEV_NODES + 1)
+    folder = tmp_path / "dev"
+    process = _start_dev(port, folder)
+    try:
+        yield process, port, folder
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=40)
+
+
+def _start_dev(port: int, folder: Path) -> subprocess.Popen[str]:
+    command = [*CLI, "dev", "--nodes", str(DEV_NODES), "--port", str(port), "--data", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), True)
+    seen = ""
+    while "ready; stop with" not in seen:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+    return process
+
+
+def test_dev_runs_stops_in_order_and_continues(
+    dev: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    process, port, folder = dev
+    cli = Cli(f"127.0.0.1:{port}")
+    cli("topic", "create", "kept", "-p", "2", "--replicas", str(DEV_NODES))
+    cli("produce", "kept", stdin="a\nb\nc\n")
+    taken = cli("dev", "--data", str(folder), "--port", str(port), status=1).stderr
+    assert "in use by another cluster" in taken
+    pids = json.loads((folder / "pids.json").read_text())
+    assert sorted(pids) == ["coordinator", "node-1", "node-2"]
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=40)
+    assert process.returncode == 0, error
+    assert "stopped" in error
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    report = cli.json("segment", "verify", str(folder / "node-1"))
+    assert report["damaged"] == 0
+    assert len(report["replicas"]) == 2
+    again = _start_dev(port, folder)
+    try:
+        assert sorted(row["value"] for row in cli.lines("fetch", "kept")) == ["a", "b", "c"]
+    finally:
+        again.terminate()
+        _, error = again.communicate(timeout=40)
+    assert again.returncode == 0, error
+
+
+def test_dev_reports_a_dead_node_and_restarts_nothing(
+    dev: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    process, _, folder = dev
+    pid = json.loads((folder / "pids.json").read_text())["node-2"]
+    os.kill(pid, signal.SIGKILL)
+    assert process.stderr is not None
+    assert "node-2 ended" in process.stderr.readline()
+    process.terminate()
+    _, error = process.communicate(timeout=40)
+    assert process.returncode == 1, error
+
+
+def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        cli = Cli(cluster.bootstrap)
+        cli("topic", "create", "t", "-p", "1")
+        cli("produce", "t", stdin="a\nb\n")
+        cli("topic", "roll", "t")
+    (path,) = (
+        each for each in (tmp_path / "node-1" / "segments").rglob("*.log") if b"iceb" in _head(each)
+    )
+    data = bytearray(path.read_bytes())
+    data[4096 + 160] ^= 1
+    path.write_bytes(data)
+    report = cli.json("segment", "verify", str(tmp_path / "node-1"), status=1)
+    assert report["damaged"] == 1
+    assert [bool(each["problem"]) for each in report["replicas"]].count(True) == 1
+    assert "not a node's data folder" in cli("segment", "verify", str(tmp_path), status=1).stderr
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(4096)
+        return file.read(4096)
