@@ -110,11 +110,12 @@ class Metadata:
         Raises:
             IcecoreError: No coordinator answered in time.
         """
-        if self._running is None or self._running.done():
-            self._running = asyncio.ensure_future(self._refresh())
+        running = self._running
+        if running is None or running.done():
+            running = self._running = asyncio.ensure_future(self._refresh())
         # Not awaited itself: a caller that is cancelled must not take the others' answer away.
-        await asyncio.wait({self._running})
-        self._running.result()
+        await asyncio.wait({running})
+        running.result()
 
     async def close(self) -> None:
         """Stop a refresh that is under way."""

@@ -1,0 +1,55 @@
+"""Known records in, everything out again: how cluster tests prove that nothing is lost."""
+
+import asyncio
+from collections import defaultdict
+
+from icecore import Admin, Consumer, Producer
+
+Log = dict[int, list[tuple[int, bytes]]]
+"""Partition to (offset, value) in order."""
+
+
+async def create(bootstrap: str, topic: str, **settings: int) -> None:
+    """Create a topic."""
+    async with Admin(bootstrap) as admin:
+        await admin.create_topic(topic, **settings)
+
+
+async def produce(bootstrap: str, topic: str, values: list[bytes], **settings: object) -> Log:
+    """Send values spread over the partitions by key, wait for all acks; where each one is."""
+    acked: Log = defaultdict(list)
+    async with Producer(bootstrap, **settings) as producer:  # type: ignore[arg-type]
+        handles = [await producer.send_wait(topic, value, key=value) for value in values]
+        for value, handle in zip(values, handles, strict=True):
+            where = await handle
+            acked[where.partition].append((where.offset, value))
+    for log in acked.values():
+        log.sort()
+    return acked
+
+
+async def read_all(bootstrap: str, topic: str, timeout_s: float = 60.0) -> Log:
+    """Everything below the high watermarks of now."""
+    found: Log = defaultdict(list)
+    async with asyncio.timeout(timeout_s):
+        async with Consumer(bootstrap, topic, stop_at_end=True) as consumer:
+            async for record in consumer:
+                assert record.value is not None
+                found[record.partition].append((record.offset, record.value))
+    return found
+
+
+def merged(*logs: Log) -> Log:
+    """Several acknowledged parts as one log."""
+    whole: Log = defaultdict(list)
+    for log in logs:
+        for partition, entries in log.items():
+            whole[partition].extend(entries)
+    for entries in whole.values():
+        entries.sort()
+    return whole
+
+
+def numbered(start: int, count: int, size: int = 100) -> list[bytes]:
+    """Distinct values of ``size`` bytes."""
+    return [b"%08d" % number + bytes(size - 8) for number in range(start, start + count)]
