@@ -1,0 +1,84 @@
+"""What every metadata store must do; subclass it and say how to open one (see tests/unit)."""
+
+import pytest
+
+from coordinator.metadata_store import Compare, MetadataStore, Stored
+from icecore.errors import FencedError
+
+ABSENT = 0
+
+
+class MetadataStoreSuite:
+    """Override ``open_store``: each call is another coordinator on the same records."""
+
+    async def open_store(self) -> MetadataStore:
+        raise NotImplementedError
+
+    async def owned(self) -> MetadataStore:
+        store = await self.open_store()
+        await store.acquire_token()
+        return store
+
+    async def test_absent_then_put_then_changed(self) -> None:
+        store = await self.owned()
+        assert await store.get("a") is None
+        assert await store.txn([Compare("a", ABSENT)], [("a", "one")])
+        assert await store.get("a") == Stored("a", "one", 1)
+        assert await store.txn([Compare("a", 1)], [("a", "two")])
+        assert await store.get("a") == Stored("a", "two", 2)
+
+    async def test_compare_that_fails_changes_nothing(self) -> None:
+        store = await self.owned()
+        assert await store.txn([Compare("a", ABSENT)], [("a", "one")])
+        compares = [Compare("a", 1), Compare("b", 1)]
+        assert not await store.txn(compares, [("a", "two"), ("b", "x")], ["a"])
+        assert await store.get("a") == Stored("a", "one", 1)
+        assert await store.get("b") is None
+        assert not await store.txn([Compare("a", ABSENT)], [("a", "again")])
+
+    async def test_put_and_delete_in_one_transaction(self) -> None:
+        store = await self.owned()
+        await store.txn([], [("segment/1", "one"), ("segment/2", "two")])
+        compares = [Compare("segment/1", 1), Compare("deleted/1", ABSENT)]
+        assert await store.txn(compares, [("deleted/1", "gone")], ["segment/1"])
+        assert await store.scan("segment/") == [Stored("segment/2", "two", 1)]
+        assert await store.scan("deleted/") == [Stored("deleted/1", "gone", 1)]
+
+    async def test_scan_is_ordered_and_keeps_to_the_prefix(self) -> None:
+        store = await self.owned()
+        keys = ["segment/b", "segment/a/2", "segment/a/10", "segments", "seg", "topic/é"]
+        await store.txn([], [(key, key) for key in keys])
+        found = [each.key for each in await store.scan("segment/")]
+        assert found == ["segment/a/10", "segment/a/2", "segment/b"]
+        assert [each.key for each in await store.scan("topic/")] == ["topic/é"]
+        assert len(await store.scan("")) == len(keys)
+
+    async def test_nothing_is_written_without_a_token(self) -> None:
+        store = await self.open_store()
+        with pytest.raises(FencedError):
+            await store.txn([], [("a", "one")])
+
+    async def test_older_coordinator_is_fenced_by_a_newer_one(self) -> None:
+        old = await self.open_store()
+        first = await old.acquire_token()
+        assert await old.txn([], [("a", "old")])
+        new = await self.open_store()
+        second = await new.acquire_token()
+        assert second > first > 0
+        with pytest.raises(FencedError):
+            await old.txn([Compare("a", 1)], [("a", "old again")])
+        assert await new.txn([Compare("a", 1)], [("a", "new")])
+        with pytest.raises(FencedError):
+            await old.txn([], [], ["a"])
+        assert await new.get("a") == Stored("a", "new", 2)
+
+    async def test_records_and_tokens_outlive_a_restart(self) -> None:
+        store = await self.open_store()
+        first = await store.acquire_token()
+        await store.txn([], [("a", "one")])
+        await store.txn([Compare("a", 1)], [("a", "two")])
+        await store.close()
+        await store.close()
+        again = await self.open_store()
+        assert await again.get("a") == Stored("a", "two", 2)
+        assert await again.acquire_token() > first
