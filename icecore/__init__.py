@@ -1,1 +1,56 @@
-"""icecore: client of a replicated segment store for event streams."""
+"""icecore: client of a replicated segment store for event streams.
+
+``Producer``, ``Consumer`` and ``Admin`` are asyncio classes; ``icecore.blocking`` has the same for
+threads. Names are loaded when first used, so that importing one small module of the package does
+not load gRPC.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from icecore import blocking, errors
+    from icecore.client import Admin, Consumer, Producer
+    from icecore.client.types import BatchMetadata, RecordMetadata, TopicSettings
+    from icecore.errors import IcecoreError
+    from icecore.model import Acks
+    from icecore.record import Codec, Record
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Acks",
+    "Admin",
+    "BatchMetadata",
+    "Codec",
+    "Consumer",
+    "IcecoreError",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "TopicSettings",
+    "__version__",
+    "blocking",
+    "errors",
+]
+
+_HOMES = {
+    "Acks": "icecore.model",
+    "Admin": "icecore.client",
+    "BatchMetadata": "icecore.client.types",
+    "Codec": "icecore.record",
+    "Consumer": "icecore.client",
+    "IcecoreError": "icecore.errors",
+    "Producer": "icecore.client",
+    "Record": "icecore.record",
+    "RecordMetadata": "icecore.client.types",
+    "TopicSettings": "icecore.client.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("blocking", "errors"):
+        return importlib.import_module(f"icecore.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module icecore has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -48,6 +48,7 @@ class Batch:
         "is_observed",
         "keys",
         "metadata",
+        "number",
         "rows",
         "sequence",
         "size_bytes",
@@ -70,6 +71,8 @@ class Batch:
         self.created_ms = created_ms
         self.sequence: int | None = None
         """Of its first record under the queue's identity; None until it is first sent."""
+        self.number = 0
+        """Counts the batches of the queue in the order in which they were first sent."""
         self.encoded: bytes | None = None
         self.indeterminate = False
         """Some attempt may have been appended without our knowing."""
@@ -230,6 +233,7 @@ class PartitionQueue:
         "error",
         "identity",
         "is_busy",
+        "next_number",
         "next_sequence",
         "open",
         "partition",
@@ -249,7 +253,7 @@ class PartitionQueue:
         HTTP/2 connection, and the second be refused as out of order.
         """
         self.identity: Identity | None = None
-        self.next_sequence = 0
+        self.next_sequence = self.next_number = 0
         self.attempts = 0
         """Failures since the last success."""
         self.error: IcecoreError | None = None

@@ -35,8 +35,9 @@ from icecore.model import Acks
 from icecore.record import Codec
 from icecore.v1 import data_pb2
 
-BATCHES_PER_PARTITION_MAX = 5
-"""In one request: leaders remember so many batches of a producer for recognising duplicates."""
+WINDOW_BATCHES = 5
+"""From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
+remember so many batches of a producer, an older one would not be recognised as a duplicate."""
 REQUESTS_PER_NODE_MAX = 5
 
 _WATCH_S = 1.0
@@ -158,22 +159,26 @@ class Sender:
     def _take(self, queue: PartitionQueue, room_bytes: int) -> list[Batch]:
         """Encode and remove the next batches of a queue; what cannot be encoded fails."""
         taken: list[Batch] = []
-        while queue.ready and len(taken) < BATCHES_PER_PARTITION_MAX:
-            batch, identity = queue.ready[0], queue.identity
-            if identity is None or (taken and batch.size_bytes > room_bytes):
+        while queue.ready and queue.identity is not None:
+            batch = queue.ready[0]
+            number = queue.next_number if batch.sequence is None else batch.number
+            oldest = taken[0].number if taken else number
+            if number - oldest >= WINDOW_BATCHES or (taken and batch.size_bytes > room_bytes):
                 break
             sequence = 0
-            if identity.producer_id:
+            if queue.identity.producer_id:
                 sequence = queue.next_sequence if batch.sequence is None else batch.sequence
             queue.ready.popleft()
             try:
-                encoded = batch.encode(identity, sequence, self._codec)
+                encoded = batch.encode(queue.identity, sequence, self._codec)
             except IcecoreError as error:
                 self._fail(batch, error)
                 continue
             except (TypeError, ValueError) as error:
                 self._fail(batch, InternalError(f"the batch cannot be encoded: {error}"))
                 continue
+            batch.number = number
+            queue.next_number = max(queue.next_number, number + 1)
             queue.next_sequence = max(queue.next_sequence, sequence + batch.count)
             room_bytes -= len(encoded)
             taken.append(batch)

@@ -123,7 +123,7 @@ class FakeCluster:
     def __init__(self, nodes: int = 1) -> None:
         self.net = GrpcNet()
         self.topics: dict[str, list[FakePartition]] = {}
-        self.addresses: dict[int, str] = {number: "" for number in range(1, nodes + 1)}
+        self.addresses: dict[int, str] = dict.fromkeys(range(1, nodes + 1), "")
         self.on_produce: Callable[[int, FakePartition, BatchHeader], Fate] = lambda *_: Fate()
         self.before_call: Callable[[int, str], Any] | None = None
         self.calls: list[tuple[int, str]] = []
@@ -145,7 +145,7 @@ class FakeCluster:
             for name in ("GetMetadata", "ListSegments", "CreateTopic", "DescribeTopics")
         }
         active = await self.net.serve("127.0.0.1:0", Handlers(admin, {}))
-        standby = {name: self._redirect for name in admin}
+        standby = dict.fromkeys(admin, self._redirect)
         self._servers += [active, await self.net.serve("127.0.0.1:0", Handlers(standby, {}))]
         self._active = active.address
         self.bootstrap = f"{self._servers[-1].address},{active.address}"
@@ -191,9 +191,7 @@ class FakeCluster:
 
     async def _InitProducer(self, number: int, body: bytes) -> bytes:
         self._next_producer += 1
-        return data_pb2.InitProducerResponse(
-            producer_id=self._next_producer
-        ).SerializeToString()
+        return data_pb2.InitProducerResponse(producer_id=self._next_producer).SerializeToString()
 
     async def _Produce(self, number: int, body: bytes) -> bytes:
         raw, data = wire.split_bulk(body, data_pb2.ProduceRequest)
@@ -251,11 +249,9 @@ class FakeCluster:
         partition = self.find(item)
         high = partition.tail.end
         if not partition.log_start <= item.offset <= high:
-            raise OffsetOutOfRangeError(
-                log_start_offset=partition.log_start, high_watermark=high
-            )
+            raise OffsetOutOfRangeError(log_start_offset=partition.log_start, high_watermark=high)
         here = [s for s in partition.segments if number in s.record.replicas]
-        for index, segment in enumerate(here):
+        for segment in here:
             record = segment.record
             is_tail = segment is partition.tail
             if record.base_offset <= item.offset and (item.offset < segment.end or is_tail):
@@ -266,7 +262,7 @@ class FakeCluster:
             raise NotReplicaError()
         data: list[bytes] = []
         result.next_offset = item.offset
-        for base, end, stored in here[index].batches:
+        for base, end, stored in segment.batches:
             if end > item.offset and (not data or sum(map(len, data)) < item.max_bytes):
                 data.append(stored)
                 result.next_offset = end
@@ -291,7 +287,7 @@ class FakeCluster:
             elif item.WhichOneof("target") == "timestamp_ms":
                 for segment in partition.segments:
                     is_asked = item.segment_id in (0, segment.record.segment_id)
-                    for base, end, _ in segment.batches:
+                    for base, _, _ in segment.batches:
                         is_here = is_asked and number in segment.record.replicas
                         if is_here and not result.found and 1000 + base >= item.timestamp_ms:
                             result.offset, result.found = base, True
@@ -351,9 +347,7 @@ class FakeCluster:
             raise TopicExistsError(request.name)
         self.settings.append(request.settings)
         self.add_topic(request.name, request.settings.partitions or 1)
-        return admin_pb2.CreateTopicResponse(
-            topic=self._describe(request.name)
-        ).SerializeToString()
+        return admin_pb2.CreateTopicResponse(topic=self._describe(request.name)).SerializeToString()
 
     async def _DescribeTopics(self, body: bytes, _: CallContext) -> bytes:
         names = admin_pb2.DescribeTopicsRequest.FromString(body).names or self.topics

@@ -1,0 +1,10 @@
+"""The client: producing, consuming and administration over asyncio.
+
+Import the names from ``icecore``; the same for threads is in ``icecore/blocking.py``.
+"""
+
+from icecore.client.admin import Admin
+from icecore.client.consumer import Consumer
+from icecore.client.producer import Producer
+
+__all__ = ["Admin", "Consumer", "Producer"]

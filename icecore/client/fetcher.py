@@ -1,0 +1,379 @@
+"""Fetches ahead for a consumer: one long poll per node over its partitions, wherever they live.
+
+A partition is read from the leader of its tail. Where that node lacks an older segment, or does
+not answer, the coordinator is asked which segment covers the offset, and any of its replicas
+serves it; at a sealed segment's end the answer names who has the next. Reads never go back in time:
+a replica that knows a lower high watermark than we have seen must catch up first.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from icecore import convert, wire
+from icecore.batch import BatchHeader, iter_batches, verify_producer_crc
+from icecore.client.connection import Backoff, Connection
+from icecore.client.metadata import Metadata
+from icecore.client.offsets import list_segments
+from icecore.errors import (
+    CorruptBatchError,
+    IcecoreError,
+    InternalError,
+    NotLeaderError,
+    NotReplicaError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicError,
+)
+from icecore.model import Segment, SegmentState
+from icecore.v1 import data_pb2
+
+OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
+
+_FETCHES_PER_NODE_MAX = 2  # a second one for partitions that turn up while the first one waits
+_ANSWER_GRACE_S = 5.0
+# Another replica or a moment may help, but not for ever.
+_SUSPICIOUS = (InternalError, StorageError, CorruptBatchError, UnknownTopicError)
+_SUSPICIOUS_ATTEMPTS_MAX = 8
+
+
+class Reader:
+    """Where reading one partition stands."""
+
+    def __init__(self, partition: int, offset: int, end_offset: int | None) -> None:
+        self.partition = partition
+        self.offset = offset
+        """To fetch next."""
+        self.delivered = offset
+        """To hand to the user next."""
+        self.end_offset = end_offset
+        """Stop here; None means never."""
+        self.generation = 0
+        """Grows with each seek; what was fetched before is void."""
+        self.node_id = 0
+        """Where to read; 0 means from the leader."""
+        self.segment_id = 0
+        """The sealed segment to ask for; 0 means whichever covers the offset."""
+        self.high_watermark = 0
+        self.buffered_bytes = 0
+        self.is_busy = False
+        """A fetch is under way, or a failure is being dealt with."""
+        self.attempts = 0
+        """Failures since the last success."""
+        self.avoided: set[int] = set()
+        """Nodes that failed to serve this segment."""
+        self.failure: IcecoreError | None = None
+        """Why reading cannot go on."""
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.end_offset is not None and self.offset >= self.end_offset
+
+    def move_to(self, offset: int) -> None:
+        """Read from ``offset`` on."""
+        self.generation += 1
+        self.offset = self.delivered = offset
+        self.buffered_bytes = self.attempts = 0
+        self.is_busy, self.failure = False, None
+        self.use_leader()
+
+    def use_leader(self) -> None:
+        """Forget about a particular segment."""
+        self.node_id = self.segment_id = 0
+        self.avoided.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One fetched batch. Records below ``from_offset`` were not asked for."""
+
+    reader: Reader
+    generation: int
+    data: memoryview
+    position: int
+    header: BatchHeader
+    from_offset: int
+
+
+class Fetcher:
+    """Fills ``chunks`` from all readers, within bounds.
+
+    Args:
+        connection: The way to the cluster.
+        metadata: Who leads what.
+        topic: The topic read.
+        fetch_bytes: Per partition, of one answer and of what lies in store.
+        buffer_bytes: Of all that lies in store.
+        max_wait_ms: How long a node waits for data.
+        on_out_of_range: What to do when an offset is not in the log (any more).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        metadata: Metadata,
+        topic: str,
+        *,
+        fetch_bytes: int,
+        buffer_bytes: int,
+        max_wait_ms: int,
+        on_out_of_range: OutOfRangePolicy,
+    ) -> None:
+        self._connection = connection
+        self._metadata = metadata
+        self._topic = topic
+        self._fetch_bytes = fetch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._max_wait_ms = max_wait_ms
+        self._on_out_of_range = on_out_of_range
+        self._buffered_bytes = 0
+        self._fetches: dict[int, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.readers: dict[int, Reader] = {}
+        self.chunks: deque[Chunk] = deque()
+        self.news = asyncio.Event()
+        """Set when there is a chunk, a failure, or an end."""
+
+    async def close(self) -> None:
+        """Stop all fetches."""
+        self._is_closed = True
+        self.news.set()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    @property
+    def failure(self) -> IcecoreError | None:
+        """Why some reader cannot go on, None while all can."""
+        failures = (reader.failure for reader in self.readers.values())
+        return next((failure for failure in failures if failure is not None), None)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Nothing is in store, and every reader has reached its end."""
+        return self._is_closed or (
+            not self.chunks and all(reader.is_at_end for reader in self.readers.values())
+        )
+
+    def take(self) -> Chunk | None:
+        """The next chunk in store that a seek has not made void; makes room for more."""
+        while self.chunks:
+            chunk = self.chunks.popleft()
+            self._buffered_bytes -= chunk.header.batch_length
+            if chunk.generation != chunk.reader.generation:
+                continue
+            chunk.reader.buffered_bytes -= chunk.header.batch_length
+            self.dispatch()
+            return chunk
+        return None
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def dispatch(self) -> None:
+        """Fetch for all partitions that want data, where a node may be asked (again)."""
+        if self._is_closed or self._buffered_bytes >= self._buffer_bytes:
+            return
+        wanting: dict[int, list[Reader]] = {}
+        for reader in self.readers.values():
+            if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
+                continue
+            node_id = reader.node_id or self._metadata.leader(self._topic, reader.partition)
+            if node_id and self._metadata.address(node_id):
+                wanting.setdefault(node_id, []).append(reader)
+            else:
+                self._failed(reader, NotLeaderError("there is no leader at the moment"))
+        for node_id, readers in wanting.items():
+            if self._fetches.get(node_id, 0) < _FETCHES_PER_NODE_MAX:
+                self._fetches[node_id] = self._fetches.get(node_id, 0) + 1
+                for reader in readers:
+                    reader.is_busy = True
+                self._start(self._fetch(node_id, readers))
+
+    # --- one fetch ------------------------------------------------------------------------------
+
+    async def _fetch(self, node_id: int, readers: list[Reader]) -> None:
+        asked = [(reader, reader.generation) for reader in readers]
+        try:
+            results, data = await self._call(node_id, readers)
+        except IcecoreError as error:
+            for reader, generation in asked:
+                if generation == reader.generation:
+                    self._failed(reader, error, node_id)
+        else:
+            at = 0
+            for (reader, generation), result in zip(asked, results, strict=True):
+                piece = data[at : at + result.batches_length]
+                at += result.batches_length
+                if generation == reader.generation:
+                    reader.is_busy = False
+                    self._accept(node_id, reader, result, piece)
+        self._fetches[node_id] -= 1
+        self.news.set()
+        self.dispatch()
+
+    async def _call(self, node_id: int, readers: list[Reader]) -> tuple[list[Any], memoryview]:
+        topic = self._metadata.known(self._topic)
+        address = self._metadata.address(node_id)
+        if topic is None or address is None:
+            raise NotLeaderError(f"the address of node {node_id} is unknown")
+        header = data_pb2.FetchHeader(
+            cluster_id=self._metadata.cluster_id,
+            max_bytes=self._buffer_bytes,
+            max_wait_ms=self._max_wait_ms,
+        )
+        for reader in readers:
+            header.partitions.add(
+                topic_id=topic.topic_id,
+                partition=reader.partition,
+                offset=reader.offset,
+                max_bytes=self._fetch_bytes,
+                # A sealed segment is complete wherever it is; its node may know of no later one.
+                min_high_watermark=0 if reader.segment_id else reader.high_watermark,
+                segment_id=reader.segment_id,
+            )
+        body = await self._connection.net.call(
+            address,
+            "/icecore.v1.DataService/Fetch",
+            data_pb2.FetchRequest(header=header).SerializeToString(),
+            timeout_s=self._max_wait_ms / 1000 + _ANSWER_GRACE_S,
+        )
+        raw, data = wire.split_bulk(body, data_pb2.FetchResponse)
+        answer = wire.parse(data_pb2.FetchResponseHeader, raw)
+        if len(answer.partitions) != len(readers):
+            raise InternalError(f"node {node_id} answered {len(answer.partitions)} partitions")
+        if answer.throttle_ms:
+            await asyncio.sleep(answer.throttle_ms / 1000)
+        return list(answer.partitions), data
+
+    def _accept(self, node_id: int, reader: Reader, result: Any, data: memoryview) -> None:
+        error = convert.error_from_proto(result.error)
+        if error is None:
+            try:
+                self._store(reader, data)
+            except CorruptBatchError as corrupt:
+                error = corrupt
+        if error is not None:
+            self._failed(reader, error, node_id)
+            return
+        reader.offset = max(reader.offset, result.next_offset)
+        reader.high_watermark = max(reader.high_watermark, result.high_watermark)
+        reader.attempts = 0
+        if result.segment_sealed and reader.offset >= result.sealed_end_offset:
+            reader.use_leader()
+            following = [n for n in result.successor_node_ids if self._metadata.is_up(n)]
+            if following:
+                reader.node_id = following[0]
+            elif not reader.is_at_end:
+                self._failed(reader, NotLeaderError("the next segment is not known here yet"))
+
+    def _store(self, reader: Reader, data: memoryview) -> None:
+        """Check batches and put them in store; a corrupt one and all after it are left out."""
+        for position, header in iter_batches(data):
+            verify_producer_crc(data, position, header)
+            if header.end_offset <= reader.offset:
+                continue
+            self.chunks.append(
+                Chunk(reader, reader.generation, data, position, header, reader.offset)
+            )
+            reader.offset = header.end_offset
+            reader.buffered_bytes += header.batch_length
+            self._buffered_bytes += header.batch_length
+
+    # --- failures -------------------------------------------------------------------------------
+
+    def _failed(self, reader: Reader, error: IcecoreError, node_id: int = 0) -> None:
+        """Deal with the failure, then fetch again; or end everything when nothing can help."""
+        reader.is_busy = True
+        reader.attempts += 1
+        if isinstance(error, OffsetOutOfRangeError) and self._on_out_of_range != "error":
+            name = "log_start_offset" if self._on_out_of_range == "earliest" else "high_watermark"
+            found = error.metadata.get(name, "")
+            if found.isdecimal() and int(found) != reader.offset:
+                reader.move_to(int(found))
+                return
+        suspicious = isinstance(error, _SUSPICIOUS)
+        if not (error.retriable or suspicious) or (
+            suspicious and reader.attempts >= _SUSPICIOUS_ATTEMPTS_MAX
+        ):
+            reader.failure = error
+            self.news.set()
+            return
+        if node_id:
+            reader.avoided.add(node_id)
+        self._start(self._recover(reader, error, reader.generation))
+
+    async def _recover(self, reader: Reader, error: IcecoreError, generation: int) -> None:
+        backoff = Backoff(self._connection.rng, 20)
+        backoff.attempts = reader.attempts - 1
+        if not isinstance(error, NotReplicaError) or reader.attempts > 1:
+            await asyncio.sleep(backoff.next_s(error))
+        is_lost = isinstance(error, NotReplicaError) or reader.segment_id or reader.attempts > 1
+        failure: IcecoreError | None = None
+        try:
+            if not isinstance(error, NotReplicaError) or reader.attempts > 1:
+                await self._metadata.refresh()
+                failure = self._metadata.error(self._topic)
+            if failure is None and generation == reader.generation:
+                reader.node_id = 0
+                if is_lost:
+                    await self._locate(reader)
+        except IcecoreError as caught:
+            failure = caught
+        if generation == reader.generation:
+            reader.is_busy = False
+            if failure is not None:
+                self._failed(reader, failure)
+        self.dispatch()
+
+    async def _locate(self, reader: Reader) -> None:
+        """Find a replica of the segment that covers the offset.
+
+        Raises:
+            OffsetOutOfRangeError: The log starts above the offset by now.
+            IcecoreError: No coordinator answered in time.
+        """
+        generation = reader.generation
+        found = await list_segments(
+            self._connection,
+            self._topic,
+            [reader.partition],
+            reader.offset,
+            limit=1,
+            timeout_s=10.0,
+        )
+        if generation != reader.generation:
+            return
+        if not found:
+            reader.use_leader()
+            return
+        segment = found[0]
+        if segment.base_offset > reader.offset:
+            raise OffsetOutOfRangeError(
+                f"{self._topic}/{reader.partition} starts at {segment.base_offset}",
+                log_start_offset=segment.base_offset,
+                high_watermark=max(segment.base_offset, reader.high_watermark),
+            )
+        is_sealed = segment.state is SegmentState.SEALED
+        reader.segment_id = segment.segment_id if is_sealed else 0
+        reader.node_id = self._choose(reader, segment)
+
+    def _choose(self, reader: Reader, segment: Segment) -> int:
+        """The leader while there is one that answers, else any replica; 0 when none is known."""
+        nodes = [n for n in (segment.leader, *segment.replicas) if self._metadata.address(n)]
+        good = [n for n in nodes if self._metadata.is_up(n) and n not in reader.avoided]
+        if not good:
+            reader.avoided.clear()
+            good = nodes
+        if not good:
+            return 0
+        if segment.leader in good:
+            return segment.leader
+        return good[int(self._connection.rng.random() * len(good))]
