@@ -39,11 +39,17 @@ class TestFile(MetadataStoreSuite):
         return SqliteStore(self._database)
 
 
+def run_python(script: str) -> "subprocess.CompletedProcess[str]":
+    """Another process, waited for."""
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 async def test_second_process_is_kept_out_until_the_first_ends(tmp_path: Path) -> None:
     path = tmp_path / "data" / "metadata.sqlite3"
     store = SqliteStore(path)
     script = f"from coordinator.sqlite_store import SqliteStore; SqliteStore({str(path)!r})"
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    other = run_python(script)
     assert other.returncode != 0 and "already in use" in other.stderr
     with pytest.raises(ConfigurationError, match="already in use"):
         SqliteStore(path)
@@ -63,7 +69,7 @@ async def main():
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
-    subprocess.run([sys.executable, "-c", script], check=False)
+    run_python(script)
     store = SqliteStore(path)
     assert await store.acquire_token() == 2
     assert await store.txn([Compare("a", 1)], [("a", "two")])

@@ -44,8 +44,8 @@ def with_segments(state: ClusterState, placed: list[tuple[tuple[int, ...], int]]
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 60))
 def test_new_topics_spread_evenly(nodes: int, copies: int, partitions: int) -> None:
     placer = Placer(cluster([""] * nodes))
-    replicas: Counter[int] = Counter({node_id: 0 for node_id in range(1, nodes + 1)})
-    leads: Counter[int] = Counter({node_id: 0 for node_id in range(1, nodes + 1)})
+    replicas: Counter[int] = Counter(dict.fromkeys(range(1, nodes + 1), 0))
+    leads: Counter[int] = Counter(dict.fromkeys(range(1, nodes + 1), 0))
     for _ in range(partitions):
         place = placer.place(copies)
         assert len(set(place.nodes)) == len(place.nodes) == min(copies, nodes)
