@@ -14,6 +14,7 @@ from icecore.errors import StorageError
 from node.control_store import PREPARED, SEALED, ReplicaRow
 from node.ports import File, FileSystem, Index
 from node.segment_file import (
+    ASIDE,
     FILE_HEADER_LENGTH,
     BatchScan,
     decode_file_header,
@@ -196,6 +197,16 @@ class Recovery:
                 puts = []
         puts.append(pack_durable(prefix, scan.position, scan.tail))
         self._index.write(puts)
+
+
+def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
+    """Files without a record are kept: no node deletes data on its own judgement."""
+    for topic in file_system.list_dir("segments"):
+        for partition in file_system.list_dir(f"segments/{topic}"):
+            folder = f"segments/{topic}/{partition}"
+            for name in file_system.list_dir(folder):
+                if f"{folder}/{name}" not in known and ASIDE not in name:
+                    _log.warning("unknown file kept: %s/%s", folder, name)
 
 
 def _first_tail(row: ReplicaRow, identity: SegmentIdentity) -> LogTail:

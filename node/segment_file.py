@@ -33,6 +33,8 @@ from node.store import LogTail, SegmentIdentity
 
 FILE_HEADER_LENGTH = 4096
 LEAF_BYTES = 1 << 20
+ASIDE = ".quarantined"
+"""What the name of a file that was set aside has behind ``.log``, followed by a number."""
 
 _FILE_MAGIC = b"iceseg\r\n"
 _FILE_VERSION = 1

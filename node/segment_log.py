@@ -6,8 +6,8 @@ recycled under someone who still reads it.
 """
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -98,7 +98,9 @@ class SegmentLog:
 
     __slots__ = (
         "_closing",
+        "_is_open",
         "_lock",
+        "_open",
         "_readers",
         "allocated",
         "end",
@@ -121,12 +123,18 @@ class SegmentLog:
         file: File,
         start: LogTail,
         settings: StoreSettings,
+        open_file: Callable[[str], File],
     ) -> None:
+        """
+        Args:
+            file: Open already.
+            start: The tail of the empty log; meaningless until confirmed.
+            open_file: Opens ``name`` again after ``release``.
+        """
         self.identity = identity
         self.name = name
         self.file = file
         self.start = start
-        """The tail of the empty log; meaningless until confirmed."""
         self.prefix = key_prefix(identity)
         self.end: tuple[LogTail, int] = (start, FILE_HEADER_LENGTH)
         """Durable tail and position (bytes)."""
@@ -137,6 +145,8 @@ class SegmentLog:
         self.recent = Recent()
         self.tails: deque[tuple[LogTail, int]] = deque(maxlen=_RECENT_TAILS)
         self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
+        self._open = open_file
+        self._is_open = True
         self._lock = Lock()
         self._readers = 0
         self._closing = False
@@ -189,6 +199,9 @@ class SegmentLog:
                     f"segment {self.identity.segment_id} is closed",
                     segment_id=self.identity.segment_id,
                 )
+            if not self._is_open:
+                self.file = self._open(self.name)
+                self._is_open = True
             self._readers += 1
         try:
             yield self.file
@@ -202,6 +215,13 @@ class SegmentLog:
         if is_last:
             self.file.close()
 
+    def release(self) -> None:
+        """Give the descriptor of a sealed file back unless someone reads; ``reading`` reopens."""
+        with self._lock:
+            if self._is_open and self._readers == 0 and not self._closing:
+                self.file.close()
+                self._is_open = False
+
     def close(self) -> bool:
         """No new readers; close the file now or with the last one.
 
@@ -214,3 +234,28 @@ class SegmentLog:
         if is_free:
             self.file.close()
         return is_free
+
+
+class OpenFiles:
+    """Bounds the descriptors held by sealed files: the least recently read one goes first."""
+
+    def __init__(self, files_max: int) -> None:
+        self._files_max = files_max
+        self._logs: OrderedDict[int, SegmentLog] = OrderedDict()
+        self._lock = Lock()
+
+    def used(self, log: SegmentLog) -> None:
+        """A sealed log was opened or is about to be read."""
+        with self._lock:
+            self._logs[log.identity.segment_id] = log
+            self._logs.move_to_end(log.identity.segment_id)
+            oldest = None
+            if len(self._logs) > self._files_max:
+                _, oldest = self._logs.popitem(last=False)
+        if oldest is not None:
+            oldest.release()
+
+    def forget(self, segment_id: int) -> None:
+        """The replica is gone."""
+        with self._lock:
+            self._logs.pop(segment_id, None)

@@ -29,9 +29,10 @@ from node.control_store import (
 from node.executor import Lock
 from node.group_commit import GroupCommit
 from node.ports import File, FileSystem, Index
-from node.recovery import Recovery, Verdict
+from node.recovery import Recovery, Verdict, report_unknown_files
 from node.recycle import FOLDER, RecyclePool
 from node.segment_file import (
+    ASIDE,
     FILE_HEADER_LENGTH,
     confirm_slot,
     decode_file_header,
@@ -40,12 +41,11 @@ from node.segment_file import (
     file_name,
     folder_name,
 )
-from node.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
+from node.segment_log import FIRST_ALLOCATION_BYTES, OpenFiles, SegmentLog, StoreSettings
 from node.segment_reader import SegmentReader
 from node.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, 0)
-_ASIDE = ".quarantined"
 _DEFAULTS = StoreSettings()
 _log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class SegmentFileStore:
         """Serializes what adds and removes files; never taken by appends and reads."""
         file_system.make_dirs("segments")
         self._pool = RecyclePool(file_system, settings)
+        self._open_files = OpenFiles(settings.open_files_max)
         self._reader = SegmentReader(index)
         self._commit = GroupCommit(file_system, index, settings, self._appendable, self._poison)
 
@@ -96,7 +97,9 @@ class SegmentFileStore:
         self._control.put_rows(damaged)
         if poisoned:
             self._control.put(poisoned=None)
-        self._report_unknown_files()
+        report_unknown_files(
+            self._fs, {file_name(row.identity(self._cluster_id)) for row in self._control.rows()}
+        )
         return found
 
     def _take_over(self, row: ReplicaRow, verdict: Verdict) -> RecoveredReplica:
@@ -117,6 +120,7 @@ class SegmentFileStore:
         log.end = (verdict.tail, verdict.position)
         if row.state == SEALED:
             log.is_sealed = True
+            self._open_files.used(log)
             replica.sealed_end_offset = row.end_offset
             replica.seal_digest, replica.full_digest = row.seal_digest, row.full_digest
         else:
@@ -127,19 +131,9 @@ class SegmentFileStore:
         start = _NO_TAIL
         if identity.base_offset >= 0:
             start = empty_tail(identity, start_timestamp_ms)
-        log = SegmentLog(identity, file_name(identity), file, start, self._settings)
+        log = SegmentLog(identity, file_name(identity), file, start, self._settings, self._fs.open)
         self._logs[identity.segment_id] = log
         return log
-
-    def _report_unknown_files(self) -> None:
-        """Files without a record are kept: no node deletes data on its own judgement."""
-        known = {file_name(row.identity(self._cluster_id)) for row in self._control.rows()}
-        for topic in self._fs.list_dir("segments"):
-            for partition in self._fs.list_dir(f"segments/{topic}"):
-                folder = f"segments/{topic}/{partition}"
-                for name in self._fs.list_dir(folder):
-                    if f"{folder}/{name}" not in known and _ASIDE not in name:
-                        _log.warning("unknown file kept: %s/%s", folder, name)
 
     def join_cluster(self, cluster_id: bytes) -> None:
         """See ``SegmentStore.join_cluster``."""
@@ -292,6 +286,12 @@ class SegmentFileStore:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
         return log
 
+    def _readable(self, segment_id: int) -> SegmentLog:
+        log = self._find(segment_id)
+        if log.is_sealed:
+            self._open_files.used(log)
+        return log
+
     def _appendable(self, segment_id: int) -> SegmentLog:
         log = self._find(segment_id)
         if log.failed is not None:
@@ -324,21 +324,21 @@ class SegmentFileStore:
         self, segment_id: int, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``SegmentStore.read``. Nothing below ``end_offset`` yet: empty, and ``offset``."""
-        return self._reader.read(self._find(segment_id), offset, max_bytes, end_offset)
+        return self._reader.read(self._readable(segment_id), offset, max_bytes, end_offset)
 
     def offset_for_time(
         self, segment_id: int, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """See ``SegmentStore.offset_for_time``."""
-        return self._reader.offset_for_time(self._find(segment_id), timestamp_ms, end_offset)
+        return self._reader.offset_for_time(self._readable(segment_id), timestamp_ms, end_offset)
 
     def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
         """See ``SegmentStore.tail_at``."""
-        return self._reader.end_at(self._find(segment_id), end_offset)[0]
+        return self._reader.end_at(self._readable(segment_id), end_offset)[0]
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
         """See ``SegmentStore.headers``."""
-        return self._reader.headers(self._find(segment_id), end_offset)
+        return self._reader.headers(self._readable(segment_id), end_offset)
 
     def full_digest(self, segment_id: int) -> bytes:
         """See ``SegmentStore.full_digest``. Raises StorageError when a batch is damaged."""
@@ -347,7 +347,7 @@ class SegmentFileStore:
             raise InvalidRequestError(f"segment {segment_id} is not sealed here")
         if row.full_digest:
             return row.full_digest
-        digest = self._reader.full_digest(self._find(segment_id))
+        digest = self._reader.full_digest(self._readable(segment_id))
         self._control.change_row(segment_id, full_digest=digest)
         return digest
 
@@ -379,7 +379,6 @@ class SegmentFileStore:
             )
         if log.is_sealed:
             return
-        log.is_sealed = True
         log.file.truncate(position)
         self._sync_file(log)
         log.allocated = position
@@ -394,6 +393,8 @@ class SegmentFileStore:
             high_watermark=tail.max_known_high_watermark,
             seal_digest=seal_digest,
         )
+        log.is_sealed = True
+        self._open_files.used(log)
 
     def certify(self, segment_id: int) -> None:
         """See ``SegmentStore.certify``."""
@@ -405,9 +406,9 @@ class SegmentFileStore:
 
     def _aside_name(self, name: str) -> str:
         number = 0
-        while self._fs.exists(f"{name}{_ASIDE}{number}"):
+        while self._fs.exists(f"{name}{ASIDE}{number}"):
             number += 1
-        return f"{name}{_ASIDE}{number}"
+        return f"{name}{ASIDE}{number}"
 
     def quarantine(self, segment_id: int, why: str) -> None:
         """See ``SegmentStore.quarantine``."""
@@ -421,6 +422,7 @@ class SegmentFileStore:
             # UNKNOWN before anything moves: a crash must not find it merely missing.
             self._control.change_row(segment_id, damage=why)
             log = self._logs.pop(segment_id, None)
+            self._open_files.forget(segment_id)
             if log is not None:
                 log.close()
             name = file_name(identity)
@@ -442,6 +444,7 @@ class SegmentFileStore:
             intent = DeleteIntent(segment_id, row.generation, name, token)
             self._control.put_intent(intent)
             log = self._logs.pop(segment_id, None)
+            self._open_files.forget(segment_id)
             if log is not None:
                 length = log.allocated
                 is_unread = log.close()
@@ -457,7 +460,7 @@ class SegmentFileStore:
         names = [
             one
             for one in self._fs.list_dir(folder)
-            if one == name or one.startswith(f"{name}{_ASIDE}")
+            if one == name or one.startswith(f"{name}{ASIDE}")
         ]
         for one in names:
             self._fs.unlink(f"{folder}/{one}")
