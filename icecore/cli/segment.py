@@ -49,13 +49,15 @@ def verify(
     # The node's own code does it, in a process of its own: the client package doesn't import it.
     done = subprocess.run(
         [sys.executable, "-m", "node.verify", str(data_folder), "--json"],
-        stdout=subprocess.PIPE,
+        capture_output=True,
+        text=True,
         check=False,
     )
     try:
         report = json.loads(done.stdout)
     except ValueError as error:
-        raise StorageError(f"{data_folder} can't be checked") from error
+        why = done.stderr.strip().splitlines() or ["no report"]
+        raise StorageError(why[-1].removeprefix("icecore: ")) from error
     if session.output.is_json:
         session.output.json(report)
     else:
