@@ -219,7 +219,12 @@ class NodeCommands:
         async with replica.exclusive:
             replica.end_role()
             replica.intact = False
-            await replica.worker.run(self._context.store.delete, segment_id, self._context.token)
+            store, token = self._context.store, self._context.token
+            try:
+                await replica.worker.run(store.delete, segment_id, token)
+            except IcecoreError as error:
+                _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
+                return
             self._context.replicas.remove(replica)
             _log.info("deleted segment_id=%d", segment_id)
 

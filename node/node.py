@@ -183,6 +183,7 @@ class Node:
         await context.executor.run(self._keep_registration, answer)
         context.cluster_id = answer.cluster_id
         context.incarnation = answer.incarnation
+        context.token = max(context.token, answer.token)
         for segment_id in answer.delete_segment_ids:
             self._delete_later(segment_id)
         _log.info(
