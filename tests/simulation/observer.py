@@ -65,9 +65,12 @@ class Observer:
         nodes = [convert.node_from_proto(message) for message in messages]
         return {node.node_id: node.address for node in nodes if node.state is NodeState.UP}
 
-    async def settled(self, topic: str) -> str:
-        """Empty when the topic is whole: every partition has a complete active segment and every
-        sealed segment has all its copies; else what is missing."""
+    async def settled(self, topic: str, nodes: int) -> str:
+        """Empty when the cluster is whole: all nodes are up, every partition has a complete active
+        segment and every sealed segment has all its copies; else what is missing."""
+        up = await self.addresses()
+        if len(up) < nodes:
+            return f"only nodes {sorted(up)} are up"
         segments = await self.segments(topic)
         if not segments:
             return "no segments"

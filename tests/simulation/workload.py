@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from icecore.client.admin import Admin
 from icecore.client.producer import Producer
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, RequestTimeoutError
+from icecore.model import Acks
 from tests.simulation.history import Outcome, Produce, Read
+from tests.simulation.process import SimProcess
 from tests.simulation.shells import coordinator_address
 
 if TYPE_CHECKING:
@@ -55,19 +57,52 @@ class Traffic:
         """Begin to send."""
         for number in range(self._plan.producers):
             name = f"producer-{number}"
-            process, net, clock, rng = self._world.client(name)
-            producer = Producer(
-                coordinator_address(COORDINATOR),
-                acks=self._plan.acks,
-                linger_ms=self._rng.choice([0, 2, 20]),
-                batch_bytes=self._rng.choice([64, 300, 2000]),
-                request_timeout_ms=3_000,
-                delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-                net=net,
-                clock=clock,
-                rng=rng,
-            )
+            process, producer = self._producer(name, self._plan.acks)
             self._tasks.append(process.spawn(self._produce(name, producer)))
+
+    def _producer(self, name: str, acks: Acks) -> tuple[SimProcess, Producer]:
+        process, net, clock, rng = self._world.client(name)
+        producer = Producer(
+            coordinator_address(COORDINATOR),
+            acks=acks,
+            linger_ms=self._rng.choice([0, 2, 20]),
+            batch_bytes=self._rng.choice([64, 300, 2000]),
+            request_timeout_ms=3_000,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            net=net,
+            clock=clock,
+            rng=rng,
+        )
+        return process, producer
+
+    async def probe(self, timeout_s: float) -> None:
+        """One record per partition, acked by all: everything takes appends again.
+
+        Raises:
+            TimeoutError: Not everything does.
+            IcecoreError: What the producer was told.
+        """
+        process, producer = self._producer("probe", Acks.ALL)
+
+        async def send() -> None:
+            await producer.start()
+            for number in range(self._plan.partitions):
+                produce = self._invoke("probe", number, number, f"probe {number}", Acks.ALL)
+                handle = await producer.send_wait(self._topic, produce.value, partition=number)
+                await self._note(produce, handle)
+                if produce.outcome is not Outcome.OK:
+                    raise RequestTimeoutError(f"partition {number} takes no appends")
+            await producer.close()
+
+        async with asyncio.timeout(timeout_s):
+            await process.spawn(send())
+
+    def _invoke(self, name: str, sequence: int, partition: int, text: str, acks: Acks) -> Produce:
+        """A record is about to be sent."""
+        now_s = self._world.loop.time()
+        produce = Produce(name, sequence, (self._topic, partition), text.encode(), acks, now_s)
+        self._world.history.produces.append(produce)
+        return produce
 
     async def _produce(self, name: str, producer: Producer) -> None:
         rng = random.Random(f"{name} {self._world.seed}")
@@ -79,15 +114,7 @@ class Traffic:
                 break
             partition = rng.randrange(self._plan.partitions)
             text = f"{name} {sequence} " + "x" * rng.choice([0, 10, 100, 800])
-            produce = Produce(
-                name,
-                sequence,
-                (self._topic, partition),
-                text.encode(),
-                self._plan.acks,
-                self._world.loop.time(),
-            )
-            self._world.history.produces.append(produce)
+            produce = self._invoke(name, sequence, partition, text, self._plan.acks)
             handle = await producer.send_wait(self._topic, produce.value, partition=partition)
 
             async def outcome(produce: Produce = produce, handle: object = handle) -> None:
