@@ -419,6 +419,8 @@ class Producer:
             except IcecoreError as error:
                 self._fail_unrouted(target, what, error)
         topic.routing.set_result(None)
+        if self._buffer.is_full:
+            self._buffer.close_all()  # who waits for room began to before there were batches
 
     def _route_record(
         self, topic: _Topic, handle: SendHandle, partition: int | None, row: tuple[Any, ...]

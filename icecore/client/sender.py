@@ -303,6 +303,7 @@ class Sender:
     def _drop_head(self, queue: PartitionQueue, error: IcecoreError) -> None:
         head = queue.ready.popleft()
         self._fail(head, error)
+        queue.attempts = 0  # those behind it have not had their turn
         if head.sequence is not None:
             self._renumber(queue, error)
 
@@ -348,7 +349,10 @@ class Sender:
         queue.attempts += 1
         failure = error
         if error is not None or backoff.attempts:
-            await asyncio.sleep(backoff.next_s(error))
+            left_ms = float(self._delivery_timeout_ms)
+            if queue.ready:
+                left_ms += queue.ready[0].created_ms - self._clock.monotonic_ms()
+            await asyncio.sleep(min(backoff.next_s(error), max(0.001, left_ms / 1000)))
         try:
             if isinstance(error, _MOVED) or queue.attempts > 2:
                 await self._metadata.refresh()

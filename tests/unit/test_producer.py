@@ -217,7 +217,7 @@ async def test_an_unknown_outcome_is_said_and_never_repeated(cluster: FakeCluste
         return Fate()
 
     cluster.on_produce = fate
-    async with producer(cluster, linger_ms=0, delivery_timeout_ms=400) as p:
+    async with producer(cluster, linger_ms=0, delivery_timeout_ms=600) as p:
         await p.send_and_wait("t", b"0")
         lost = p.send("t", b"1")
         await asyncio.sleep(0.1)
