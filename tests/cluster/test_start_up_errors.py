@@ -1,0 +1,82 @@
+"""What keeps a process from starting is said in one line that tells what to do."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from icecore.dev import LocalCluster
+
+
+def run(module: str, *arguments: object) -> str:
+    """Start a process that must refuse; what it said on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def node(cluster: LocalCluster, data: Path, node_id: int = 9, *more: object) -> str:
+    listen = () if "--listen" in more else ("--listen", "127.0.0.1:0")
+    arguments = ("--data", data, "--node-id", node_id, "--coordinator", cluster.bootstrap)
+    return run("node", *arguments, *listen, *more)
+
+
+def test_data_folder_in_use(cluster: LocalCluster) -> None:
+    said = node(cluster, cluster.folder / "node-1", 1)
+
+    assert f"already in use by pid {cluster.pids['node-1']}" in said
+
+
+def test_coordinator_folder_in_use(cluster: LocalCluster) -> None:
+    data = cluster.folder / "coordinator"
+
+    assert "in use" in run("coordinator", "--data", data, "--listen", "127.0.0.1:0")
+
+
+def test_port_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
+    taken = cluster.addresses[1]
+
+    assert f"{taken.split(':')[1]}" in node(cluster, tmp_path / "n", 9, "--listen", taken)
+    said = run("coordinator", "--data", tmp_path / "c", "--listen", taken)
+    assert "in use" in said
+
+
+@pytest.mark.parametrize("module", ["node", "coordinator"])
+def test_open_bind_needs_consent(cluster: LocalCluster, tmp_path: Path, module: str) -> None:
+    arguments = ["--data", tmp_path / "x", "--listen", "0.0.0.0:0"]
+    if module == "node":
+        arguments += ["--node-id", 9, "--coordinator", cluster.bootstrap]
+
+    assert "--insecure-bind" in run(module, *arguments)
+    assert not (tmp_path / "x" / "control.db").exists()
+
+
+def test_folder_of_another_node_and_cluster(own_cluster: LocalCluster, tmp_path: Path) -> None:
+    own_cluster.stop_node(2)
+    folder = own_cluster.folder / "node-2"
+    assert "belongs to node 2, this is node 3" in node(own_cluster, folder, 3)
+
+    shutil.copytree(folder, tmp_path / "foreign")
+    with LocalCluster(tmp_path / "other", nodes=1) as other:
+        said = node(other, tmp_path / "foreign", 2)
+    assert "cluster" in said
+    assert "WRONG_CLUSTER" in said or "belongs to" in said
+
+
+def test_unknown_setting_names_the_nearest(cluster: LocalCluster, tmp_path: Path) -> None:
+    config = tmp_path / "icecore.toml"
+    config.write_text("[node]\nio_worker = 3\n")
+
+    said = node(cluster, tmp_path / "n", 9, "--config", config)
+
+    assert "io_worker" in said
+    assert "io_workers" in said
