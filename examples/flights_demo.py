@@ -35,7 +35,7 @@ from icecore.system import tune_process
 
 TOPIC = "flights"
 NODES, PARTITIONS, REPLICAS = 3, 6, 3
-SEGMENT_BYTES = 2 << 20
+SEGMENT_BYTES = 1 << 20
 KILL_AT, RESTART_AT = 0.5, 0.75
 FAILOVERS_MIN, COPIES_MIN = 2, 2
 HEAL_TIMEOUT_S = 60.0

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
@@ -163,6 +165,17 @@ def test_ndjson_round_trip_and_positions(cli: Cli) -> None:
     assert not cli.lines("fetch", "one", "--from", "2100-01-01")
 
 
+def test_example_of_the_readme(cli: Cli) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = code.replace("127.0.0.1:7400", cli.bootstrap)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "b'N14228' b'{\"dest\": \"IAH\"}' ('UA', 'EWR')" in done.stdout
+
+
 def test_bad_input_is_named_and_follow_sees_new_records(cli: Cli) -> None:
     cli("topic", "create", "bad", "-p", "1")
     error = cli("produce", "bad", "-f", "ndjson", stdin='{"a": 1}\nnope\n', status=1).stderr
@@ -189,8 +202,6 @@ def test_bad_input_is_named_and_follow_sees_new_records(cli: Cli) -> None:
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
-    import select
-
     return bool(select.select([descriptor], [], [], timeout_s)[0])
 
 
