@@ -264,6 +264,9 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         self._calls_max = calls_max
         self._running = 0
         self.tasks: set[asyncio.Task[Any]] = set()
+        """Handlers that run."""
+        self.streams: set[asyncio.Task[Any]] = set()
+        """gRPC's own tasks of streams; a loop that ends before they do reports them."""
         for name, unary in handlers.unary.items():
             self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, unary))
         for name, stream in handlers.streams.items():
@@ -299,6 +302,10 @@ class _GenericHandlers(grpc.GenericRpcHandler):
 
     def _stream(self, method: str, handler: StreamHandler) -> Any:
         async def run(_: Any, context: Any) -> None:
+            own = asyncio.current_task()
+            assert own is not None
+            self.streams.add(own)
+            own.add_done_callback(self.streams.discard)
             stream = _GrpcServerStream(context)
             task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
             try:
@@ -350,11 +357,12 @@ class _GrpcServer:
     async def stop(self, grace_s: float) -> None:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
-        remaining = list(self._handlers.tasks)
-        for task in remaining:
+        for task in self._handlers.tasks:
             task.cancel()
+        remaining = self._handlers.tasks | self._handlers.streams
         if remaining:
             await asyncio.wait(remaining)
+        await asyncio.sleep(0)
 
 
 def _is_loopback(host: str) -> bool:

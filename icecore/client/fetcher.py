@@ -130,7 +130,7 @@ class Fetcher:
         self._on_out_of_range = on_out_of_range
         self._buffered_bytes = 0
         self._fetches: dict[int, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self._is_closed = False
         self.readers: dict[int, Reader] = {}
         self.chunks: deque[Chunk] = deque()
@@ -174,8 +174,8 @@ class Fetcher:
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def dispatch(self) -> None:
         """Fetch for all partitions that want data, where a node may be asked (again)."""

@@ -93,7 +93,7 @@ class Sender:
         self._finding: asyncio.Future[Identity] | None = None
         self._sendable: dict[int, dict[PartitionQueue, None]] = {}
         self._requests: dict[int, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self._is_pump_due = False
         self.lost_acks_leader = 0
         """Gaps that lost batches left which had been acknowledged by their leader only."""
@@ -101,8 +101,8 @@ class Sender:
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until it ends or the sender closes."""
         task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def close(self) -> None:
         """Give up everything under way."""
