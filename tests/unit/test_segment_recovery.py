@@ -1,9 +1,10 @@
-"""Crash points of one node: whatever the last, unsynced group left on disk, nothing durable is lost.
+"""Crash points of one node: whatever an unsynced group left on disk, nothing durable is lost.
 
 A crash keeps, drops or garbles each unsynced 512-byte sector on its own. The tests build such
 images from a real run, recover them, and compare with what had been acknowledged.
 """
 
+import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,6 +194,48 @@ def test_the_high_watermark_of_a_torn_tail_is_kept(disk: Disk) -> None:
     (found,) = disk.open()
     assert found.intact and found.tail.end_offset == 1
     assert found.tail.max_known_high_watermark == 3
+
+
+def test_a_batch_of_another_history_ends_the_log(disk: Disk) -> None:
+    """Whole, of this segment, at the right offset: only the chain tells that it isn't the one."""
+    log, other = confirmed(disk), LogBuilder(1)
+    append(disk, log, [100] * 4)
+    for size in (100, 99, 100, 100):  # 99 bytes take as much room as 100
+        other.make(1, size)
+    start, end = positions(log)[2:4]
+    data = disk.path().read_bytes()
+    disk.image(data[:start] + other.batches[2] + data[end:], SimIndexDisk(), disk.control)
+    (found,) = disk.open()
+    assert found.intact and found.tail.end_offset == 2 and "chain" in found.why
+
+
+class LosesAll(random.Random):
+    """For ``power_cut``: nothing of what was not flushed survives."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
+@pytest.mark.parametrize("operation", ["delete", "quarantine", "truncate"])
+def test_the_index_never_remembers_more_than_a_new_file_holds(disk: Disk, operation: str) -> None:
+    """A power cut takes the end of its write-ahead log; the file is shorter for good."""
+    log = confirmed(disk)
+    append(disk, log, [3000] * 3)
+    disk.store.sync_index()
+    if operation == "truncate":
+        disk.store.truncate(1, 1)
+        end = 1
+    else:
+        end = 0
+        if operation == "delete":
+            disk.store.delete(1, 1)
+        else:
+            disk.store.quarantine(1, "a test")
+        confirmed(disk)
+        disk.store.certify(1)
+    disk.index_disk.power_cut(LosesAll())
+    (found,) = disk.open()
+    assert found.intact and found.tail.end_offset == end, found.why
 
 
 # --- damage: kept, reported, never cut ----------------------------------------------------------
