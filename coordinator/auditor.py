@@ -67,9 +67,13 @@ class Auditor:
         self._repairing: Backoff[int] = Backoff(clock)
         self._rolling: Backoff[int] = Backoff(clock, ROLL_WAIT_MS)
         self._prepared_since_ms: dict[int, float] = {}
+        self._first_own_segment_id = 0
+        """Segments below it were opened before this process looked the first time."""
 
     async def audit(self) -> None:
         """One pass."""
+        if not self._first_own_segment_id:
+            self._first_own_segment_id = self._ledger.state.next_of("segment_id").next_value
         await asyncio.gather(self._repair(), self._roll())
         await self._abandon_prepared()
         for topic_id in [each.topic_id for each in self._ledger.state.topics.values()]:
@@ -82,9 +86,14 @@ class Auditor:
         """Copies that are due now, a bounded number; sources and targets are both live."""
         state = self._ledger.state
         found: list[Repair] = []
-        for segment_id, record in state.segments.items():
+        lost = [each for each in state.nodes if not self._counts(each)]
+        suspects = dict.fromkeys(state.thin)
+        for node_id in lost:
+            suspects.update(dict.fromkeys(state.segments_of_node.get(node_id, ())))
+        for segment_id in suspects:
             if len(found) >= REPAIRS_AT_ONCE:
                 break
+            record = state.segments[segment_id]
             segment = record.segment
             if segment.state != SegmentState.SEALED or not self._repairing.is_due(segment_id):
                 continue
@@ -184,11 +193,14 @@ class Auditor:
         """Active segments that would be better off on other nodes, a bounded number, and why."""
         state = self._ledger.state
         ripe = [each.node_id for each in state.eligible_nodes() if self._is_ripe(each.node_id)]
+        is_calm = all(state.state_of(each) == NodeState.UP for each in state.nodes)
         found: list[tuple[Segment, str]] = []
         for segment_id in state.unsealed:
             if len(found) >= ROLLS_AT_ONCE:
                 break
             segment = state.segments[segment_id].segment
+            if is_calm and len(segment.replicas) == segment.settings.replication_factor:
+                continue
             if segment.state != SegmentState.ACTIVE or not self._rolling.is_due(segment_id):
                 continue
             why = self._why_roll(segment, ripe)
@@ -217,13 +229,24 @@ class Auditor:
         now = self._clock.monotonic_ms()
         return since is not None and now - since >= self._timing.roll_up_wait_ms
 
+    def _is_empty(self, segment: Segment) -> bool:
+        """As far as its leader has told; leaders tell only of high watermarks that moved.
+
+        Of segments older than this process it may have told the last one, so those are asked to
+        roll first and count as empty only when that did not help.
+        """
+        known = self._sessions.high_watermarks.get(segment.segment_id)
+        if known is None and segment.segment_id < self._first_own_segment_id:
+            return self._rolling.was_tried(segment.segment_id)
+        return known is None or known <= segment.base_offset
+
     async def _roll(self) -> None:
         self._rolling.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
         rolls = self.rolls()
         self._rolling.take(segment.segment_id for segment, _ in rolls)
         try:
             for segment, why in rolls:
-                if self._sessions.high_watermarks.get(segment.segment_id, 0) <= segment.base_offset:
+                if self._is_empty(segment):
                     # Nothing to seal, so its leader would wait for a first record: replace it.
                     log.info("event=replacing_empty segment=%d why=%s", segment.segment_id, why)
                     self._recover(segment.segment_id)

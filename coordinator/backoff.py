@@ -33,6 +33,10 @@ class Backoff(Generic[K]):
         """Whether any key waits for another try."""
         return bool(self._waits)
 
+    def was_tried(self, key: K) -> bool:
+        """Whether it failed before."""
+        return key in self._waits
+
     def take(self, keys: Iterable[K]) -> list[K]:
         """Take those that nobody is at, waiting or not."""
         mine = [key for key in dict.fromkeys(keys) if key not in self._taken]

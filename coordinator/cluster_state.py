@@ -271,6 +271,8 @@ class ClusterState:
     deleted: dict[int, DeletedRecord] = field(default_factory=dict)
     unsealed: dict[int, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
+    thin: dict[int, None] = field(default_factory=dict)
+    """SEALED segments with fewer replicas than their replication factor."""
     segments_of_partition: dict[PartitionKey, dict[int, None]] = field(default_factory=dict)
     segments_of_node: dict[int, dict[int, None]] = field(default_factory=dict)
     """By replica, not by holder."""
@@ -319,10 +321,13 @@ class ClusterState:
             self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
         self.segments_of_partition.setdefault(record.partition_key, {})[segment.segment_id] = None
         self.segments[segment.segment_id] = record
-        if segment.state == SegmentState.SEALED:
-            self.unsealed.pop(segment.segment_id, None)
-        else:
+        self.thin.pop(segment.segment_id, None)
+        if segment.state != SegmentState.SEALED:
             self.unsealed[segment.segment_id] = None
+            return
+        self.unsealed.pop(segment.segment_id, None)
+        if len(segment.replicas) < segment.settings.replication_factor:
+            self.thin[segment.segment_id] = None
 
     def _remove(self, record: Record) -> None:
         match record:
@@ -339,6 +344,7 @@ class ClusterState:
                 segment_id = record.segment.segment_id
                 del self.segments[segment_id]
                 self.unsealed.pop(segment_id, None)
+                self.thin.pop(segment_id, None)
                 self.segments_of_partition[record.partition_key].pop(segment_id, None)
                 for node_id in record.segment.replicas:
                     self.segments_of_node[node_id].pop(segment_id, None)

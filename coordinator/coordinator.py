@@ -1,8 +1,8 @@
 """A coordinator, composed: ledger, sessions, recovery, sealing, auditing, and the loop that looks.
 
-The loop wakes on every change and every 100 ms, asks each part what is needed, and starts it as a
-task. Nothing is remembered between turns that could not be found again by looking, so that a
-restarted coordinator goes on where the last one stopped.
+The loop wakes when a node or a tail was lost and every second anyway, asks each part what is
+needed, and starts it as a task. Nothing is remembered between turns that could not be found again
+by looking, so that a restarted coordinator goes on where the last one stopped.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 from coordinator.admin_handlers import AdminHandlers
 from coordinator.admin_messages import Describer
 from coordinator.auditor import Auditor
-from coordinator.cluster_state import Change
+from coordinator.cluster_state import Change, NodeRecord, PartitionRecord
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.metadata_store import MetadataStore
@@ -119,7 +119,10 @@ class Coordinator:
 
     def _on_change(self, change: Change) -> None:
         self.sessions.on_change(change)
-        self._poke.set()
+        for record in change.puts:
+            is_open = isinstance(record, PartitionRecord) and not record.tail_segment_id
+            if is_open or isinstance(record, NodeRecord):
+                self._poke.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -120,3 +120,4 @@ class Ledger:
         self.state.apply(change)
         for listener in self._listeners:
             listener(change)
+        await asyncio.sleep(0)  # a long list must not keep heartbeats waiting

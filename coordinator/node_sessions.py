@@ -1,9 +1,10 @@
 """Heartbeat streams: who is up, and what each node has to be told.
 
 A node is DOWN when its stream broke and was not resumed by the same incarnation within 500 ms, or
-when it was silent for a lease. Neither is asked of it before it had one full lease after this
-coordinator started, or after the coordinator itself was late: a paused coordinator has learnt
-nothing about its nodes. Safety needs none of this; it only decides when recovery starts.
+when it was silent for a lease. The 500 ms count only for a stream that this process held: after
+its start every known node has a full lease to come, and again after it was late itself, for a
+paused coordinator has learnt nothing about its nodes. Safety needs none of this; it only decides
+when recovery starts.
 """
 
 import asyncio
@@ -102,6 +103,9 @@ class NodeSessions:
         self._deadlines: dict[int, float] = {}
         """When nodes without a stream become DOWN."""
         self._grace_until_ms = 0.0
+        """Until then a missing node may just not have had the time to come."""
+        self._late_until_ms = 0.0
+        """Until then a stream may have broken because of our own pause."""
         self._last_tick_ms = 0.0
         self.token = 0
 
@@ -125,7 +129,7 @@ class NodeSessions:
         now = self._clock.monotonic_ms()
         if now - self._last_tick_ms > LATE_TICK_MS:
             log.warning("event=late_tick late_ms=%d", now - self._last_tick_ms)
-            self._grace_until_ms = now + self._lease_ms
+            self._grace_until_ms = self._late_until_ms = now + self._lease_ms
             for session in self._sessions.values():
                 session.last_beat_ms = now
             for node_id in self._deadlines:
@@ -188,7 +192,7 @@ class NodeSessions:
         del self._sessions[session.node_id]
         self._state.status[session.node_id].is_connected = False
         now = self._clock.monotonic_ms()
-        self._deadlines[session.node_id] = max(now + BROKEN_STREAM_MS, self._grace_until_ms)
+        self._deadlines[session.node_id] = max(now + BROKEN_STREAM_MS, self._late_until_ms)
 
     def _close(self, session: Session) -> None:
         session.is_closed = True

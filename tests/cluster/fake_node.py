@@ -113,6 +113,13 @@ class FakeNode:
                     node_id=self.node_id,
                     incarnation=self.incarnation,
                     sequence=sequence,
+                    led=[
+                        pb.LedHighWatermark(
+                            segment_id=each, high_watermark=self.held[each].end_offset
+                        )
+                        for each, segment in self.assignments.items()
+                        if segment.leader == self.node_id and each in self.held
+                    ],
                 )
                 await stream.write(request.SerializeToString())
                 await asyncio.sleep(0.1)

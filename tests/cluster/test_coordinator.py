@@ -190,6 +190,8 @@ async def test_sealed_copies_and_thin_segments_are_restored(cluster: Cluster) ->
     await until(lambda: (tail := cluster.tail("events")) and tail.leader != leader)
     thin = cluster.active("events")
     assert len(thin.replicas) == 2
+    for node in cluster.nodes.values():
+        node.held[thin.segment_id].end_offset = 15
     cluster.nodes[leader] = dead
     await dead.start()
     state = cluster.coordinator.ledger.state
