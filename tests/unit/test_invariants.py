@@ -1,6 +1,6 @@
 """Invariants I1, I3, I7, I8 over random histories of one leader, two followers and a record store.
 
-The machine plays everything around the cores as badly as the protocol allows: streams break,
+`Segments` plays everything around the cores as badly as the protocol allows: streams break,
 followers crash and come back, proposals and answers are delayed, lost, or arrive after the leader
 has given them up, the leader is fenced on some nodes only and goes on. After every step each set
 of nodes that *could* decide the end of the segment is asked: nothing acked, nothing visible may
@@ -11,8 +11,8 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
 from replication import effects as out
@@ -27,7 +27,7 @@ from replication.invariants import (
     check_watermarks,
     view,
 )
-from replication.isr import IsrProposal, accept_isr_change
+from replication.isr import CommittedIsr, IsrProposal, accept_isr_change
 from replication.leader import LeaderCore, LeaderLimits
 from replication.producers import ProducerTable
 from replication.recovery import FenceReply, decide_end, may_decide
@@ -35,7 +35,6 @@ from tests.unit.replication_setup import BASE, INCARNATION, Led, segment
 
 FOLLOWERS = (2, 3)
 LIMITS = LeaderLimits(replica_lag_ms_max=1000, seal_wait_ms=300)
-pick = strategies.integers(min_value=0, max_value=9)
 
 
 class Peer:
@@ -57,13 +56,10 @@ class Peer:
         return NodeInfo(self.node_id, "", self.incarnation, state)
 
 
-class Segments(RuleBasedStateMachine):
-    """One segment, RF 3, from its first append to its end."""
+class Segments:
+    """One segment, RF 3, from first append to end. Moves take one number as their choice."""
 
-    @initialize(
-        min_insync=strategies.integers(1, 3), isr=strategies.sampled_from([(1,), (1, 2, 3)])
-    )
-    def start(self, min_insync: int, isr: tuple[int, ...]) -> None:
+    def __init__(self, min_insync: int, isr: tuple[int, ...]) -> None:
         pinned = SegmentSettings(replication_factor=3, min_insync=min_insync)
         self.stored: Segment = segment(settings=pinned, isr=isr)
         self.peers = {node_id: Peer(node_id) for node_id in FOLLOWERS}
@@ -162,88 +158,80 @@ class Segments(RuleBasedStateMachine):
 
     # --- what happens ----------------------------------------------------------------------------
 
-    @rule(acks=strategies.sampled_from(list(Acks)), count=strategies.integers(1, 3))
-    def produce(self, acks: Acks, count: int) -> None:
-        request_id = len(self.requests) + 1
-        self.requests[request_id] = (acks, -1)
-        self.lead(into.ProduceReceived(request_id, acks, count, 100))
+    def peer(self, choice: int) -> Peer:
+        return self.peers[FOLLOWERS[choice % 2]]
 
-    @rule()
-    def leader_fsync(self) -> None:
+    def produce(self, choice: int) -> None:
+        request_id = len(self.requests) + 1
+        acks = (Acks.ALL, Acks.QUORUM, Acks.LEADER)[choice % 3]
+        self.requests[request_id] = (acks, -1)
+        self.lead(into.ProduceReceived(request_id, acks, 1 + choice % 4, 100))
+
+    def leader_fsync(self, _: int) -> None:
         self.lead(into.LocalDurable(self.ends[-1]))
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def replicate(self, peer: int) -> None:
+    def replicate(self, choice: int) -> None:
         """Everything on this stream moves once around: report, send, append, fsync."""
         for move in (self.report, self.send, self.receive, self.follower_fsync, self.report):
-            move(peer)
+            move(choice)
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def report(self, peer: int) -> None:
-        if self.peers[peer].up:
-            progress = self.peers[peer].up.pop(0)
+    def report(self, choice: int) -> None:
+        peer = self.peer(choice)
+        if peer.up:
+            progress = peer.up.pop(0)
             if progress.attach:
-                self.peers[peer].sent_end = progress.durable_end_offset
+                peer.sent_end = progress.durable_end_offset
             self.lead(progress)
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def send(self, peer: int) -> None:
-        to = self.peers[peer]
-        if to.sent_end >= 0 and not self.leader.stopped:
+    def send(self, choice: int) -> None:
+        peer = self.peer(choice)
+        if peer.sent_end >= 0 and not self.leader.stopped:
             hw = self.leader.high_watermark
-            bounds = [end for end in self.ends if end >= to.sent_end]
-            parts = list(pairwise(bounds)) or [(to.sent_end, to.sent_end)]
-            to.down += [into.DataReceived(5, base, end, hw) for base, end in parts]
-            to.sent_end = self.ends[-1]
+            bounds = [end for end in self.ends if end >= peer.sent_end]
+            parts = list(pairwise(bounds)) or [(peer.sent_end, peer.sent_end)]
+            peer.down += [into.DataReceived(5, base, end, hw) for base, end in parts]
+            peer.sent_end = self.ends[-1]
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def receive(self, peer: int) -> None:
-        to = self.peers[peer]
-        if to.core and to.down:
-            batches, to.down = to.down, []
-            self.follow(to, *batches)
+    def receive(self, choice: int) -> None:
+        peer = self.peer(choice)
+        if peer.core and peer.down:
+            batches, peer.down = peer.down, []
+            self.follow(peer, *batches)
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def follower_fsync(self, peer: int) -> None:
-        to = self.peers[peer]
-        if to.core and not to.core.stopped:
-            self.follow(to, into.LocalDurable(to.core.log_end_offset))
+    def follower_fsync(self, choice: int) -> None:
+        peer = self.peer(choice)
+        if peer.core and not peer.core.stopped:
+            self.follow(peer, into.LocalDurable(peer.core.log_end_offset))
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def stream_breaks(self, peer: int) -> None:
-        if self.peers[peer].core:
-            self.open_stream(self.peers[peer])
+    def stream_breaks(self, choice: int) -> None:
+        if self.peer(choice).core:
+            self.open_stream(self.peer(choice))
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def crash(self, peer: int) -> None:
-        gone = self.peers[peer]
+    def crash(self, choice: int) -> None:
+        gone = self.peer(choice)
         if gone.core:
             self.late += gone.up
             gone.core, gone.up, gone.down, gone.sent_end = None, [], [], -1
             self.pushes.append(into.NodeChanged(gone.info))
 
-    @rule(peer=strategies.sampled_from(FOLLOWERS))
-    def restart(self, peer: int) -> None:
-        back = self.peers[peer]
+    def restart(self, choice: int) -> None:
+        back = self.peer(choice)
         if back.core is None and not back.fenced:
             back.incarnation += 10
             self.open_stream(back, start=True)
             self.pushes.append(into.NodeChanged(back.info))
 
-    @rule()
-    def push_arrives(self) -> None:
+    def push_arrives(self, _: int) -> None:
         if self.pushes:
             self.lead(self.pushes.pop(0))
 
-    @rule(index=pick)
-    def late_report_arrives(self, index: int) -> None:
-        progress = self.choose(self.late, index)
+    def late_report_arrives(self, choice: int) -> None:
+        progress = self.choose(self.late, choice)
         if progress:
             self.lead(progress)
 
-    @rule(index=pick, answered=strategies.booleans())
-    def coordinator_decides(self, index: int, answered: bool) -> None:
-        proposal = self.choose(self.inbox, index)
+    def coordinator_decides(self, choice: int) -> None:
+        proposal = self.choose(self.inbox, choice)
         if proposal is None:
             return
         registered = {p.node_id: p.incarnation for p in self.peers.values() if p.core}
@@ -256,49 +244,45 @@ class Segments(RuleBasedStateMachine):
             answer = into.SegmentUpdated(self.stored)
         else:
             answer = into.IsrChangeFailed(proposal.version)
-        self.answers.append(answer if answered else into.IsrChangeUnknown(proposal.version))
+        lost = choice % 4 == 0
+        self.answers.append(into.IsrChangeUnknown(proposal.version) if lost else answer)
 
-    @rule(index=pick)
-    def proposal_times_out(self, index: int) -> None:
+    def proposal_times_out(self, choice: int) -> None:
         """The leader gives up; the coordinator may still see the proposal later."""
         if self.inbox:
-            self.lead(into.IsrChangeUnknown(self.inbox[index % len(self.inbox)].version))
+            self.lead(into.IsrChangeUnknown(self.inbox[choice % len(self.inbox)].version))
 
-    @rule(index=pick)
-    def answer_arrives(self, index: int) -> None:
-        answer = self.choose(self.answers, index)
+    def answer_arrives(self, choice: int) -> None:
+        answer = self.choose(self.answers, choice)
         if answer:
             self.lead(answer)
 
-    @rule(passed_ms=strategies.sampled_from([1.0, 200.0, 600.0, 1500.0]))
-    def time_passes(self, passed_ms: float) -> None:
-        self.now_ms += passed_ms
+    def time_passes(self, choice: int) -> None:
+        self.now_ms += (1.0, 200.0, 600.0, 1500.0)[choice % 4]
         self.lead(into.Tick())
 
-    @rule()
-    def roll(self) -> None:
+    def roll(self, _: int) -> None:
         self.lead(into.RollRequested("asked"))
 
-    @precondition(lambda self: self.stored.state is SegmentState.ACTIVE)
-    @rule(
-        fence_leader=strategies.booleans(),
-        members=strategies.sets(strategies.sampled_from(FOLLOWERS)),
-    )
-    def recover(self, fence_leader: bool, members: set[int]) -> None:
-        """Fence these nodes and decide, if they may. A leader left out goes on: a zombie."""
-        replies = self.replies(members | ({1} if fence_leader else set()))
-        if self.ends[-1] == BASE or may_decide(replies, self.stored) is None:
+    def recover(self, choice: int) -> None:
+        """Fence some nodes and decide, if they may. A leader left out goes on: a zombie."""
+        members = {(2,), (3,), (2, 3), (1, 2), (1, 3), (1,)}
+        chosen = set(sorted(members)[choice % len(members)])
+        replies = self.replies(chosen)
+        if self.stored.state is not SegmentState.ACTIVE or self.ends[-1] == BASE:
+            return
+        if may_decide(replies, self.stored) is None:
             return
         self.final_end = decide_end(replies).end_offset
         self.stored = self.stored.changed(
             state=SegmentState.RECOVERING, version=self.stored.version + 1
         )
-        for node_id in members:
+        for node_id in chosen - {1}:
             peer = self.peers[node_id]
             peer.fenced = True
             if peer.core:
                 self.follow(peer, into.Fenced(6))
-        if fence_leader:
+        if 1 in chosen:
             self.lead(into.Fenced(6))
 
     # --- what must hold --------------------------------------------------------------------------
@@ -315,7 +299,6 @@ class Segments(RuleBasedStateMachine):
             replies[1] = FenceReply(True, end, end, b"", INCARNATION)
         return replies
 
-    @invariant()
     def acked_and_visible_survive(self) -> None:
         """I1 and I3, for the end as decided, and for every end that could be decided now."""
         if self.final_end is not None:
@@ -329,7 +312,6 @@ class Segments(RuleBasedStateMachine):
                 assert self.acked <= end, f"I1: {self.acked} acked, {members} decide {end}"
                 check_watermarks([self.visible], end)
 
-    @invariant()
     def the_stored_set_is_counted_and_complete(self) -> None:
         """I7 and I8, while the leader's record is the stored one's ancestor."""
         if self.stored.state is SegmentState.ACTIVE:
@@ -340,14 +322,28 @@ class Segments(RuleBasedStateMachine):
             check_members_complete(self.stored.isr, durable, self.all_acked)
 
 
-TestSegments = Segments.TestCase
-TestSegments.settings = settings(
-    derandomize=True,
-    max_examples=250,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+MOVES = [
+    *[Segments.produce] * 6,
+    *[Segments.leader_fsync] * 5,
+    *[Segments.replicate] * 8,
+    *[Segments.report, Segments.send, Segments.receive, Segments.follower_fsync] * 2,
+    *[Segments.push_arrives, Segments.time_passes] * 3,
+    *[Segments.coordinator_decides, Segments.answer_arrives] * 4,
+    *[Segments.crash, Segments.restart, Segments.restart, Segments.stream_breaks],
+    *[Segments.late_report_arrives, Segments.proposal_times_out, Segments.roll, Segments.recover],
+]
+history = st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 23)), min_size=30, max_size=90)
+
+
+@settings(derandomize=True, max_examples=400)
+@given(min_insync=st.integers(1, 3), isr=st.sampled_from([(1,), (1, 2), (1, 2, 3)]), moves=history)
+def test_random_histories(min_insync: int, isr: tuple[int, ...], moves: list[Any]) -> None:
+    """The leader's record and disks tell the truth whatever order things happen in."""
+    segments = Segments(min_insync, isr)
+    for move, choice in moves:
+        move(segments, choice)
+        segments.acked_and_visible_survive()
+        segments.the_stored_set_is_counted_and_complete()
 
 
 # --- the checks themselves bite -------------------------------------------------------------------
@@ -372,7 +368,7 @@ def test_check_step_sees_what_goes_back(name: str, value: Any) -> None:
     led.do(into.Fenced(6))
     before = view(led.core)
     if name == "_isr":
-        value = type(led.core.isr_state)(led.core.isr, 0)
+        value = CommittedIsr(led.core.isr, 0)
     setattr(led.core, name, value)
     with pytest.raises(AssertionError):
         check_step(before, led.core)

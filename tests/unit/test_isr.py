@@ -140,7 +140,8 @@ def test_idle_follower_is_no_laggard() -> None:
     assert only(ProposeIsr, led.do(Tick(), at=70_001.0)) == [ProposeIsr((1,), 1, (11,))]
 
 
-def test_slow_follower_that_keeps_pace_is_no_laggard() -> None:
+@pytest.mark.parametrize("behind", [10, 40], ids=["one batch", "four in flight"])
+def test_slow_follower_that_keeps_pace_is_no_laggard(behind: int) -> None:
     """It is never quite at the end, but always has what was the end a little earlier."""
     led = Led()
     end = 100
@@ -148,7 +149,7 @@ def test_slow_follower_that_keeps_pace_is_no_laggard() -> None:
         led.produce(at=second * 1000.0)
         end += 10
         effects = led.durable(end, 1, 2)
-        effects += led.durable(end - 10, 3)
+        effects += led.durable(max(end - behind, 100), 3)
         effects += led.do(Tick())
         assert only(ProposeIsr, effects) == []
 

@@ -212,7 +212,7 @@ def test_duplicate_from_the_sealed_predecessor() -> None:
         ({"producer_id": 9, "producer_epoch": 0, "base_sequence": 10}, "PRODUCER_FENCED"),
     ],
 )
-def test_sequence_errors(fields: dict[str, int], reason: str) -> None:
+def test_sequence_errors(fields: dict[str, Any], reason: str) -> None:
     led = Led()
     led.produce(producer_id=9, producer_epoch=1)
     (failed,) = only(FailProduce, led.produce(**{"producer_epoch": 1, **fields}))

@@ -1,6 +1,7 @@
 """Rules R25-R29: rolling and the seal by a live leader."""
 
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ ODD = (b"x" * 32, b"p" * 32)
 SUCCESSOR = 8
 
 
-def full(**changes: object) -> Led:
+def full(**changes: Any) -> Led:
     """A leader with one replicated batch, 100..110, and a wish to roll."""
     led = Led(**changes)
     led.produce()
