@@ -86,7 +86,7 @@ class LocalCluster:
         config_path: A configuration file for all processes; not together with settings.
         host: What to listen on.
         insecure_bind: Allow a ``host`` that is not loopback.
-        with_metrics: Serve metrics, at ``base_port + 100 + node id`` or any free port.
+        with_metrics: Serve metrics, at ``base_port + 100 + node id``.
         start_timeout_s: How long a process may take to become ready.
         stop_timeout_s: How long one may take to end after SIGTERM before it is killed.
     """
@@ -129,9 +129,8 @@ class LocalCluster:
         self._nodes = {i: member(f"node-{i}", "node", i) for i in range(1, nodes + 1)}
         for i, node in self._nodes.items():
             node.extra = ["--node-id", str(i)]
-            if with_metrics:
-                port = 0 if base_port is None else base_port + METRICS_PORT_OFFSET + i
-                node.metrics_listen = f"{host}:{port}"
+            if with_metrics and base_port is not None:
+                node.metrics_listen = f"{host}:{base_port + METRICS_PORT_OFFSET + i}"
 
     # --- what others need to know ---------------------------------------------------------------
 

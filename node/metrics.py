@@ -17,6 +17,7 @@ from prometheus_client import (
     Info,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     start_http_server,
 )
 from prometheus_client.core import GaugeMetricFamily
@@ -234,6 +235,8 @@ def start(metrics: NodeMetrics, listen: str, *, insecure_bind: bool = False) -> 
     ``insecure_bind``, or is taken.
     """
     check_listen(listen, insecure_bind=insecure_bind)
+    # Else each has a second series beside it, with the time it was made.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     host, port = split_address(listen)
     ProcessCollector(registry=metrics.registry)
     PlatformCollector(registry=metrics.registry)

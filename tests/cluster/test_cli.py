@@ -310,26 +310,25 @@ def test_dev_reports_a_dead_node_and_restarts_nothing(
     assert process.returncode == 1, error
 
 
-def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:
+def test_verify_finds_flipped_bits(tmp_path: Path) -> None:
+    """In a sealed segment, and in an unsealed one before other batches."""
     with LocalCluster(tmp_path, nodes=1) as cluster:
         cli = Cli(cluster.bootstrap)
         cli("topic", "create", "t", "-p", "1")
         cli("produce", "t", stdin="a\nb\n")
         cli("topic", "roll", "t")
         wait_sealed(cli, "t")
-    (path,) = (
-        each for each in (tmp_path / "node-1" / "segments").rglob("*.log") if b"iceb" in _head(each)
-    )
-    data = bytearray(path.read_bytes())
-    data[4096 + 160] ^= 1
-    path.write_bytes(data)
-    report = cli.json("segment", "verify", str(tmp_path / "node-1"), status=1)
-    assert report["damaged"] == 1
-    assert [bool(each["problem"]) for each in report["replicas"]].count(True) == 1
+        cli("produce", "t", stdin="c\n")
+        cli("produce", "t", stdin="d\n")
+    data = tmp_path / "node-1"
+    report = cli.json("segment", "verify", str(data))
+    found = [(each["state"], each["batches"]) for each in report["replicas"]]
+    assert found == [("sealed", 1), ("confirmed", 2)]
+    for path in (data / "segments").rglob("*.log"):
+        content = bytearray(path.read_bytes())
+        content[4096 + 160] ^= 1
+        path.write_bytes(content)
+    report = cli.json("segment", "verify", str(data), status=1)
+    assert report["damaged"] == 2
+    assert "behind it, from offset 3" in report["replicas"][1]["problem"]
     assert "not a node's data folder" in cli("segment", "verify", str(tmp_path), status=1).stderr
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(4096)
-        return file.read(4096)
