@@ -193,9 +193,12 @@ class CoordinatorLink:
     # --- requests of leaders --------------------------------------------------------------------
 
     async def alter_isr(self, change: coordinator_pb2.IsrChange) -> Segment:
-        """Compare-and-set an in-sync set; the record as stored now, also after a conflict."""
+        """Compare-and-set an in-sync set; the newer record, whether ours or another's change.
+
+        Raises what the coordinator answers when the record is still the one we compared with.
+        """
         result = await self._isr.submit(change)
-        if result.HasField("assignment"):
+        if result.HasField("assignment") and result.assignment.version > change.version:
             return convert.segment_from_proto(result.assignment)
         _raise(result.error)
         raise FencedError("the coordinator answered without the segment")
