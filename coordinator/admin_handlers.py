@@ -23,6 +23,7 @@ from icecore.errors import (
 from icecore.model import Segment, SegmentState
 from icecore.ports import CallContext, Clock, Handlers, Rng
 from icecore.v1 import admin_pb2 as pb
+from icecore.wire import parse
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class AdminHandlers:
 
     async def create_topic(self, body: bytes, _: CallContext) -> bytes:
         """Create a topic and open its partitions."""
-        request = pb.CreateTopicRequest.FromString(body)
+        request = parse(pb.CreateTopicRequest, body)
         topic_changes.check_name(request.name)
         state = self._ledger.state
         if request.if_not_exists and (known := self._live_topic(request.name)) is not None:
@@ -125,7 +126,7 @@ class AdminHandlers:
 
     async def describe_topics(self, body: bytes, _: CallContext) -> bytes:
         """Some topics or all."""
-        request = pb.DescribeTopicsRequest.FromString(body)
+        request = parse(pb.DescribeTopicsRequest, body)
         state = self._ledger.state
         topics = [state.topic(name) for name in request.names] or state.live_topics()
         return pb.DescribeTopicsResponse(
@@ -134,7 +135,7 @@ class AdminHandlers:
 
     async def alter_topic(self, body: bytes, _: CallContext) -> bytes:
         """New settings from the next segments on, which are asked for at once."""
-        request = pb.AlterTopicRequest.FromString(body)
+        request = parse(pb.AlterTopicRequest, body)
         if request.settings.partitions:
             raise InvalidRequestError("partitions are added by AddPartitions")
 
@@ -154,7 +155,7 @@ class AdminHandlers:
 
     async def add_partitions(self, body: bytes, _: CallContext) -> bytes:
         """More partitions; existing ones and their keys stay where they are."""
-        request = pb.AddPartitionsRequest.FromString(body)
+        request = parse(pb.AddPartitionsRequest, body)
         await self._ledger.decide(
             lambda state: topic_changes.add_partitions(state, request.name, request.partitions)
         )
@@ -166,7 +167,7 @@ class AdminHandlers:
 
     async def delete_topic(self, body: bytes, _: CallContext) -> bytes:
         """Delete a topic; its name is free again when this returns."""
-        request = pb.DeleteTopicRequest.FromString(body)
+        request = parse(pb.DeleteTopicRequest, body)
         topic_id = self._ledger.state.topic(request.name).topic_id
         await self._ledger.decide(lambda state: topic_changes.start_delete(state, request.name))
         log.info("event=topic_deleted topic=%s", request.name)
@@ -175,7 +176,7 @@ class AdminHandlers:
 
     async def roll_topic(self, body: bytes, _: CallContext) -> bytes:
         """Have leaders seal a topic's active segments now."""
-        request = pb.RollTopicRequest.FromString(body)
+        request = parse(pb.RollTopicRequest, body)
         outcomes = await self._roll(request.name, "roll_topic")
         return pb.RollTopicResponse(
             rolled=sum(each is None for each in outcomes),
@@ -223,7 +224,7 @@ class AdminHandlers:
 
     async def get_metadata(self, body: bytes, _: CallContext) -> bytes:
         """What clients need to find leaders; unknown topics are errors of their own entry."""
-        request = pb.GetMetadataRequest.FromString(body)
+        request = parse(pb.GetMetadataRequest, body)
         state = self._ledger.state
         response = pb.GetMetadataResponse(
             cluster_id=state.cluster_id,
@@ -246,7 +247,7 @@ class AdminHandlers:
 
     async def list_segments(self, body: bytes, _: CallContext) -> bytes:
         """Segments in order of topic, partition and base, in pages."""
-        return self._describer.segments(pb.ListSegmentsRequest.FromString(body)).SerializeToString()
+        return self._describer.segments(parse(pb.ListSegmentsRequest, body)).SerializeToString()
 
 
 def _absent_only(state: ClusterState, change: Change) -> Change:

@@ -71,12 +71,13 @@ class Auditor:
         """Segments below it were opened before this process looked the first time."""
 
     async def audit(self) -> None:
-        """One pass."""
+        """One pass over all but the sealed segments."""
         if not self._first_own_segment_id:
             self._first_own_segment_id = self._ledger.state.next_of("segment_id").next_value
-        await asyncio.gather(self._repair(), self._roll())
+        await self._roll()
         await self._abandon_prepared()
-        for topic_id in [each.topic_id for each in self._ledger.state.topics.values()]:
+        topics = self._ledger.state.topics.values()
+        for topic_id in [each.topic_id for each in topics if each.is_deleting]:
             await self.finish_delete(topic_id)
         await self._forget_tombstones()
 
@@ -124,7 +125,8 @@ class Auditor:
         count = len(self._ledger.state.segments_of_node.get(node_id, ()))
         return (node_id not in record.holders, count, node_id)
 
-    async def _repair(self) -> None:
+    async def repair(self) -> None:
+        """Make the copies that are due; on its own, for a copy may take minutes."""
         repairs = self.repairs()
         self._repairing.take(each.segment.segment_id for each in repairs)
         grouped = by_node((each.target, each) for each in repairs)

@@ -96,6 +96,7 @@ class Coordinator:
         self._spawn(self._tick(), "tick")
         self._spawn(self._heal(), "heal")
         self._spawn(self._audit(), "audit")
+        self._spawn(self._repair(), "repair")
         log.info(
             "event=started cluster=%s token=%d address=%s segments=%d",
             *(self.ledger.state.cluster_id.hex(), self.ledger.token, self.address),
@@ -134,7 +135,7 @@ class Coordinator:
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("event=task_failed task=%s", task.get_name(), exc_info=error)
-        if task.get_name() in ("tick", "heal", "audit"):
+        if task.get_name() in ("tick", "heal", "audit", "repair"):
             # Without its loops this process would only look alive.
             self.ledger.lost.set()
 
@@ -170,6 +171,11 @@ class Coordinator:
         keys = self._opener.needed()
         if keys:
             self._spawn(self._opener.open(keys), "open_tails")
+
+    async def _repair(self) -> None:
+        while True:
+            await asyncio.sleep(self.timing.audit_ms / 1000)
+            await self._auditor.repair()
 
     async def _audit(self) -> None:
         while True:

@@ -37,6 +37,7 @@ from icecore.errors import (
 )
 from icecore.ports import CallContext, Handlers, ServerStream
 from icecore.v1 import coordinator_pb2 as pb
+from icecore.wire import parse
 from replication.isr import IsrProposal
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class NodeHandlers:
 
     async def register(self, body: bytes, _: CallContext) -> bytes:
         """Hand out the next incarnation."""
-        request = pb.RegisterRequest.FromString(body)
+        request = parse(pb.RegisterRequest, body)
         if request.protocol_version > PROTOCOL_VERSION:
             raise UnsupportedError(
                 f"protocol version {request.protocol_version}; this coordinator speaks "
@@ -151,7 +152,7 @@ class NodeHandlers:
         body = await stream.read()
         if body is None:
             return
-        request = pb.HeartbeatRequest.FromString(body)
+        request = parse(pb.HeartbeatRequest, body)
         session = await self._connect(request)
         reader = asyncio.ensure_future(self._read_beats(session, stream, request))
         writer = asyncio.ensure_future(self._sessions.write_pushes(session, stream))
@@ -210,11 +211,11 @@ class NodeHandlers:
     ) -> None:
         self._sessions.beat(session, first)
         while (body := await stream.read()) is not None:
-            self._sessions.beat(session, pb.HeartbeatRequest.FromString(body))
+            self._sessions.beat(session, parse(pb.HeartbeatRequest, body))
 
     async def alter_isr(self, body: bytes, _: CallContext) -> bytes:
         """Compare-and-set of in-sync sets."""
-        request = pb.AlterIsrRequest.FromString(body)
+        request = parse(pb.AlterIsrRequest, body)
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
 
         def decision(state: ClusterState, change: pb.IsrChange) -> Change:
@@ -246,7 +247,7 @@ class NodeHandlers:
 
     async def prepare_successor(self, body: bytes, _: CallContext) -> bytes:
         """Prepared and confirmed successors for leaders about to seal."""
-        request = pb.PrepareSuccessorRequest.FromString(body)
+        request = parse(pb.PrepareSuccessorRequest, body)
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
         asked = [(each.segment_id, each.epoch) for each in request.segments]
         response = pb.PrepareSuccessorResponse()
@@ -259,7 +260,7 @@ class NodeHandlers:
 
     async def seal(self, body: bytes, _: CallContext) -> bytes:
         """Seal segments and open their successors."""
-        request = pb.SealRequest.FromString(body)
+        request = parse(pb.SealRequest, body)
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
         reports = [
             SealReport(
@@ -285,7 +286,7 @@ class NodeHandlers:
 
     async def request_recovery(self, body: bytes, _: CallContext) -> bytes:
         """A leader that can't go on asks for a recovery."""
-        request = pb.RequestRecoveryRequest.FromString(body)
+        request = parse(pb.RequestRecoveryRequest, body)
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
         for each in request.segments:
             try:
@@ -303,7 +304,7 @@ class NodeHandlers:
 
     async def report_digests(self, body: bytes, _: CallContext) -> bytes:
         """The first full digest of a segment is set, the others must agree."""
-        request = pb.ReportDigestsRequest.FromString(body)
+        request = parse(pb.ReportDigestsRequest, body)
         self._check_caller(request.cluster_id, request.node_id, request.incarnation)
 
         def decision(state: ClusterState, each: pb.FullDigest) -> Change:
@@ -319,7 +320,7 @@ class NodeHandlers:
 
     async def allocate_producer_ids(self, body: bytes, _: CallContext) -> bytes:
         """A range of ids that nobody gets again."""
-        request = pb.AllocateProducerIdsRequest.FromString(body)
+        request = parse(pb.AllocateProducerIdsRequest, body)
         self._check_cluster(request.cluster_id)
         if not 1 <= request.count <= PRODUCER_IDS_MAX:
             raise InvalidRequestError(f"1 to {PRODUCER_IDS_MAX} producer ids at a time")

@@ -14,7 +14,6 @@ from coordinator.cluster_state import (
     CounterRecord,
     DeletedRecord,
     NodeRecord,
-    NodeStatus,
     PartitionRecord,
     Record,
     SegmentRecord,
@@ -24,113 +23,45 @@ from coordinator.cluster_state import (
 )
 from coordinator.node_changes import (
     HeldReplica,
-    Registration,
-    activate,
-    confirm_deletion,
-    deletions_confirmed,
     lost_copies,
-    register,
 )
-from coordinator.placement import Placement
 from coordinator.segment_changes import (
     Opening,
-    Sealing,
     add_sealed_replica,
     alter_isr,
     check_leader,
-    drop_prepared,
     open_tail,
-    prepare,
     remove_sealed_replica,
     seal,
     set_full_digest,
     start_recovery,
-)
-from coordinator.topic_changes import (
-    add_partitions,
-    alter_topic,
-    check_name,
-    completed,
-    continue_delete,
-    create_topic,
-    missing_partitions,
-    start_delete,
 )
 from icecore.errors import (
     ConflictError,
     FencedError,
     IcecoreError,
     InvalidRequestError,
-    InvalidTopicNameError,
     NotEnoughReplicasError,
     NotLeaderError,
-    TopicExistsError,
-    UnknownTopicError,
-    WrongClusterError,
 )
 from icecore.model import FlushMode, NodeState, Segment, SegmentSettings, SegmentState
 from replication.isr import IsrProposal
-
-TOPIC = b"t" * 16
-KEY = (TOPIC, 0)
-SETTINGS = SegmentSettings(replication_factor=3, min_insync=2)
-DIGEST = b"d" * 32
-ALL = {1: 11, 2: 12, 3: 13}
-"""Registered incarnation by node."""
-
-
-def commit(state: ClusterState, change: Change) -> Change:
-    """Apply a change the way the ledger does: every version must follow the stored one."""
-    stored = {each.key: each.version for each in records(state)}
-    for record in change.puts:
-        assert stored.get(record.key, 0) == record.version - 1, record.key
-    for record in change.deletes:
-        assert stored[record.key] == record.version, record.key
-    assert len(set(change.keys())) == len(change.keys())
-    state.apply(change)
-    return change
-
-
-def records(state: ClusterState) -> list[Record]:
-    groups = (state.counters, state.nodes, state.topics, state.partitions, state.segments,
-              state.deleted)  # fmt: skip
-    found: list[Record] = [state.cluster] if state.cluster else []
-    for group in groups:
-        found += group.values()  # type: ignore[attr-defined]
-    return found
+from tests.unit.cluster_states import (
+    ALL,
+    DIGEST,
+    KEY,
+    commit,
+    prepared_successor,
+    records,
+    sealing,
+    segment,
+    started,
+)
 
 
 @pytest.fixture
 def state() -> ClusterState:
-    """Three nodes up, one topic with one partition and its first segment (id 1) ACTIVE."""
-    state = ClusterState()
-    commit(state, Change((ClusterRecord(b"c" * 16, version=1),)))
-    for node_id, incarnation in ALL.items():
-        node = NodeRecord(node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation, incarnation,
-                          version=1)  # fmt: skip
-        commit(state, Change((node,)))
-        state.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
-    commit(state, create_topic(state, "events", TOPIC, 1, SETTINGS))
-    for change in missing_partitions(state):
-        commit(state, change)
-    commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
-    commit(state, open_tail(state, Opening(1, ALL)))
-    return state
-
-
-def segment(state: ClusterState, segment_id: int = 1) -> Segment:
-    return state.segments[segment_id].segment
-
-
-def sealing(state: ClusterState, end_offset: int = 10, **changes: object) -> Sealing:
-    made = Sealing(1, segment(state).version, end_offset, DIGEST, (1, 2, 3))
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def prepared_successor(state: ClusterState) -> int:
-    change = commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
-    [record] = [each for each in change.puts if isinstance(each, SegmentRecord)]
-    return record.segment.segment_id
+    return started()
 
 
 # --- open -----------------------------------------------------------------------------------------
@@ -412,163 +343,6 @@ def test_inventory(
     sealed: ClusterState, held: dict[int, HeldReplica], is_unknown: bool, lost: list[int]
 ) -> None:
     assert lost_copies(sealed, 2, held, is_disk_unknown=is_unknown) == lost
-
-
-# --- nodes ----------------------------------------------------------------------------------------
-
-ASKED = Registration(b"c" * 16, 2, bytes([2]), 12, "n2:9", "rack")
-
-
-def test_register_alone_changes_nothing_that_counts(state: ClusterState) -> None:
-    change, is_unknown = register(state, ASKED)
-    commit(state, change)
-    assert not is_unknown
-    assert (state.nodes[2].incarnation, state.nodes[2].issued_incarnation) == (12, 13)
-    assert state.nodes[2].address == "n2:1"
-    commit(state, activate(state, ASKED, 13))
-    assert (state.incarnation(2), state.nodes[2].address) == (13, "n2:9")
-    assert activate(state, ASKED, 13) == Change()
-
-
-def test_only_the_newest_incarnation_activates(state: ClusterState) -> None:
-    commit(state, register(state, ASKED)[0])
-    commit(state, register(state, ASKED)[0])
-    with pytest.raises(FencedError):
-        activate(state, ASKED, 13)
-    commit(state, activate(state, ASKED, 14))
-    with pytest.raises(FencedError):
-        activate(state, ASKED, 12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_unknown"),
-    [
-        ({}, False),
-        ({"incarnation": 11}, True),  # restored from a snapshot
-        ({"incarnation": 0}, True),
-        ({"node_id": 9, "incarnation": 0}, False),
-        ({"node_id": 9, "incarnation": 4}, True),
-    ],
-)
-def test_disk_older_than_the_last_activation_is_unknown(
-    state: ClusterState, changes: dict[str, object], is_unknown: bool
-) -> None:
-    asked = replace(ASKED, **changes)  # type: ignore[arg-type]
-    assert register(state, asked)[1] == is_unknown
-
-
-def test_wrong_cluster_and_id_in_use(state: ClusterState) -> None:
-    with pytest.raises(WrongClusterError):
-        register(state, replace(ASKED, cluster_id=b"x" * 16))
-    with pytest.raises(WrongClusterError, match="in use"):
-        register(state, replace(ASKED, disk_id=b"other"))
-    state.status[2].is_connected = False
-    assert register(state, replace(ASKED, disk_id=b"other"))[1]
-    with pytest.raises(InvalidRequestError):
-        register(state, replace(ASKED, node_id=0))
-
-
-def test_deletions_are_confirmed_by_the_inventory(state: ClusterState) -> None:
-    dropped = prepared_successor(state)
-    commit(state, drop_prepared(state, [dropped, 1], 0))
-    assert 1 in state.segments, "an ACTIVE segment is not abandoned"
-    held = {dropped: HeldReplica(dropped, 0, False, True)}
-    assert deletions_confirmed(state, 2, held) == []
-    assert deletions_confirmed(state, 2, {}) == [dropped]
-    commit(state, confirm_deletion(state, 2, dropped))
-    assert state.deleted[dropped].holders == (1, 3)
-    assert confirm_deletion(state, 2, dropped) == Change()
-
-
-# --- topics ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 250])
-def test_bad_names(name: str) -> None:
-    with pytest.raises(InvalidTopicNameError):
-        check_name(name)
-
-
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249])
-def test_good_names(name: str) -> None:
-    check_name(name)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "asked", "factor", "in_sync"),
-    [
-        (1, 0, 1, 1),
-        (2, 0, 2, 1),
-        (3, 0, 3, 2),
-        (9, 0, 3, 2),
-        (9, 5, 5, 2),
-        (9, 1, 1, 1),
-        (0, 0, 1, 1),
-    ],
-)
-def test_defaults(nodes: int, asked: int, factor: int, in_sync: int) -> None:
-    settings = completed(SegmentSettings(replication_factor=asked, min_insync=0), nodes)
-    assert (settings.replication_factor, settings.min_insync) == (factor, in_sync)
-
-
-def test_create_topic_conflicts(state: ClusterState) -> None:
-    other = b"u" * 16
-    with pytest.raises(TopicExistsError):
-        create_topic(state, "events", other, 1, SETTINGS)
-    with pytest.raises(InvalidRequestError):
-        create_topic(state, "new", other, 10_001, SETTINGS)
-    with pytest.raises(InvalidRequestError):
-        create_topic(state, "new", other, 1, replace(SETTINGS, min_insync=4))
-    with pytest.raises(NotEnoughReplicasError, match="there are 3"):
-        create_topic(state, "new", other, 1, replace(SETTINGS, replication_factor=4))
-    state.status[3].state = NodeState.DOWN
-    with pytest.raises(NotEnoughReplicasError, match="there are 2"):
-        create_topic(state, "new", other, 1, SETTINGS)
-
-
-def test_altered_settings_hold_from_the_next_segment(state: ClusterState) -> None:
-    commit(state, alter_topic(state, "events", replace(SETTINGS, min_insync=3)))
-    assert segment(state).settings.min_insync == 2
-    successor = prepared_successor(state)
-    assert segment(state, successor).settings.min_insync == 3
-    with pytest.raises(NotEnoughReplicasError):
-        seal(state, sealing(state), Opening(successor, {1: 11, 2: 12}), 0)
-    with pytest.raises(InvalidRequestError):
-        alter_topic(state, "events", replace(SETTINGS, partitioner="custom"))
-
-
-def test_partitions_only_grow(state: ClusterState) -> None:
-    commit(state, add_partitions(state, "events", 250))
-    for change in missing_partitions(state):
-        assert len(change.puts) <= 100
-        commit(state, change)
-    assert len(list(state.partitions_of(state.topic("events")))) == 250
-    assert missing_partitions(state) == []
-    with pytest.raises(InvalidRequestError):
-        add_partitions(state, "events", 249)
-    assert add_partitions(state, "events", 250) == Change()
-
-
-def test_deletion_in_bounded_steps(state: ClusterState) -> None:
-    commit(state, add_partitions(state, "events", 250))
-    for change in missing_partitions(state):
-        commit(state, change)
-    commit(state, start_delete(state, "events"))
-    with pytest.raises(UnknownTopicError):
-        state.topic("events")
-    with pytest.raises(TopicExistsError):
-        create_topic(state, "events", b"u" * 16, 1, SETTINGS)
-    with pytest.raises(UnknownTopicError):
-        prepare(state, [(KEY, Placement((1,), 1))])
-    steps = 0
-    while (change := continue_delete(state, TOPIC, 3)) != Change():
-        assert len(change.keys()) <= 102
-        commit(state, change)
-        steps += 1
-    assert steps >= 3
-    assert not state.topics and not state.partitions and not state.segments
-    assert state.deleted[1].holders == (1, 2, 3)
-    commit(state, create_topic(state, "events", b"u" * 16, 1, SETTINGS))
 
 
 # --- stored forms ---------------------------------------------------------------------------------
