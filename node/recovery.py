@@ -5,6 +5,10 @@ must be there. Since at most G bytes go to a file between two syncs, three cases
 at the first invalid batch (position p): before the durable end, the durable tail is lost; with a
 valid batch of this segment at p + G or later, p had been synced and is damaged; otherwise the
 tail is torn, and only then is it cut. Whatever is not proven complete is UNKNOWN, never empty.
+
+Batches are not aligned to sectors, so a new batch shares its first sector with synced bytes. That
+a disk writes a sector whole or not at all, and so never harms those, is assumed (SQLite calls it
+powersafe overwrite).
 """
 
 import logging
