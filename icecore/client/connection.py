@@ -5,7 +5,8 @@ by the one a standby names. Time and chance come from ports, so the simulator ca
 """
 
 import asyncio
-from typing import Self, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,12 +23,20 @@ from icecore.errors import (
 from icecore.ports import Clock, Net, Rng
 from icecore.system import SystemClock, SystemRng
 
+_T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)
 
 _ATTEMPT_S = 5.0
 _ADMIN_RETRIED = (
     *(UnavailableError, RequestTimeoutError, NotCoordinatorError, ThrottledError, ConflictError),
 )
+
+
+def share(coroutine: Coroutine[Any, Any, _T]) -> "asyncio.Future[_T]":
+    """A task for several waiters; when all of them have gone, nobody misses its failure."""
+    task = asyncio.ensure_future(coroutine)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 class Backoff:

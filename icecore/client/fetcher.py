@@ -311,7 +311,7 @@ class Fetcher:
         self._start(self._recover(reader, error, reader.generation))
 
     async def _recover(self, reader: Reader, error: IcecoreError, generation: int) -> None:
-        backoff = Backoff(self._connection.rng, 20)
+        backoff = Backoff(self._connection.rng, 20, 1000 if isinstance(error, _SUSPICIOUS) else 200)
         backoff.attempts = reader.attempts - 1
         if not isinstance(error, NotReplicaError) or reader.attempts > 1:
             await asyncio.sleep(backoff.next_s(error))

@@ -7,7 +7,7 @@ thousand partitions does not become a thousand questions.
 import asyncio
 
 from icecore import convert
-from icecore.client.connection import Backoff, Connection
+from icecore.client.connection import Backoff, Connection, share
 from icecore.client.types import ClusterView, PartitionMetadata, TopicMetadata
 from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState
@@ -30,7 +30,7 @@ class Metadata:
         self._names: set[str] = set()
         self._view = ClusterView()
         self._errors: dict[str, IcecoreError] = {}
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Future[None] | None = None
         self._refreshed_ms = -_DISTANCE_MS
 
     @property
@@ -112,7 +112,7 @@ class Metadata:
         """
         running = self._running
         if running is None or running.done():
-            running = self._running = asyncio.ensure_future(self._refresh())
+            running = self._running = share(self._refresh())
         # Not awaited itself: a caller that is cancelled must not take the others' answer away.
         await asyncio.wait({running})
         running.result()

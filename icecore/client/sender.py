@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from icecore import convert, wire
 from icecore.client.batches import Batch, Identity, PartitionQueue
-from icecore.client.connection import Backoff, Connection
+from icecore.client.connection import Backoff, Connection, share
 from icecore.client.metadata import Metadata
 from icecore.client.types import BatchMetadata
 from icecore.errors import (
@@ -230,7 +230,7 @@ class Sender:
                     batch_length=len(batch.encoded),
                 )
         body = wire.frame_bulk(header.SerializeToString(), buffers)
-        call = asyncio.ensure_future(
+        call = share(
             self._connection.net.call(
                 address,
                 "/icecore.v1.DataService/Produce",
@@ -344,7 +344,10 @@ class Sender:
 
     async def _retry(self, queue: PartitionQueue, error: IcecoreError | None) -> None:
         """Wait as the error asks for, look for the leader, and offer the queue again."""
-        backoff = Backoff(self._connection.rng, 15 if isinstance(error, RollingError) else 30)
+        # A new leader is there within moments, and looking for it is one question for everyone.
+        is_moving = isinstance(error, (RollingError, *_MOVED))
+        first_ms = 15 if isinstance(error, RollingError) else 30
+        backoff = Backoff(self._connection.rng, first_ms, 200 if is_moving else 1000)
         backoff.attempts = queue.attempts
         queue.attempts += 1
         failure = error
@@ -376,7 +379,7 @@ class Sender:
         if self._identity is not None:
             return self._identity
         if self._finding is None or self._finding.done():
-            self._finding = asyncio.ensure_future(self._init_producer())
+            self._finding = share(self._init_producer())
         await asyncio.wait({self._finding})  # shared by all partitions
         return self._finding.result()
 
