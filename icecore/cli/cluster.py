@@ -1,6 +1,7 @@
 """``icecore cluster``: nodes and health."""
 
 import typer
+from rich.filesize import decimal
 
 from icecore.cli.output import Output, plain
 from icecore.cli.session import session_of
@@ -27,11 +28,19 @@ def describe(context: typer.Context) -> None:
 
 def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     """Print a table of the nodes, and the totals above it."""
-    rows = [{**plain(each), **plain(each.node)} for each in sorted(cluster.nodes, key=_by_id)]
+    rows = [
+        {
+            **plain(each),
+            **plain(each.node),
+            "disk_used": decimal(each.disk_used_bytes),
+            "disk_free": decimal(each.disk_free_bytes),
+        }
+        for each in sorted(cluster.nodes, key=_by_id)
+    ]
     totals = {key: value for key, value in plain(cluster).items() if key != "nodes"}
     columns = (
-        *("node_id", "address", "state", "rack", "incarnation", "leads", "replicas"),
-        *("disk_used_bytes", "disk_free_bytes"),
+        *("node_id", "address", "state", "rack", "leads", "replicas"),
+        *("disk_used", "disk_free"),
     )
     title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
     output.table(rows, columns, title)

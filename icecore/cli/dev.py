@@ -52,6 +52,7 @@ def dev(
         with_metrics=True,
     )
     reported: set[int] = set()
+    failure = ""
     with _signals():
         try:
             output.note(f"starting 1 coordinator and {nodes} nodes in {cluster.folder}")
@@ -73,14 +74,16 @@ def dev(
                 time.sleep(_POLL_S)
         except _Stopped:
             output.note("stopping")
+        except UnavailableError as error:
+            failure = error.message
         finally:
             # A second Ctrl-C must not leave processes behind.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             warnings = cluster.stop()
-    for warning in warnings:
-        output.error(warning)
-    if warnings or reported:
+    for problem in filter(None, (failure, *warnings)):
+        output.error(problem)
+    if failure or warnings or reported:
         raise typer.Exit(1)
     output.note("stopped")
 

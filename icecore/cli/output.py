@@ -11,11 +11,14 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 _LOG_WIDTH = 140
+_EMPTY: tuple[object, ...] = (None, "", (), [])
 
 
 class Output:
@@ -35,12 +38,22 @@ class Output:
     def table(
         self, rows: Iterable[Mapping[str, object]], columns: Sequence[str], title: str = ""
     ) -> None:
-        """Print rows as a table of these columns; for people only."""
-        table = Table(title=title or None, title_justify="left", header_style="bold")
+        """Print rows as a table of these columns but empty ones; for people only."""
+        table = Table(
+            title=Text(title) if title else None,
+            title_justify="left",
+            header_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
         rows = list(rows)
+        columns = [c for c in columns if not rows or any(row.get(c) not in _EMPTY for row in rows)]
         for name in columns:
             is_number = all(isinstance(row.get(name), int) for row in rows)
-            table.add_column(name.replace("_", " "), justify="right" if is_number else "left")
+            table.add_column(
+                name.replace("_", " "), justify="right" if is_number else "left", overflow="fold"
+            )
         for row in rows:
             table.add_row(*(_cell(row.get(name)) for name in columns))
         self._out.print(table)
@@ -80,7 +93,7 @@ class Output:
 def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "-"
-    if value in (None, ""):
+    if value in _EMPTY:
         return "-"
     return f"{value:,}" if isinstance(value, int) and value > 99_999 else str(value)
 

@@ -29,7 +29,7 @@ def list_segments(
         rows,
         (
             *("partition", "segment_id", "state", "epoch", "base_offset", "end_offset"),
-            *("leader", "replicas", "isr", "copies"),
+            *("leader", "replicas", "isr"),
         ),
     )
 

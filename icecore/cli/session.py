@@ -1,6 +1,7 @@
 """What all commands share: the global options, and the way to the cluster."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,8 +10,11 @@ import typer
 
 from icecore.cli.output import Output
 from icecore.client.admin import Admin
+from icecore.errors import UnavailableError
+from icecore.settings import split_address
 
 T = TypeVar("T")
+_CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +26,25 @@ class Session:
     output: Output
 
     def admin(self, action: Callable[[Admin], Awaitable[T]]) -> T:
-        """Run ``action`` with an Admin. Raises what it raises."""
+        """Run ``action`` with an Admin. Raises what it raises, and UnavailableError at once when
+        nothing listens on any bootstrap address: people should not wait for a typo."""
+        _check_reachable(self.bootstrap)
 
         async def run() -> T:
             async with Admin(self.bootstrap, timeout_s=self.timeout_s) as admin:
                 return await action(admin)
 
         return asyncio.run(run())
+
+
+def _check_reachable(bootstrap: str) -> None:
+    for address in bootstrap.split(","):
+        try:
+            with socket.create_connection(split_address(address.strip()), _CONNECT_S):
+                return
+        except OSError as error:
+            problem = error.strerror or str(error)
+    raise UnavailableError(f"can't connect to {bootstrap}: {problem}")
 
 
 def session_of(context: typer.Context) -> Session:

@@ -89,8 +89,8 @@ def list_topics(context: typer.Context) -> None:
     session.output.rows(
         [_summary(topic) for topic in topics],
         (
-            *("name", "partitions", "replication_factor", "records", "segments"),
-            *("under_replicated_segments", "partitions_without_leader"),
+            *("name", "partitions", "replicas", "records", "segments", "under_replicated"),
+            "leaderless",
         ),
     )
 
@@ -172,11 +172,11 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
         "partitions": len(parts),
-        "replication_factor": topic.settings.replication_factor,
+        "replicas": topic.settings.replication_factor,
         "records": sum(each.high_watermark - each.log_start_offset for each in parts),
         "segments": sum(each.segments for each in parts),
-        "under_replicated_segments": sum(each.under_replicated_segments for each in parts),
-        "partitions_without_leader": sum(not (each.tail and each.tail.leader) for each in parts),
+        "under_replicated": sum(each.under_replicated_segments for each in parts),
+        "leaderless": sum(not (each.tail and each.tail.leader) for each in parts),
     }
 
 
@@ -187,8 +187,8 @@ def _show(output: Output, topic: TopicDescription) -> None:
     settings = plain(topic.settings)
     shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
     columns = (
-        *("partition", "leader", "in_sync", "replicas", "epoch", "log_start_offset"),
-        *("high_watermark", "segments", "under_replicated"),
+        *("partition", "leader", "isr", "replicas", "epoch", "start", "high_watermark"),
+        *("segments", "missing"),
     )
     output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
 
@@ -197,11 +197,11 @@ def _partition_row(each: PartitionDescription) -> dict[str, Any]:
     return {
         "partition": each.partition,
         "leader": each.tail.leader if each.tail else None,
-        "in_sync": each.tail.isr if each.tail else (),
+        "isr": each.tail.isr if each.tail else (),
         "replicas": each.tail.replicas if each.tail else (),
         "epoch": each.tail.epoch if each.tail else None,
-        "log_start_offset": each.log_start_offset,
+        "start": each.log_start_offset,
         "high_watermark": each.high_watermark,
         "segments": each.segments,
-        "under_replicated": each.under_replicated_segments,
+        "missing": each.under_replicated_segments,
     }

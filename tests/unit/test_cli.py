@@ -157,7 +157,7 @@ def test_nobody_there_is_1_and_says_what_to_do(capsys: pytest.CaptureFixture[str
     with socket.socket() as taken:  # bound, not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert run(["-b", address, "--timeout", "5", "topic", "list"]) == 1
+        assert run(["-b", address, "topic", "list"]) == 1
     error = capsys.readouterr().err
     assert "icecore dev" in error
     assert "Traceback" not in error
