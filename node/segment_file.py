@@ -40,11 +40,13 @@ _FILE_MAGIC = b"iceseg\r\n"
 _FILE_VERSION = 1
 _SLOT_LENGTH = 512
 _SLOT = struct.Struct("<8sII16s16sIIQqI")
-_SLOT_CRC = struct.Struct("<I")
+_CRC = struct.Struct("<I")
 _SLOT_COUNT = 2
 _BATCH_SIGN = struct.pack("<IHH", MAGIC, VERSION, HEADER_LENGTH)
 _CRC_AND_SEGMENT = struct.Struct("<IQ")
+_PRODUCER_CRC_AT = 80
 _SCAN_BYTES = 1 << 18
+_WALK_BYTES = 1 << 16
 _SEARCH_BYTES = 1 << 20
 
 
@@ -84,8 +86,8 @@ def _encode_slot(identity: SegmentIdentity, base_offset: int) -> bytes:
         base_offset,
         identity.epoch,
     )
-    raw = fields.ljust(_SLOT_LENGTH - _SLOT_CRC.size, b"\0")
-    return raw + _SLOT_CRC.pack(crc32c(raw))
+    raw = fields.ljust(_SLOT_LENGTH - _CRC.size, b"\0")
+    return raw + _CRC.pack(crc32c(raw))
 
 
 def encode_file_header(identity: SegmentIdentity) -> bytes:
@@ -105,8 +107,8 @@ def decode_file_header(data: bytes) -> SegmentIdentity | None:
         slot = data[number * _SLOT_LENGTH : (number + 1) * _SLOT_LENGTH]
         if len(slot) < _SLOT_LENGTH:
             break
-        (crc,) = _SLOT_CRC.unpack_from(slot, _SLOT_LENGTH - _SLOT_CRC.size)
-        if crc32c(slot, 0, _SLOT_LENGTH - _SLOT_CRC.size) != crc:
+        (crc,) = _CRC.unpack_from(slot, _SLOT_LENGTH - _CRC.size)
+        if crc32c(slot, 0, _SLOT_LENGTH - _CRC.size) != crc:
             continue
         fields = _SLOT.unpack_from(slot)
         if fields[:3] == (_FILE_MAGIC, _FILE_VERSION, FILE_HEADER_LENGTH):
@@ -268,10 +270,12 @@ def _own_batch(
     return FoundBatch(position, header, raw)
 
 
-def check_run(data: bytes, identity: SegmentIdentity, offset: int) -> int:
+def check_run(
+    data: bytes, identity: SegmentIdentity, offset: int, *, with_bodies: bool = False
+) -> int:
     """The offset after a run of whole batches whose headers, ids and offsets are right.
 
-    The cheap check of every read, without objects per batch: bodies are the reader's to verify.
+    The cheap check of every read, without objects per batch.
 
     Raises:
         CorruptBatchError: Something else is there.
@@ -287,11 +291,42 @@ def check_run(data: bytes, identity: SegmentIdentity, offset: int) -> int:
             raise CorruptBatchError(f"header CRC mismatch at {position}")
         if segment_id != identity.segment_id or base_offset > offset or end_offset <= offset:
             raise CorruptBatchError(f"segment {segment_id} offset {base_offset} at {position}")
+        if with_bodies:
+            (crc,) = _CRC.unpack_from(raw, _PRODUCER_CRC_AT)
+            body_start = position + _PRODUCER_CRC_AT + _CRC.size
+            if crc32c(data, body_start, position + batch_length) != crc:
+                raise CorruptBatchError(f"producer CRC mismatch at {position}")
         offset = end_offset
         position += batch_length
     if position != length:
         raise CorruptBatchError(f"a batch is cut short at {length}")
     return offset
+
+
+def walk_to(file: File, position: int, end_position: int, offset: int) -> tuple[int, int, int]:
+    """(position, length, end offset) of the batch that holds ``offset``, at or after ``position``.
+
+    Hops over headers without checking them: what it arrives at is for the caller to verify.
+
+    Raises:
+        CorruptBatchError: The hops lead nowhere.
+    """
+    chunk, start = b"", position
+    while position + HEADER_LENGTH <= end_position:
+        at = position - start
+        if at + HEADER_LENGTH > len(chunk):
+            # The first hop beyond a chunk tells whether batches are large: then headers only.
+            want = HEADER_LENGTH if at > len(chunk) else _WALK_BYTES
+            chunk, start, at = file.pread(want, position), position, 0
+            if len(chunk) < HEADER_LENGTH:
+                break
+        length, base_offset, end_offset = peek(chunk, at)
+        if length < HEADER_LENGTH or base_offset > offset:
+            break
+        if end_offset > offset:
+            return position, length, end_offset
+        position += length
+    raise CorruptBatchError(f"no batch for offset {offset} at {position}")
 
 
 def tree_digest(file: File, end_position: int, scan: BatchScan) -> bytes:

@@ -7,11 +7,11 @@ and every byte that did not come from the newest batches is CRC-checked before i
 
 import logging
 
-from icecore.batch import HEADER_LENGTH, parse_header, verify_producer_crc
+from icecore.batch import HEADER_LENGTH, parse_header, peek
 from icecore.errors import CorruptBatchError, InvalidRequestError, StorageError
 from node import segment_index
 from node.ports import File, Index
-from node.segment_file import FILE_HEADER_LENGTH, BatchScan, check_run, tree_digest
+from node.segment_file import FILE_HEADER_LENGTH, BatchScan, check_run, tree_digest, walk_to
 from node.segment_log import SegmentLog
 from node.store import LogTail
 
@@ -58,56 +58,45 @@ class SegmentReader:
         self, log: SegmentLog, file: File, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """Through the index; every byte is verified, because it may be years old."""
-        first = self._scan_to(log, file, offset)
-        if first is None or first[1] > end_offset:
+        end_position = log.end[1]
+        position, _ = self._near(log, file, offset)
+        start, length, next_offset = walk_to(file, position, end_position, offset)
+        if next_offset > end_offset:
             return b"", offset
-        start, _, length = first
-        length = min(max(length, max_bytes), log.end[1] - start)
-        data = file.pread(length, start)
-        stop, next_offset = 0, offset
+        data = file.pread(min(max(length, max_bytes), end_position - start), start)
+        stop = 0
         while stop + HEADER_LENGTH <= len(data):
-            header = parse_header(data, stop)
-            if stop + header.batch_length > len(data) or header.end_offset > end_offset:
+            length, _, next_offset = peek(data, stop)
+            if stop + length > len(data) or next_offset > end_offset or length < HEADER_LENGTH:
                 break
-            if header.segment_id != log.identity.segment_id or header.base_offset > next_offset:
-                raise CorruptBatchError(f"not the batch of offset {next_offset} at {start + stop}")
-            verify_producer_crc(data, stop, header)
-            stop += header.batch_length
-            next_offset = header.end_offset
+            stop += length
         if stop == 0:
             raise CorruptBatchError(f"no whole batch at {start}")
-        return data[:stop], next_offset
+        data = data[:stop]
+        return data, check_run(data, log.identity, offset, with_bodies=True)
 
-    def _scan_from(self, log: SegmentLog, file: File, offset: int) -> BatchScan:
-        """A header scan that starts at or before the batch of ``offset``."""
-        position, tail = FILE_HEADER_LENGTH, log.start
+    def _near(self, log: SegmentLog, file: File, offset: int) -> tuple[int, LogTail]:
+        """A place to start from at or before the batch of ``offset``: position and tail there."""
+        tail, position = log.nearest_tail(offset)
         try:
             point = segment_index.floor_offset(self._index, log.prefix, offset)
         except StorageError as error:
             _log.error("index look-up failed, scanning instead: %s", error)
             point = None
-        near_tail, near_position = log.nearest_tail(offset)
-        if near_position > position:
-            position, tail = near_position, near_tail
-        if point is not None and position < point[1] < log.end[1]:
-            try:
-                header = parse_header(file.pread(HEADER_LENGTH, point[1]))
-            except CorruptBatchError:
-                header = None
-            if header is not None and header.base_offset == point[0]:
-                tail = LogTail(point[0], header.prev_header_crc32c, b"", 0, 0)
-                position = point[1]
-        return BatchScan(file, log.identity, position, tail, log.end[1], with_bodies=False)
+        if point is None or not position < point[1] < log.end[1]:
+            return position, tail
+        try:
+            header = parse_header(file.pread(HEADER_LENGTH, point[1]))
+        except CorruptBatchError:
+            return position, tail
+        if header.base_offset != point[0] or header.segment_id != log.identity.segment_id:
+            return position, tail
+        return point[1], LogTail(point[0], header.prev_header_crc32c, b"", 0, 0)
 
-    def _scan_to(self, log: SegmentLog, file: File, offset: int) -> tuple[int, int, int] | None:
-        """(position, end offset, length) of the batch that holds ``offset``."""
-        scan = self._scan_from(log, file, offset)
-        for found in scan:
-            if found.header.end_offset > offset:
-                return found.position, found.header.end_offset, found.header.batch_length
-        if scan.position < log.end[1]:
-            raise CorruptBatchError(f"{scan.stop} at {scan.position}")
-        return None
+    def _scan_from(self, log: SegmentLog, file: File, offset: int) -> BatchScan:
+        """A header scan that starts at or before the batch of ``offset``."""
+        position, tail = self._near(log, file, offset)
+        return BatchScan(file, log.identity, position, tail, log.end[1], with_bodies=False)
 
     def offset_for_time(
         self, log: SegmentLog, timestamp_ms: int, end_offset: int
