@@ -72,6 +72,8 @@ _SERVER_OPTIONS: _Options = [
     *_COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),  # else a second server on the port starts without an error
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # Our own peers ping every 10 s, and were cut off ("too_many_pings") in spite of the line above.
+    ("grpc.http2.max_ping_strikes", 0),
 ]
 
 _Code = grpc.StatusCode
