@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load_from_arguments(CoordinatorSettings, "icecore-coordinator", argv)
         check_listen(settings.listen, insecure_bind=settings.insecure_bind)
         logging.basicConfig(
-            level=settings.log_level.upper(),
+            level=settings.log_level,
             format="ts=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
         )
         tune_process()

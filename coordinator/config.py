@@ -1,7 +1,7 @@
 """Settings of a coordinator process, checked once at its edge."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,7 +24,9 @@ class CoordinatorSettings(Settings):
     lost_replica_grace_ms: int = Field(
         1_200_000, ge=0, description="how long a copy on a node that is down still counts"
     )
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="what to log: DEBUG, INFO, WARNING or ERROR"
+    )
 
 
 @dataclass(frozen=True, slots=True)
