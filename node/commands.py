@@ -83,7 +83,7 @@ class NodeCommands:
                 replica.leader.feed(inputs.Fenced(ref.epoch))
             replica.end_role()
             promised.append((replica, ref.epoch))
-        await context.pool.probe()
+        await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         await context.executor.run(
             context.store.set_promises,
             [(replica.segment_id, epoch) for replica, epoch in promised],
@@ -98,6 +98,14 @@ class NodeCommands:
         return coordinator_pb2.FenceResponse(
             incarnation=context.incarnation, replicas=answers
         ).SerializeToString()
+
+    async def _settle(self, replica: Replica) -> None:
+        async with replica.exclusive:
+            try:
+                await replica.settle()
+            except IcecoreError as error:
+                _log.error("UNKNOWN segment_id=%d error=%s", replica.segment_id, error)
+                replica.intact = False
 
     # --- open -----------------------------------------------------------------------------------
 
@@ -155,7 +163,7 @@ class NodeCommands:
         except IcecoreError as error:
             return segment_id, error
         replica.identity = identity
-        replica.tail = tail
+        replica.tail = replica.durable_tail = tail
         replica.producers = ProducerTable(item.producer_snapshot)
         self._context.replicas.add(replica)
         return segment_id, None

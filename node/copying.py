@@ -23,7 +23,7 @@ from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
 from node.replica import Replica
-from node.store import SegmentIdentity
+from node.store import LogTail, SegmentIdentity
 from replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class SegmentCopier:
         async with replica.exclusive:
             if not replica.sealed:
                 replica.end_role()
-                await context.pool.probe()
+                await replica.settle()
                 await self._adjust(replica, segment, end_offset, donor_address, expected_digest)
             tail = replica.tail
             agrees = tail.end_offset == end_offset and expected_digest in (b"", tail.digest)
@@ -151,8 +151,7 @@ class SegmentCopier:
             if at_end.digest != expected_digest:
                 return
             # Beyond the sealed end nothing was acknowledged, by construction.
-            replica.tail = await replica.worker.run(store.truncate, replica.segment_id, end_offset)
-            await self._reload_producers(replica)
+            await replica.cut(end_offset)
         while replica.tail.end_offset < end_offset:
             if not donor_address:
                 raise InvalidRequestError(
@@ -166,7 +165,7 @@ class SegmentCopier:
 
     async def _append(self, replica: Replica, data: memoryview) -> None:
         """Verify copied batches like replicated ones, append them and wait until durable."""
-        waiter = _CopyWaiter()
+        waiter = _CopyWaiter(replica)
         for position, header in batch.iter_batches(data):
             batch.verify_producer_crc(data, position, header)
             if (
@@ -189,7 +188,7 @@ class SegmentCopier:
             replica.worker.append(request, waiter)
         await self._context.pool.probe()
         if waiter.error is not None:
-            replica.intact = False
+            await replica.settle()
             raise waiter.error
 
     async def _ask(
@@ -254,15 +253,6 @@ class SegmentCopier:
             )
             self._context.replicas.remove(replica)
 
-    async def _reload_producers(self, replica: Replica) -> None:
-        """The producer state is a function of the log: recompute it after a cut."""
-        store, run = self._context.store, self._context.executor.run
-        snapshot, _ = await run(store.starting_state, replica.segment_id)
-        table = ProducerTable(snapshot)
-        for raw in await run(store.headers, replica.segment_id, replica.tail.end_offset):
-            table.apply_header(batch.parse_header(raw))
-        replica.producers = table
-
     async def _report(self, replica: Replica) -> coordinator_pb2.WrittenBack:
         return coordinator_pb2.WrittenBack(
             seal_digest=replica.tail.digest,
@@ -275,8 +265,11 @@ class SegmentCopier:
 class _CopyWaiter:
     """Collects the outcome of a copied chunk's appends."""
 
-    def __init__(self) -> None:
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
         self.error: IcecoreError | None = None
 
-    def on_appended(self, _: int | None, error: IcecoreError | None) -> None:
+    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
+        if durable_tail is not None:
+            self._replica.durable_tail = durable_tail
         self.error = self.error or error

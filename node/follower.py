@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, assert_never
 
 from icecore import batch
 from icecore.batch import BatchHeader
-from icecore.errors import CorruptBatchError, IcecoreError
+from icecore.errors import CorruptBatchError, IcecoreError, OutOfSpaceError
 from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
+from node.store import LogTail
 from replication import effects, inputs
 from replication.follower import FollowerCore
 
@@ -105,9 +106,11 @@ class Follower:
             fresh.append((position, header))
         return fresh
 
-    def on_appended(self, durable_end_offset: int | None, error: IcecoreError | None) -> None:
+    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
-        if durable_end_offset is not None:
+        if durable_tail is not None:
+            self.replica.durable_tail = durable_tail
+            durable_end_offset = durable_tail.end_offset
             credit = 0
             while self._undurable and self._undurable[0][0] <= durable_end_offset:
                 _, length, self._durable_header_crc32c = self._undurable.popleft()
@@ -117,6 +120,8 @@ class Follower:
         if error is not None:
             _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
             self.feed(inputs.LocalFailed(error))
+            if isinstance(error, OutOfSpaceError):
+                self._context.replicas.follow_again(self.replica)
 
     def feed(self, *happened: inputs.FollowerInput) -> None:
         """Step the core and perform what it asks."""

@@ -20,7 +20,7 @@ from icecore.errors import IcecoreError
 from icecore.ports import Clock
 from node.metrics import NodeMetrics
 from node.ports import Executor, WorkerQueue
-from node.store import AppendRequest, SegmentStore
+from node.store import AppendRequest, LogTail, SegmentStore
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class AppendOwner(Protocol):
     """Who gets told about finished appends, on the loop, once per group."""
 
-    def on_appended(self, durable_end_offset: int | None, error: IcecoreError | None) -> None:
-        """``durable_end_offset`` of the group's last durable append; the first error, if any."""
+    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
+        """``durable_tail`` after the group's last durable append; the first error, if any."""
         ...
 
 
@@ -111,19 +111,19 @@ class IoWorker:
     def _deliver(self, group: object) -> None:
         """On the loop: owners first (acks), then who awaits operations."""
         assert isinstance(group, list)
-        outcome: dict[int, tuple[AppendOwner, int | None, IcecoreError | None]] = {}
+        outcome: dict[int, tuple[AppendOwner, LogTail | None, IcecoreError | None]] = {}
         operations: list[_Operation] = []
         for item in group:
             if isinstance(item, _Operation):
                 operations.append(item)
                 continue
             owner, request = item.owner, item.request
-            _, end, error = outcome.get(id(owner), (owner, None, None))
+            _, tail, error = outcome.get(id(owner), (owner, None, None))
             if request.error is None:
-                end = request.tail.end_offset
-            outcome[id(owner)] = (owner, end, error or request.error)
-        for owner, end, error in outcome.values():
-            owner.on_appended(end, error)
+                tail = request.tail
+            outcome[id(owner)] = (owner, tail, error or request.error)
+        for owner, tail, error in outcome.values():
+            owner.on_appended(tail, error)
         for operation in operations:
             if operation.future.done():
                 continue

@@ -18,6 +18,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
+from node.store import LogTail
 from replication import effects, inputs
 from replication.leader import LeaderCore, LeaderLimits
 
@@ -105,10 +106,11 @@ class Leader:
             )
         )
 
-    def on_appended(self, durable_end_offset: int | None, error: IcecoreError | None) -> None:
+    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
-        if durable_end_offset is not None:
-            self.feed(inputs.LocalDurable(durable_end_offset))
+        if durable_tail is not None:
+            self.replica.durable_tail = durable_tail
+            self.feed(inputs.LocalDurable(durable_tail.end_offset))
         if error is not None:
             self.feed(inputs.LocalFailed(error))
 

@@ -39,6 +39,8 @@ class Replica:
         self.context = context
         self.identity = identity
         self.tail = tail
+        self.durable_tail = tail
+        """The tail as far as it is fsynced; behind ``tail`` while appends are under way."""
         self.producers = producers
         self.intact = intact
         self.worker = context.pool.worker_for(identity.topic_id, identity.partition)
@@ -126,6 +128,30 @@ class Replica:
         """Remember the largest watermark ever heard of; it outlives roles and restarts."""
         if high_watermark > self.tail.max_known_high_watermark:
             self.tail = replace(self.tail, max_known_high_watermark=high_watermark)
+
+    async def settle(self) -> None:
+        """Let appends under way end; what never became durable is cut off, and never reported.
+
+        The role has ended. Raises what truncating raises.
+        """
+        await self.context.pool.probe()
+        if self.tail.end_offset != self.durable_tail.end_offset:
+            await self.cut(self.durable_tail.end_offset)
+
+    async def cut(self, end_offset: int) -> None:
+        """Truncate the log, durably, and bring what was derived from it back to that point.
+
+        The caller holds ``exclusive`` and has ended the role.
+        """
+        store, run = self.context.store, self.worker.run
+        known = self.tail.max_known_high_watermark
+        self.tail = self.durable_tail = await run(store.truncate, self.segment_id, end_offset)
+        self.note_watermark(known)
+        snapshot, _ = await run(store.starting_state, self.segment_id)
+        table = ProducerTable(snapshot)
+        for raw in await run(store.headers, self.segment_id, end_offset):
+            table.apply_header(batch.parse_header(raw))
+        self.producers = table
 
     def end_role(self) -> None:
         """Forget leader or follower (their cores have failed all waiters)."""

@@ -28,6 +28,8 @@ from replication import inputs
 
 _log = logging.getLogger(__name__)
 
+SPACE_RETRY_S = 1.0
+
 
 class PartitionReplicas:
     """What this node holds of one partition, ordered by base offset."""
@@ -96,6 +98,7 @@ class Replicas:
         self._partitions: dict[tuple[bytes, int], PartitionReplicas] = {}
         self._topic_ids: dict[str, bytes] = {}
         self._sealing: dict[int, asyncio.Task[None]] = {}
+        self._waiting_for_space: set[asyncio.Task[None]] = set()
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
 
@@ -231,6 +234,32 @@ class Replicas:
         self.on_leader_created(leader)
         self._of(replica).wake()
 
+    def follow_again(self, replica: Replica) -> None:
+        """A follower ran out of space: cut what is not durable, rejoin when there is room."""
+        task = asyncio.get_running_loop().create_task(self._follow_again(replica))
+        self._waiting_for_space.add(task)
+        task.add_done_callback(self._waiting_for_space.discard)
+
+    async def _follow_again(self, replica: Replica) -> None:
+        follower = replica.follower
+        while follower is not None and replica.follower is follower:
+            await asyncio.sleep(SPACE_RETRY_S)
+            _, free_bytes = await self._context.executor.run(self._context.files.space)
+            if free_bytes < 2 * self._context.settings.preallocate_bytes:
+                continue
+            async with replica.exclusive:
+                if replica.follower is not follower or replica.segment is None:
+                    return
+                replica.end_role()
+                try:
+                    await replica.settle()
+                except IcecoreError as error:
+                    _log.error("not usable segment_id=%d error=%s", replica.segment_id, error)
+                    replica.intact = False
+                    return
+            _log.info("space again, following segment_id=%d", replica.segment_id)
+            self._apply_active(replica, replica.segment)
+
     def leadership_ended(self, replica: Replica) -> None:
         """The leader of this replica stepped down."""
         found = self._of(replica)
@@ -296,6 +325,7 @@ class Replicas:
         """
         if replica.sealed:
             return
+        await replica.settle()
         store, worker, end = self._context.store, replica.worker, segment.end_offset
         tail = replica.tail
         if tail.end_offset > end:
@@ -307,7 +337,8 @@ class Replicas:
             )
         if replica.tail.end_offset > end:
             _log.info("cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end)
-            tail = await worker.run(store.truncate, replica.segment_id, end)
+            await replica.cut(end)
+            tail = replica.tail
         await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
         replica.tail = tail
         replica.sealed_end_offset = end
@@ -315,4 +346,6 @@ class Replicas:
 
     async def close(self) -> None:
         """Wait for seals under way."""
+        for task in list(self._waiting_for_space):
+            task.cancel()
         await asyncio.gather(*self._sealing.values(), return_exceptions=True)
