@@ -11,6 +11,7 @@ import pytest
 from coordinator.metadata_store import MetadataStore
 from coordinator.sqlite_store import SqliteDatabase, SqliteStore
 from node.control_store import ControlStore
+from node.ports import WorkerQueue
 from node.segment_file import FILE_HEADER_LENGTH, file_name
 from node.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
@@ -159,7 +160,8 @@ def test_executor_close_processes_what_is_queued(loop: SimLoop) -> None:
     seen: list[int] = []
 
     async def main() -> None:
-        worker = SimExecutor(None, random.Random(1)).worker(
+        executor = SimExecutor(None, random.Random(1))
+        worker: WorkerQueue[int] = executor.worker(
             "io-0", seen.extend, lambda _: None, group_items_max=3
         )
         for item in range(100):

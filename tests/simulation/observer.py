@@ -8,7 +8,8 @@ import asyncio
 import hashlib
 from dataclasses import dataclass, field
 
-from icecore import batch, convert, record, wire
+from icecore import batch, convert, wire
+from icecore.decoding import decode
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
 from icecore.ports import Net
@@ -103,7 +104,7 @@ class Observer:
             for position, header in batch.iter_batches(batches):
                 batch.verify_producer_crc(batches, position, header)
                 digest.update(batches[position : position + header.batch_length])
-                for each in record.decode(batches, position, header).to_records(header.base_offset):
+                for each in decode(batches, position, header).to_records(header.base_offset):
                     if each.offset >= offset:
                         content.records.append((each.offset, each.value or b""))
             ends = segment.end_offset if segment.state is SegmentState.SEALED else None

@@ -5,8 +5,9 @@ import random
 from typing import TYPE_CHECKING
 
 from icecore.client.admin import Admin
+from icecore.client.consumer import Consumer
 from icecore.client.producer import Producer
-from icecore.errors import IcecoreError, RequestTimeoutError
+from icecore.errors import IcecoreError, InternalError, RequestTimeoutError
 from icecore.model import Acks
 from tests.simulation.history import Outcome, Produce, Read
 from tests.simulation.process import SimProcess
@@ -161,22 +162,34 @@ class TailReader:
     def start(self) -> None:
         """Begin to read."""
         process, net, clock, rng = self._world.client("consumer")
-        from icecore.client.consumer import Consumer
-
-        consumer = Consumer(coordinator_address(COORDINATOR), net=net, clock=clock, rng=rng)
+        chance = random.Random(f"consumer {self._world.seed}")
+        consumer = Consumer(
+            coordinator_address(COORDINATOR),
+            self._topic,
+            max_bytes=chance.choice([2_000, 1 << 20]),
+            fetch_bytes=chance.choice([500, 100_000]),
+            max_wait_ms=chance.choice([20, 100, 500]),
+            net=net,
+            clock=clock,
+            rng=rng,
+        )
         self._task = process.spawn(self._consume(consumer))
 
-    async def _consume(self, consumer: "Consumer") -> None:
+    async def _consume(self, consumer: Consumer) -> None:
+        await consumer.start()
         async for each in consumer:
             partition = (each.topic, each.partition)
-            read = Read("consumer", partition, each.offset, each.value or b"", 0.0)
+            now_s = self._world.loop.time()
+            read = Read("consumer", partition, each.offset, each.value or b"", now_s)
             self._world.history.reads.append(read)
+            self._world.loop.trace(f"consumer reads {each.partition} {each.offset}")
 
     async def finish(self) -> None:
         """Wait until it has read everything that is there at the end, then stop.
 
         Raises:
             TimeoutError: It does not get to the end.
+            IcecoreError: It gave up before.
         """
         assert self._task is not None
         wanted = sum(len(records) for records in self._world.history.final.values())
@@ -185,4 +198,5 @@ class TailReader:
                 await asyncio.sleep(0.1)
         if self._task.done():
             self._task.result()
+            raise InternalError("the consumer stopped")
         self._task.cancel()
