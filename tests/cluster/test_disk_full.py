@@ -1,0 +1,121 @@
+"""A disk fills up in the middle of appends: nothing acked is lost, and writes resume by themselves.
+
+A small tmpfs under a node's data folder makes it real, which needs root (else: skipped).
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from icecore import Admin, Producer
+from icecore.dev import LocalCluster
+from tests.cluster.traffic import create, read_all
+
+DISK_BYTES = 96 << 20
+TOPIC = "t"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+
+
+@pytest.fixture
+def small_disks(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes whose data folders are small file systems of their own."""
+    folder = tmp_path / "cluster"
+    mounts = [folder / f"node-{node_id}" for node_id in (1, 2, 3)]
+    for mount in mounts:
+        mount.mkdir(parents=True)
+        size = f"size={DISK_BYTES}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", mount], check=True)
+    try:
+        with LocalCluster(
+            folder,
+            nodes=3,
+            node_settings={"preallocate_bytes": 1 << 20, "recycle_bytes_max": 0},
+            coordinator_settings={"lease_ms": 3000},
+        ) as cluster:
+            yield cluster
+    finally:
+        for mount in mounts:
+            subprocess.run(["umount", "-l", mount], check=True)
+
+
+def fill(cluster: LocalCluster, node_id: int, leave_bytes: int) -> Path:
+    """Take the space of a node's disk away; delete the file to give it back."""
+    ballast = cluster.folder / f"node-{node_id}" / "ballast"
+    disk = os.statvfs(ballast.parent)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - leave_bytes)
+    return ballast
+
+
+class Load:
+    """Distinct records of 4 KiB to one producer until stopped; remembers what was acked."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.acked: dict[int, list[tuple[int, bytes]]] = {}
+        self.count = 0
+        self._stopping = False
+
+    async def run(self) -> None:
+        number = 0
+        while not self._stopping:
+            value = b"%08d" % number + bytes(4088)
+            number += 1
+            where = await self._producer.send(TOPIC, value)
+            self.acked.setdefault(where.partition, []).append((where.offset, value))
+            self.count += 1
+
+    async def grow(self, records: int, timeout_s: float = 60.0) -> None:
+        """Wait for so many more acks."""
+        wanted = self.count + records
+        async with asyncio.timeout(timeout_s):
+            while self.count < wanted:  # noqa: ASYNC110 - another process decides
+                await asyncio.sleep(0.05)
+
+    def stop(self) -> None:
+        self._stopping = True
+
+
+async def run_full(cluster: LocalCluster, node_ids: list[int]) -> None:
+    await create(cluster.bootstrap, TOPIC, partitions=2, segment_bytes=8 << 20)
+    async with Producer(cluster.bootstrap, linger_ms=1) as producer:
+        load = Load(producer)
+        running = asyncio.create_task(load.run())
+        await load.grow(100)
+
+        ballasts = [fill(cluster, node_id, 2 << 20) for node_id in node_ids]
+        if len(node_ids) < 3:
+            await load.grow(1500)  # the others carry on
+        else:
+            before = -1
+            while load.count != before:  # until nobody accepts anything any more
+                before = load.count
+                await asyncio.sleep(2.0)
+        for ballast in ballasts:
+            ballast.unlink()
+        await load.grow(300)
+        load.stop()
+        await running
+
+    assert await read_all(cluster.bootstrap, TOPIC) == load.acked
+    assert not cluster.dead()
+    async with Admin(cluster.bootstrap) as admin:
+        for _ in range(200):
+            described = await admin.describe_cluster()
+            if not described.under_replicated:
+                break
+            await asyncio.sleep(0.2)
+        assert described.under_replicated == 0
+
+
+async def test_one_full_disk_stops_nobody(small_disks: LocalCluster) -> None:
+    await run_full(small_disks, [2])
+
+
+async def test_all_disks_full_resume_when_there_is_space(small_disks: LocalCluster) -> None:
+    await run_full(small_disks, [1, 2, 3])
