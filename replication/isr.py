@@ -122,6 +122,11 @@ def can_expand(
     )
 
 
+def expand_floor(high_watermark: int, acked_end: int) -> int:
+    """What a follower must hold durably before it may join the in-sync set, or be certified."""
+    return max(high_watermark, acked_end)
+
+
 def accept_isr_change(
     segment: Segment, proposal: IsrProposal, registered_incarnations: Mapping[int, int]
 ) -> Segment | IcecoreError:

@@ -267,7 +267,7 @@ class LeaderCore(Membership):
                 self._abort_roll(roll)
             return
         min_insync = self.segment.settings.min_insync
-        stay = {node_id for node_id in state.isr if self._durable[node_id] >= self._log_end}
+        stay = sealing.members_at_end(state.isr, self._durable, self._log_end)
         if len(stay) == len(state.isr) >= min_insync:
             deadline = self._now_ms + self.limits.seal_wait_ms
             self._roll = Collecting(roll.successor, self._log_end, deadline, roll.backoff_ms)

@@ -45,6 +45,11 @@ class LeaderLimits:
     """How long acks wait for a follower that is about to join the in-sync set (R17)."""
 
 
+def may_lead(segment: Segment, node_id: int, incarnation: int) -> bool:
+    """Leadership belongs to an incarnation: a process that was started again never resumes it."""
+    return (segment.leader, segment.leader_incarnation) == (node_id, incarnation)
+
+
 class LeaderState:
     """Fields, what others may see of them, and the moves every layer needs."""
 
@@ -58,7 +63,7 @@ class LeaderState:
         now_ms: float,
         limits: LeaderLimits | None = None,
     ) -> None:
-        if (segment.leader, segment.leader_incarnation) != (node_id, incarnation):
+        if not may_lead(segment, node_id, incarnation):
             raise InvalidRequestError(f"node {node_id} incarnation {incarnation} is not the leader")
         if segment.state is not SegmentState.ACTIVE or segment.base_offset < 0:
             raise InvalidRequestError(f"segment {segment.segment_id} is {segment.state.name}")
@@ -132,7 +137,7 @@ class LeaderState:
     @property
     def rolling(self) -> bool:
         """True from the choice of an end offset on: produce is refused with ROLLING."""
-        return isinstance(self._roll, Draining | Collecting | Sealing)
+        return not sealing.gives_out_offsets(self._roll)
 
     @property
     def pending_count(self) -> int:

@@ -119,7 +119,7 @@ class Membership(LeaderState):
 
     def _joining(self, state: CommittedIsr) -> set[int]:
         """Followers that may join now; may start to wait for one that nearly can (R17)."""
-        floor = max(self._high_watermark, self.acked_end)
+        floor = isr_rules.expand_floor(self._high_watermark, self.acked_end)
         joining: set[int] = set()
         for node_id, follower in self._followers.by_node.items():
             if node_id in state.isr:

@@ -70,6 +70,16 @@ def roll_failed(roll: Preparing | Draining | Collecting, now_ms: float) -> Idle:
     return Idle(now_ms + roll.backoff_ms, min(2 * roll.backoff_ms, BACKOFF_MAX_MS))
 
 
+def gives_out_offsets(roll: Roll) -> bool:
+    """Whether the leader may append: not from the choice of an end on, unless the roll fails."""
+    return isinstance(roll, Idle | Preparing)
+
+
+def members_at_end(isr: Iterable[int], durable: Mapping[int, int], end_offset: int) -> set[int]:
+    """The members that hold everything the segment will end with."""
+    return {node_id for node_id in isr if durable[node_id] >= end_offset}
+
+
 def agreeing_nodes(
     leader: int, nodes: Iterable[int], digests: Mapping[int, tuple[bytes, bytes]]
 ) -> tuple[int, ...]:
