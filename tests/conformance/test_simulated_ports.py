@@ -144,7 +144,7 @@ def test_executor_keeps_order_and_bounds_groups(loop: SimLoop) -> None:
             if sum(map(len, groups)) == 1000:
                 done.set()
 
-        worker = executor.worker("io-0", list[int], deliver, group_items_max=64)
+        worker: WorkerQueue[int] = executor.worker("io-0", list[int], deliver, group_items_max=64)
         for item in range(1000):
             worker.submit(item)
             if item % 100 == 0:

@@ -178,6 +178,20 @@ def poll(history: History) -> Iterator[Violation]:
         last[session] = read.offset
 
 
+def unseen(history: History) -> Iterator[Violation]:
+    """A consumer that read the whole log was not given all of it."""
+    read: dict[tuple[str, Partition], set[int]] = {}
+    for each in history.reads:
+        if each.session in history.whole_sessions:
+            read.setdefault((each.session, each.partition), set()).add(each.offset)
+    for session in sorted(history.whole_sessions):
+        for partition, records in history.final.items():
+            missing = {offset for offset, _ in records} - read.get((session, partition), set())
+            if missing:
+                what = f"{session} was not given {len(missing)} records, the first {min(missing)}"
+                yield Violation("unseen", partition, what)
+
+
 def changed(history: History) -> Iterator[Violation]:
     """What was read once stays as it was."""
     for partition in {read.partition: None for read in history.reads}:
@@ -233,6 +247,6 @@ def tiling(history: History) -> Iterator[Violation]:
 
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
-    *(lost, phantom, aborted, duplicate, gap, order, realtime, poll, changed, watermark),
+    *(lost, phantom, aborted, duplicate, gap, order, realtime, poll, unseen, changed, watermark),
     *(replicas, tiling),
 )

@@ -80,5 +80,7 @@ class History:
     final: dict[Partition, list[tuple[int, bytes]]] = field(default_factory=dict)
     """The whole of each partition, read after everything was healed: (offset, value)."""
     log_start: dict[Partition, int] = field(default_factory=dict)
+    whole_sessions: set[str] = field(default_factory=set)
+    """Read sessions that began at the log start after everything was healed, and ran to the end."""
     idempotent: bool = True
     """Whether a value may be there only once."""
