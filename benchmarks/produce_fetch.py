@@ -5,7 +5,8 @@
 A coordinator and RF nodes as processes, 16 partitions, records of 1 KiB in batches of 256 KiB made
 beforehand as Arrow, acks=all, fsync before every ack. One JSON line per figure: median of the runs
 after a warm-up, its ratio to the limit measured in the same run (``benchmarks/limit.py``, fresh
-files), CPU seconds per GB of each process and its peak memory.
+files), CPU seconds per GB of each process and its peak memory. Latency is that of single records,
+one after the other, from send to acknowledgement.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from icecore.system import tune_process
 
 MIB = 1 << 20
 RUNS = 3
+LATENCY_RECORDS, LATENCY_WARM_UP = 400, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ async def _measure(cluster: LocalCluster, load: Load, limits: dict[str, float]) 
     _print("produce", load, rates, limits, costs)
     rates, costs = await _median(load, cluster, lambda: _fetch(cluster.bootstrap, load))
     _print("fetch", load, rates, {}, costs)
+    await _latency(cluster.bootstrap, load)
 
 
 async def _fetch(bootstrap: str, load: Load) -> None:
@@ -145,6 +148,27 @@ async def _fetch(bootstrap: str, load: Load) -> None:
             rows += batch.num_rows
             if rows >= load.records:
                 break
+
+
+async def _latency(bootstrap: str, load: Load) -> None:
+    """One record at a time: from send to acknowledgement."""
+    value = os.urandom(load.record_bytes)
+    times_ms = []
+    async with Producer(bootstrap, linger_ms=0) as producer:
+        for number in range(LATENCY_RECORDS + LATENCY_WARM_UP):
+            began = time.perf_counter()
+            await producer.send_and_wait("bench", value, partition=number % load.partitions)
+            times_ms.append((time.perf_counter() - began) * 1000)
+    times_ms = sorted(times_ms[LATENCY_WARM_UP:])
+    figures = {
+        "benchmark": "latency",
+        "rf": load.rf,
+        "record_bytes": load.record_bytes,
+        "records": LATENCY_RECORDS,
+        "p50_ms": round(statistics.median(times_ms), 2),
+        "p99_ms": round(times_ms[len(times_ms) * 99 // 100], 2),
+    }
+    print(json.dumps(figures), flush=True)
 
 
 def _print(
