@@ -7,10 +7,10 @@ each conditional on the version it was derived from. The shell commits it, then 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache
 from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from icecore.errors import InternalError, UnknownTopicError
@@ -216,19 +216,35 @@ def decode(cls: type[Record], text: str) -> Record:
         raise InternalError(f"metadata record {text[:200]!r} is damaged: {error}") from error
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, IntEnum):
-        return value.name
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return value
+def _plain(value: Any) -> dict[str, Any]:
+    cls: Any = type(value)
+    return {
+        name: getattr(value, name) if convert is None else convert(getattr(value, name))
+        for name, convert in _converters(cls)
+    }
 
 
-@lru_cache(maxsize=32)
+@cache
+def _converters(cls: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    """How each field becomes JSON; None = as it is. Looked up once, for it is asked very often."""
+    found: list[tuple[str, Callable[[Any], Any] | None]] = []
+    for name, hint in _hints(cls):
+        if is_dataclass(hint):
+            found.append((name, _plain))
+        elif hint is bytes:
+            found.append((name, bytes.hex))
+        elif isinstance(hint, type) and issubclass(hint, IntEnum):
+            found.append((name, _name_of))
+        else:
+            found.append((name, None))
+    return found
+
+
+def _name_of(value: IntEnum) -> str:
+    return value.name
+
+
+@cache
 def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
     hints = get_type_hints(cls)
     return [(each.name, hints[each.name]) for each in fields(cls)]

@@ -37,6 +37,8 @@ class Timing:
     lease_ms: int = 6_000
     recovery_wait_ms: int = 1_000
     lost_replica_grace_ms: int = 1_200_000
+    open_wait_ms: int = 3_000
+    """How long to wait for all candidates while nobody waits for the segment to open."""
     roll_up_wait_ms: int = 10_000
     """How long a node must be up before thin segments are rolled onto it."""
     prepared_keep_ms: int = 60_000

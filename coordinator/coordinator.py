@@ -60,7 +60,7 @@ class Coordinator:
         opening = SegmentOpening(ledger, calls, self.sessions, clock, timing)
         self._opener = TailOpener(ledger, calls, opening, clock, timing)
         self.recovery = Recovery(ledger, calls, self.sessions, opening, clock, timing)
-        sealing = LiveSealing(ledger, opening, clock)
+        sealing = LiveSealing(ledger, opening, clock, timing)
         request = self.recovery.request
         self._auditor = Auditor(
             ledger, calls, self.sessions, opening, sealing, request, clock, timing
@@ -169,8 +169,9 @@ class Coordinator:
             batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
             self._spawn(self.recovery.recover(batch), "recover")
         keys = self._opener.needed()
-        if keys:
-            self._spawn(self._opener.open(keys), "open_tails")
+        for at in range(0, len(keys), SEGMENTS_PER_RECOVERY):
+            batch_of_keys = keys[at : at + SEGMENTS_PER_RECOVERY]
+            self._spawn(self._opener.open(batch_of_keys), "open_tails")
 
     async def _repair(self) -> None:
         while True:

@@ -12,8 +12,9 @@ one call places thousands of partitions.
 Algorithm: greedy, one partition after the other, on loads that are updated after each choice. Keep
 the predecessor's nodes when all are eligible, enough, and none carries 10 % (and at least two) more
 than the least loaded. Otherwise take the node with the fewest copies already in its rack, then the
-fewest replicas, then the fewest leads, then the lowest id, until there are enough. The leader is
-the predecessor's leader under the same conditions counted in leads, else the one with fewest leads.
+fewest replicas, then the fewest leads (for the first one, the most for the others), then the lowest
+id, until there are enough. The leader is the predecessor's leader under the same conditions counted
+in leads, else the one with fewest leads.
 """
 
 from collections.abc import Sequence
@@ -85,13 +86,15 @@ class Placer:
         left = dict(self._nodes)
         chosen: list[int] = []
         while left and len(chosen) < count:
+            # The first is likely to lead; nodes that lead little are kept for later segments.
+            sign = 1 if not chosen else -1
             best = min(
                 left.values(),
                 key=lambda node: (
                     node.node_id in avoid,
                     copies_in_rack.get(node.rack, 0),
                     self._loads[node.node_id].replicas,
-                    self._loads[node.node_id].leads,
+                    sign * self._loads[node.node_id].leads,
                     node.node_id,
                 ),
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.backoff import Backoff
 from coordinator.cluster_state import Change, ClusterState, PartitionKey, is_prepared
+from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import OpenItem
 from coordinator.segment_changes import Opening, Sealing, check_leader, seal
@@ -58,7 +59,10 @@ class Sealed:
 class LiveSealing:
     """PrepareSuccessor and Seal for lists of segments."""
 
-    def __init__(self, ledger: Ledger, opening: SegmentOpening, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, opening: SegmentOpening, clock: Clock, timing: Timing
+    ) -> None:
+        self._open_wait_ms = timing.open_wait_ms
         self._rolling_up: dict[int, float] = {}
         """Segments that were asked to roll only to gain replicas, and until when that counts."""
         self._ledger = ledger
@@ -116,7 +120,8 @@ class LiveSealing:
         if not wanted:
             return {}
         prepared = await self._opening.prepare(wanted)
-        openings = await self._opening.confirm([OpenItem(each) for each in prepared.values()])
+        items = [OpenItem(each) for each in prepared.values()]
+        openings = await self._opening.confirm(items, self._open_wait_ms)
         results: dict[int, int | IcecoreError] = {}
         useless = []
         for key, segment_id in ids.items():

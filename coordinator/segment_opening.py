@@ -95,10 +95,16 @@ class SegmentOpening:
             places.append((key, place))
         return prepare(state, places)
 
-    async def confirm(self, items: Sequence[OpenItem]) -> dict[int, Opening]:
+    async def confirm(
+        self, items: Sequence[OpenItem], patience_ms: float | None = None
+    ) -> dict[int, Opening]:
         """Who created the files of which segment; those with at least min_insync confirmations.
 
-        Items without a base are only prepared; with one, base and snapshot are durable too.
+        Args:
+            items: Without a base they are only prepared; with one, base and snapshot are durable
+                too.
+            patience_ms: How long to wait for more than min_insync; as in a recovery when None,
+                that is, while nobody can append.
         """
         state = self._ledger.state
         grouped = by_node((node, each) for each in items for node in each.segment.replicas)
@@ -124,7 +130,7 @@ class SegmentOpening:
                 for node_id, mine in grouped.items()
             },
             required=[node_id for node_id in grouped if state.is_live(node_id)],
-            patience_ms=self._timing.recovery_wait_ms,
+            patience_ms=patience_ms or self._timing.recovery_wait_ms,
             is_enough=is_enough,
         )
         collect(answers)
@@ -200,7 +206,7 @@ class TailOpener:
                     start.max_append_timestamp_ms,
                 )
             )
-        openings = await self._opening.confirm(items)
+        openings = await self._opening.confirm(items, self._timing.open_wait_ms)
         decisions = [
             lambda state, each=opening: open_tail(state, each) for opening in openings.values()
         ]

@@ -53,7 +53,7 @@ def test_new_topics_spread_evenly(nodes: int, copies: int, partitions: int) -> N
         replicas.update(place.nodes)
         leads[place.leader] += 1
     assert max(replicas.values()) - min(replicas.values()) <= 1
-    assert max(leads.values()) - min(leads.values()) <= 2
+    assert max(leads.values()) - min(leads.values()) <= 1
 
 
 @given(
