@@ -47,6 +47,8 @@ class Member:
     expected_to_run: bool = False
     metrics_listen: str = ""
     extra: list[str] = field(default_factory=list)
+    prefix: list[str] = field(default_factory=list)
+    """In front of the interpreter: a command that ends in exec, such as ``nsenter``."""
 
     @property
     def is_running(self) -> bool:
@@ -204,7 +206,8 @@ class LocalCluster:
 
     def _spawn(self, member: Member) -> None:
         member.log_path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, *member.arguments, *member.extra, "--listen", member.listen]
+        command = [*member.prefix, sys.executable, *member.arguments, *member.extra]
+        command += ["--listen", member.listen]
         if member is not self.coordinator:
             command += ["--coordinator", self.coordinator.listen]
         if member.metrics_listen:

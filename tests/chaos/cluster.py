@@ -1,0 +1,76 @@
+"""The cluster of a scenario: its processes in their namespaces, its small disks."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from icecore.dev import LocalCluster, Member
+from tests.chaos.network import Network
+
+LEASE_MS = 3000
+DISK_BYTES = 96 << 20
+COORDINATOR = "coordinator"
+NODES = (1, 2, 3)
+SPARE = 4
+NAMES = (COORDINATOR, *(f"node-{node_id}" for node_id in (*NODES, SPARE)))
+
+
+class ChaosCluster(LocalCluster):
+    """Three nodes and one in reserve.
+
+    Args:
+        folder: Where everything is kept.
+        network: None = everything on loopback, without partitions.
+    """
+
+    def __init__(self, folder: Path, network: Network | None) -> None:
+        super().__init__(
+            folder,
+            nodes=SPARE,
+            node_settings={"preallocate_bytes": 1 << 20, "recycle_bytes_max": 8 << 20},
+            coordinator_settings={"lease_ms": LEASE_MS},
+            insecure_bind=network is not None,
+        )
+        if network is not None:
+            for member in self._members():
+                member.listen = f"{network.address(member.name)}:0"
+                member.prefix = network.prefix(member.name)
+        self._spare: Member | None = self._nodes.pop(SPARE)
+
+    def add_node(self) -> int:
+        """Start the node in reserve; its id."""
+        assert self._spare is not None, "there is one only"
+        self._nodes[SPARE], self._spare = self._spare, None
+        self.start_node(SPARE)
+        return SPARE
+
+    def data_folder(self, node_id: int) -> Path:
+        """Where a node keeps its data."""
+        return self.folder / f"node-{node_id}"
+
+
+class SmallDisks:
+    """A small file system under the data folder of some nodes; use as a context manager."""
+
+    def __init__(self, folder: Path, node_ids: Sequence[int]) -> None:
+        self._mounts = [folder / f"node-{node_id}" for node_id in node_ids]
+
+    def __enter__(self) -> None:
+        for mount in self._mounts:
+            mount.mkdir(parents=True)
+            options = f"size={DISK_BYTES}"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", mount], check=True)
+
+    def __exit__(self, *_: object) -> None:
+        for mount in self._mounts:
+            subprocess.run(["umount", "-l", mount], check=False)
+
+
+def fill(folder: Path, leave_bytes: int) -> Path:
+    """Take a disk's space away; delete the returned file to give it back."""
+    ballast = folder / "ballast"
+    disk = os.statvfs(folder)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - leave_bytes)
+    return ballast

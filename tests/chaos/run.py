@@ -1,0 +1,245 @@
+"""Break real processes under load and judge what clients saw: ``python -m tests.chaos.run``.
+
+Each scenario has a cluster and a folder of its own; the folder is kept when something was wrong.
+The last line sums up; the exit status is 1 when anything in it is not as promised, or a scenario
+could not run.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from icecore import Admin
+from icecore.errors import IcecoreError
+from icecore.model import Acks
+from icecore.net import GrpcNet
+from tests.chaos.cluster import NAMES, ChaosCluster, SmallDisks
+from tests.chaos.load import PARTITIONS, Load
+from tests.chaos.network import Network, why_impossible
+from tests.chaos.record import Recorder, first_acks_ms, load
+from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
+from tests.simulation.checkers import check, lost_by_leader_acks
+from tests.simulation.history import History, Outcome
+from tests.simulation.observer import Observer
+
+COLUMNS = {
+    "lost": ("lost", "unseen"),
+    "duplicated": ("duplicate",),
+    "gaps": ("gap", "skip", "tiling"),
+    "reordered": (
+        *("order", "realtime", "nonmonotonic", "changed"),
+        *("replicas_differ", "watermark_past_end", "watermark_went_back"),
+    ),
+    "aborted_reads": ("aborted", "phantom"),
+}
+"""Fields of the last line, and the checker's categories that each of them counts."""
+WARM_UP_S = 2.0
+FINAL_READ_TRIES = 6
+MEASURED = "kill"
+"""The fault whose time to the first ack is reported: one node, and all others well."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of one scenario."""
+
+    name: str
+    skipped: str = ""
+    problems: list[str] = field(default_factory=list)
+    categories: Counter[str] = field(default_factory=Counter)
+    acked: Counter[Acks] = field(default_factory=Counter)
+    lost_acks_leader: int = 0
+    recoveries_ms: list[float] = field(default_factory=list)
+    faults: int = 0
+
+
+async def _run_scenario(
+    scenario: Scenario,
+    cluster: ChaosCluster,
+    network: Network | None,
+    recorder: Recorder,
+    seconds: float,
+    report: Report,
+) -> None:
+    """Load and faults, heal, final reads; problems go into the report."""
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topic(TOPIC, partitions=PARTITIONS, segment_bytes=SEGMENT_BYTES)
+    net = GrpcNet()
+
+    def nodes() -> dict[int, tuple[str, int]]:
+        return {i: (address, cluster.node(i).pid) for i, address in cluster.addresses.items()}
+
+    traffic = Load(cluster.bootstrap, TOPIC, recorder, nodes)
+    observer = Observer(net, cluster.bootstrap)
+    rng = random.Random(f"{report.name} {os.getpid()}")
+    world = World(cluster, network, recorder, observer, traffic, rng, time.monotonic() + seconds)
+    try:
+        traffic.start()
+        await world.writes()
+        await asyncio.sleep(WARM_UP_S)
+        world.ends_s = time.monotonic() + seconds
+        try:
+            await scenario.run(world)
+        except (NotInTimeError, IcecoreError) as error:
+            report.problems.append(f"the scenario stopped: {error!r}")
+        await world.heal()
+        try:
+            await world.writes(within_s=60.0)
+            await world.settled(90.0)
+        except NotInTimeError as error:
+            report.problems.append(f"after healing: {error}")
+        await traffic.stop()
+        report.problems += traffic.problems
+        if scenario.is_smooth:
+            report.problems += [f"an error surfaced: {error}" for error in traffic.errors[:20]]
+        report.problems += await _read_everything(observer, traffic, recorder)
+        report.faults = world.faults
+    finally:
+        await net.close()
+
+
+async def _read_everything(observer: Observer, traffic: Load, recorder: Recorder) -> list[str]:
+    """From every replica, and as a consumer would; what could not be read."""
+    for attempt in range(FINAL_READ_TRIES):
+        found = History()
+        try:
+            problems = await observer.read_everything(TOPIC, found)
+        except IcecoreError as error:
+            problems = [f"the final read failed: {error!r}"]
+        if not problems:
+            break
+        await asyncio.sleep(2.0 * (attempt + 1))  # a repair may be under way
+    recorder.final(found)
+    try:
+        async with asyncio.timeout(60.0):
+            await traffic.read_to_end()
+    except (IcecoreError, TimeoutError) as error:
+        problems.append(f"the final consumer failed: {error!r}")
+    return problems
+
+
+def judge(report: Report, history_path: Path) -> None:
+    """Run the checker over the recorded lines."""
+    with history_path.open() as lines:
+        history = load(TOPIC, lines)
+    for violation in check(history):
+        report.categories[violation.category] += 1
+        if report.categories[violation.category] <= 5:
+            report.problems.append(str(violation))
+    for produce in history.produces:
+        if produce.outcome is Outcome.OK:
+            report.acked[produce.acks] += 1
+    report.lost_acks_leader = lost_by_leader_acks(history)
+    with history_path.open() as lines:
+        report.recoveries_ms = first_acks_ms(lines, MEASURED)
+
+
+def run_one(name: str, folder: Path, seconds: float, *, no_network: str, no_disks: str) -> Report:
+    """One scenario from nothing to its verdict."""
+    scenario, report = SCENARIOS[name], Report(name)
+    if scenario.needs_network and no_network:
+        report.skipped = f"no network namespaces: {no_network}"
+    elif scenario.small_disks and no_disks:
+        report.skipped = no_disks
+    if report.skipped:
+        return report
+    folder.mkdir(parents=True)
+    history_path = folder / "history.jsonl"
+    with ExitStack() as stack:
+        network = stack.enter_context(nullcontext() if no_network else Network(NAMES))
+        stack.enter_context(SmallDisks(folder / "cluster", scenario.small_disks))
+        cluster = ChaosCluster(folder / "cluster", network)
+        recorder = Recorder(history_path)
+        stack.callback(recorder.close)
+        cluster.start()
+        try:
+            asyncio.run(_run_scenario(scenario, cluster, network, recorder, seconds, report))
+        finally:
+            dead = [member.name for member in cluster.dead()]
+            warnings = cluster.stop()
+        report.problems += [f"{who} ended by itself" for who in dead]
+        report.problems += warnings
+    judge(report, history_path)
+    return report
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def show(report: Report, took_s: float, folder: Path) -> None:
+    """One scenario's line, and what was wrong."""
+    if report.skipped:
+        print(f"  {report.name}: SKIPPED: {report.skipped}", flush=True)
+        return
+    verdict = "FAILED" if report.problems else "ok"
+    acked = " ".join(f"{acks.name.lower()}={report.acked[acks]}" for acks in Acks)
+    recovery = f" slowest_recovery_ms={max(report.recoveries_ms):.0f}" * bool(report.recoveries_ms)
+    print(f"  {report.name}: {verdict} in {took_s:.0f} s, faults={report.faults} {acked}{recovery}")
+    for problem in report.problems[:30]:
+        print(f"    {problem}")
+    if report.problems:
+        print(f"    kept: {folder}", flush=True)
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that ``share`` of them do not exceed; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def summary(reports: list[Report]) -> str:
+    """The last line."""
+    categories: Counter[str] = Counter()
+    for report in reports:
+        categories.update(report.categories)
+    recoveries = [each for report in reports for each in report.recoveries_ms]
+    fields: dict[str, object] = {
+        "scenarios": sum(not report.skipped for report in reports),
+        "skipped": sum(bool(report.skipped) for report in reports),
+        "acked_all": sum(report.acked[Acks.ALL] for report in reports),
+        "acked_quorum": sum(report.acked[Acks.QUORUM] for report in reports),
+        **{name: sum(categories[each] for each in of) for name, of in COLUMNS.items()},
+        "lost_acks_leader": sum(report.lost_acks_leader for report in reports),
+        "recovery_p99_ms": f"{percentile(recoveries, 0.99):.0f}",
+    }
+    return "chaos: " + " ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def main() -> int:
+    """Exit status 1 when anything went wrong or a scenario was skipped."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of faults, per scenario")
+    parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this")
+    parser.add_argument("--keep", action="store_true", help="keep all folders")
+    arguments = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="icecore-chaos-"))
+    no_network = why_impossible()
+    no_disks = "" if os.geteuid() == 0 else "mounting a tmpfs needs root"
+    reports = []
+    for name in arguments.scenario or SCENARIOS:
+        began_s = time.monotonic()
+        print(f"  {name} …", flush=True)
+        folder = root / name
+        report = run_one(name, folder, arguments.seconds, no_network=no_network, no_disks=no_disks)
+        reports.append(report)
+        show(report, time.monotonic() - began_s, folder)
+        if not report.problems and not arguments.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not any(root.iterdir()):
+        root.rmdir()
+    print(summary(reports))
+    return 1 if any(report.problems or report.skipped for report in reports) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""The faults, one scenario each: a coroutine that makes them while the load runs.
+
+A scenario uses its time for as many rounds as fit and leaves healing to the run, except where the
+healing is part of it. Each round begins with a cluster that takes writes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from icecore.model import SegmentState
+from tests.chaos import damage
+from tests.chaos.cluster import COORDINATOR, LEASE_MS, NODES, fill
+from tests.chaos.world import World, name_of
+
+SILENCE_S = LEASE_MS / 1000 + 2.5
+"""Longer than the lease, and than what follows its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``run`` makes the faults; the flags say what it needs and what it promises."""
+
+    run: Callable[[World], Awaitable[None]]
+    needs_network: bool = False
+    small_disks: tuple[int, ...] = ()
+    is_smooth: bool = False
+    """Patient producers may be told of no error at all."""
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+async def kill_leader(world: World) -> None:
+    """SIGKILL whoever leads, again after each full recovery."""
+    while world.left_s > 0:
+        victim = await world.leader()
+        await world.kill(victim)
+        await world.writes(600)
+        await world.start(victim)
+        await world.settled()
+
+
+async def kill_all(world: World) -> None:
+    """SIGKILL everything at the same moment, the coordinator too."""
+    while world.left_s > 0:
+        await world.writes()
+        world.fault("kill_all")
+        for node_id in world.cluster.addresses:
+            world.cluster.node(node_id).process.kill()  # type: ignore[union-attr]
+        world.cluster.kill_coordinator()
+        for node_id in world.cluster.addresses:
+            await asyncio.to_thread(world.cluster.kill_node, node_id)  # waits for its end
+        await asyncio.sleep(world.rng.random())
+        await world.heal()
+        await world.writes()
+        await asyncio.sleep(2.0)
+
+
+async def pause_leader(world: World) -> None:
+    """SIGSTOP a leader for longer than its lease, then let it go on as if nothing had been."""
+    while world.left_s > 0:
+        victim = await world.leader()
+        world.fault("pause", node=victim)
+        world.cluster.pause_node(victim)
+        await asyncio.sleep(SILENCE_S)
+        world.cluster.resume_node(victim)
+        await world.writes()
+        await world.settled()
+
+
+async def kill_coordinator_in_recovery(world: World) -> None:
+    """SIGKILL a leader, and the coordinator at some moment of the recovery that follows."""
+    while world.left_s > 0:
+        victim = await world.leader()
+        await world.kill(victim, "kill_during_coordinator_kill")
+        await asyncio.sleep(world.rng.uniform(0.3, 1.2))
+        world.fault("kill_coordinator")
+        await asyncio.to_thread(world.cluster.kill_coordinator)
+        await asyncio.sleep(world.rng.uniform(0.0, 1.0))
+        await world.heal()
+        await world.writes()
+        await world.settled()
+
+
+async def rolling_restart(world: World) -> None:
+    """SIGTERM and start, one node after the other; nobody may notice more than a pause."""
+    while world.left_s > 0:
+        for node_id in NODES:
+            world.fault("restart", node=node_id)
+            await asyncio.to_thread(world.cluster.stop_node, node_id)
+            await world.start(node_id)
+            await world.settled()
+
+
+async def clean_stop(world: World) -> None:
+    """SIGTERM a leader and leave it down for a while."""
+    while world.left_s > 0:
+        victim = await world.leader()
+        world.fault("stop", node=victim)
+        await asyncio.to_thread(world.cluster.stop_node, victim)
+        await world.writes(1500)
+        await world.start(victim)
+        await world.settled()
+
+
+async def add_node(world: World) -> None:
+    """A fourth node joins; it must get segments, and then survive being needed."""
+    await world.writes()
+    world.fault("add_node")
+    added = await asyncio.to_thread(world.cluster.add_node)
+
+    async def has_work() -> str:
+        segments = await world.segments(SegmentState.ACTIVE)
+        return "" if any(added in each.replicas for each in segments) else "it has no replica"
+
+    await world.until("the new node gets work", has_work, 40.0)
+    await world.settled()
+    await world.kill(1, "kill_with_spare")
+    await world.writes(1000)
+
+
+# --- network --------------------------------------------------------------------------------------
+
+
+async def one_way(world: World) -> None:
+    """Nothing from a leader reaches the coordinator; then, the other way round."""
+    is_towards = True
+    while world.left_s > 0:
+        name = name_of(await world.leader())
+        ends = (name, COORDINATOR) if is_towards else (COORDINATOR, name)
+        world.fault("one_way", source=ends[0], target=ends[1])
+        world.links.cut(*ends)
+        is_towards = not is_towards
+        await asyncio.sleep(SILENCE_S)
+        world.links.heal()
+        await world.writes()
+        await world.settled()
+
+
+async def leader_without_followers(world: World) -> None:
+    """A leader and its followers do not hear each other; the coordinator hears all."""
+    while world.left_s > 0:
+        leader = await world.leader()
+        world.fault("no_followers", node=leader)
+        world.links.separate([name_of(leader)], map(name_of, world.others(leader)))
+        await asyncio.sleep(world.rng.uniform(3.0, 6.0))
+        world.links.heal()
+        await world.writes()
+        await world.settled()
+
+
+async def minority(world: World) -> None:
+    """A leader is alone with the clients; the others have the coordinator."""
+    while world.left_s > 0:
+        leader = await world.leader()
+        world.fault("minority", node=leader)
+        rest = [COORDINATOR, *map(name_of, world.others(leader))]
+        world.links.separate([name_of(leader)], rest)
+        await world.writes(within_s=SILENCE_S + 30.0)
+        await asyncio.sleep(SILENCE_S)
+        world.links.heal()
+        await world.settled()
+
+
+async def majority_cut_off(world: World) -> None:
+    """Two of three nodes are cut off from the coordinator and the third; nobody has a quorum."""
+    while world.left_s > 0:
+        leader = await world.leader()
+        cut_off = [leader, world.rng.choice(world.others(leader))]
+        rest = [each for each in world.cluster.addresses if each not in cut_off]
+        world.fault("majority", nodes=cut_off)
+        world.links.separate(map(name_of, cut_off), [COORDINATOR, *map(name_of, rest)])
+        await asyncio.sleep(SILENCE_S)
+        world.links.heal()
+        await world.writes(within_s=40.0)
+        await world.settled()
+
+
+async def flapping(world: World) -> None:
+    """One direction of one link between nodes comes and goes."""
+    while world.left_s > 0:
+        leader = await world.leader()
+        ends = [name_of(leader), name_of(world.rng.choice(world.others(leader)))]
+        world.rng.shuffle(ends)
+        for _ in range(4):
+            world.fault("flap", source=ends[0], target=ends[1])
+            world.links.cut(*ends)
+            await asyncio.sleep(world.rng.uniform(0.2, 1.2))
+            world.links.heal()
+            await asyncio.sleep(world.rng.uniform(0.2, 0.8))
+        await world.writes()
+    await world.settled()
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+async def one_disk_full(world: World) -> None:
+    """A leader's disk has no room any more, and later has it again."""
+    while world.left_s > 0:
+        await world.writes()
+        await _fill_and_free(world, [await world.leader()], works=True)
+        await world.settled()
+
+
+async def all_disks_full(world: World) -> None:
+    """No disk has room; when there is some again, writing goes on by itself."""
+    while world.left_s > 0:
+        await world.writes()
+        await _fill_and_free(world, list(world.cluster.addresses), works=False)
+        await world.settled()
+
+
+async def _fill_and_free(world: World, node_ids: list[int], *, works: bool) -> None:
+    world.fault("disk_full", nodes=node_ids)
+    ballasts: list[Path] = []
+    try:
+        for node_id in node_ids:
+            folder = world.cluster.data_folder(node_id)
+            ballasts.append(await asyncio.to_thread(fill, folder, 256 << 10))
+        if works:
+            await world.writes(6000, within_s=40.0)
+        else:
+            await asyncio.sleep(8.0)
+    finally:
+        for ballast in ballasts:
+            ballast.unlink()
+    await world.writes(within_s=60.0)
+
+
+async def _damage(
+    world: World,
+    kind: str,
+    state: SegmentState,
+    how: Callable[[Path, Random], bool],
+    *,
+    leader: bool,
+) -> None:
+    """Kill a node, damage its replicas in this state, start it again."""
+    victim = await world.leader()
+    if not leader:
+        victim = world.rng.choice(world.others(victim))
+    segments = [each for each in await world.segments(state) if victim in each.replicas]
+    world.rng.shuffle(segments)
+    await world.kill(victim, kind)
+    count = 0
+    for segment in segments[:3]:
+        path = damage.segment_file(world.cluster.data_folder(victim), segment)
+        if path is not None and await asyncio.to_thread(how, path, world.rng):
+            count += 1
+            where = {"segment": segment.segment_id, "partition": segment.partition}
+            world.recorder.write("damaged", kind=kind, node=victim, **where)
+    if not count:
+        print("    (nothing to damage)", flush=True)
+    await world.writes()
+    await world.start(victim)
+    await world.settled()
+    await world.writes()
+
+
+async def flip_sealed(world: World) -> None:
+    """Bits rot in sealed segments of a node that is down."""
+    while world.left_s > 0:
+        await world.writes(2000)
+        await _damage(world, "flip_sealed", SegmentState.SEALED, damage.flip_bit, leader=False)
+
+
+async def flip_active(world: World) -> None:
+    """Bits rot in active segments, of a follower and of a leader in turn."""
+    leader = False
+    while world.left_s > 0:
+        await world.writes(600)
+        await _damage(world, "flip_active", SegmentState.ACTIVE, damage.flip_bit, leader=leader)
+        leader = not leader
+
+
+async def truncate_active(world: World) -> None:
+    """The ends of active segments are gone, of a follower and of a leader in turn."""
+    leader = False
+    while world.left_s > 0:
+        await world.writes(600)
+        await _damage(world, "truncate_active", SegmentState.ACTIVE, damage.truncate, leader=leader)
+        leader = not leader
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "kill_leader": Scenario(kill_leader),
+    "kill_all": Scenario(kill_all),
+    "pause_leader": Scenario(pause_leader),
+    "one_way": Scenario(one_way, needs_network=True),
+    "leader_without_followers": Scenario(leader_without_followers, needs_network=True),
+    "minority": Scenario(minority, needs_network=True),
+    "majority_cut_off": Scenario(majority_cut_off, needs_network=True),
+    "flapping": Scenario(flapping, needs_network=True),
+    "one_disk_full": Scenario(one_disk_full, small_disks=NODES),
+    "all_disks_full": Scenario(all_disks_full, small_disks=NODES),
+    "flip_sealed": Scenario(flip_sealed),
+    "flip_active": Scenario(flip_active),
+    "truncate_active": Scenario(truncate_active),
+    "kill_coordinator_in_recovery": Scenario(kill_coordinator_in_recovery),
+    "rolling_restart": Scenario(rolling_restart, is_smooth=True),
+    "clean_stop": Scenario(clean_stop, is_smooth=True),
+    "add_node": Scenario(add_node),
+}

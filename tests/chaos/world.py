@@ -1,0 +1,143 @@
+"""What a scenario works with: cluster, network, load, time, and simple questions."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from icecore.errors import IcecoreError
+from icecore.model import Segment, SegmentState
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.load import PARTITIONS, Load
+from tests.chaos.network import Network
+from tests.chaos.record import Recorder
+from tests.simulation.observer import Observer
+
+TOPIC = "chaos"
+SEGMENT_BYTES = 256 << 10
+"""Small: segments are sealed all the time."""
+POLL_S = 0.2
+
+
+class NotInTimeError(Exception):
+    """The cluster did not become what it had to become."""
+
+
+@dataclass(slots=True)
+class World:
+    """One run of one scenario."""
+
+    cluster: ChaosCluster
+    network: Network | None
+    recorder: Recorder
+    observer: Observer
+    load: Load
+    rng: random.Random
+    ends_s: float
+    """Of the monotonic clock: no new faults after that."""
+    faults: int = 0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for more faults."""
+        return self.ends_s - time.monotonic()
+
+    @property
+    def links(self) -> Network:
+        """The network of a scenario that needs one."""
+        assert self.network is not None, "the scenario must say that it needs a network"
+        return self.network
+
+    def fault(self, kind: str, **what: object) -> None:
+        """Note a fault, just before it is made."""
+        self.faults += 1
+        partitions = list(range(PARTITIONS))
+        self.recorder.write("fault", kind=kind, partitions=partitions, **what)
+        print(f"    {max(0.0, self.left_s):5.1f} s left: {kind} {what or ''}", flush=True)
+
+    # --- questions ------------------------------------------------------------------------------
+
+    async def segments(self, state: SegmentState) -> list[Segment]:
+        """All segments in this state."""
+        return [each for each in await self.observer.segments(TOPIC) if each.state is state]
+
+    async def leader(self) -> int:
+        """The node that leads most."""
+        for _ in range(150):
+            active = await self.segments(SegmentState.ACTIVE)
+            counts = Counter(
+                each.leader for each in active if each.leader in self.cluster.addresses
+            )
+            if counts:
+                return counts.most_common(1)[0][0]
+            await asyncio.sleep(POLL_S)
+        raise NotInTimeError("there was no leader for 30 s")
+
+    def others(self, node_id: int) -> list[int]:
+        """All nodes but this one."""
+        return [each for each in self.cluster.addresses if each != node_id]
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    async def until(self, what: str, holds: Callable[[], Awaitable[str]], within_s: float) -> None:
+        """Wait until ``holds`` answers nothing.
+
+        Raises:
+            NotInTimeError: With its last answer.
+        """
+        deadline_s = time.monotonic() + within_s
+        while True:
+            try:
+                answer = await holds()
+            except IcecoreError as error:
+                answer = repr(error)
+            if not answer:
+                return
+            if time.monotonic() > deadline_s:
+                raise NotInTimeError(f"{what}: not in {within_s:g} s: {answer}")
+            await asyncio.sleep(POLL_S)
+
+    async def settled(self, within_s: float = 60.0) -> None:
+        """All nodes up, every segment with all its copies, every partition active."""
+        nodes = len(self.cluster.addresses)
+        await self.until("whole", lambda: self.observer.settled(TOPIC, nodes), within_s)
+
+    async def writes(self, records: int = 300, within_s: float = 30.0) -> None:
+        """So many more records were acknowledged: the cluster works."""
+        wanted = self.load.acked + records
+
+        async def missing() -> str:
+            left = wanted - self.load.acked
+            return f"{left} acks of {records} are missing" if left > 0 else ""
+
+        await self.until("writes", missing, within_s)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    async def kill(self, node_id: int, kind: str = "kill") -> None:
+        """SIGKILL a node."""
+        self.fault(kind, node=node_id)
+        await asyncio.to_thread(self.cluster.kill_node, node_id)
+
+    async def start(self, *node_ids: int) -> None:
+        """Start nodes again, all at once."""
+        starts = (asyncio.to_thread(self.cluster.start_node, node_id) for node_id in node_ids)
+        await asyncio.gather(*starts)
+
+    async def heal(self) -> None:
+        """Undo everything that can be undone from outside: cuts, pauses, dead processes."""
+        if self.network is not None:
+            self.network.heal()
+        if not self.cluster.coordinator.is_running:
+            await asyncio.to_thread(self.cluster.start_coordinator)
+        dead = [i for i in self.cluster.addresses if not self.cluster.node(i).is_running]
+        for node_id in set(self.cluster.addresses) - set(dead):
+            self.cluster.resume_node(node_id)
+        await self.start(*dead)
+
+
+def name_of(node_id: int) -> str:
+    """As processes are called."""
+    return f"node-{node_id}"
