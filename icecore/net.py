@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -261,10 +262,13 @@ class _GrpcServerStream:
 class _GenericHandlers(grpc.GenericRpcHandler):
     """Finds the handler of a method by its name; bodies are not (de)serialized."""
 
-    def __init__(self, handlers: Handlers, calls_max: int) -> None:
+    def __init__(self, handlers: Handlers, calls_max: int, answers_bytes_max: int) -> None:
         self._methods: dict[str, Any] = {}
         self._calls_max = calls_max
+        self._answers_bytes_max = answers_bytes_max
         self._running = 0
+        self._unsent_bytes: Counter[str] = Counter()
+        """By method, so that unread fetches never block a fence."""
         self.tasks: set[asyncio.Task[Any]] = set()
         """Handlers that run."""
         self.streams: set[asyncio.Task[Any]] = set()
@@ -289,15 +293,32 @@ class _GenericHandlers(grpc.GenericRpcHandler):
             if self._running >= self._calls_max:
                 busy = ThrottledError(f"{self._calls_max} calls are running", retry_after_ms=50)
                 await _abort(context, busy)
+            if self._unsent_bytes[method] > self._answers_bytes_max:
+                slow = ThrottledError(
+                    f"{self._unsent_bytes[method]} bytes of answers wait for clients to read them",
+                    retry_after_ms=50,
+                )
+                await _abort(context, slow)
             self._running += 1
             task = self._start(handler(body, _call_context(context)))  # type: ignore[arg-type]
             task.add_done_callback(self._finished)
             await asyncio.wait({task})
             if (error := _failure(method, task)) is not None:
                 await _abort(context, error)
-            return task.result()  # type: ignore[no-any-return]
+            return self._sent_later(method, task.result(), context)
 
         return run
+
+    def _sent_later(self, method: str, answer: bytes, context: Any) -> bytes:
+        """Count an answer until gRPC has got rid of it: slow readers must not fill our memory."""
+        length = len(answer)
+        self._unsent_bytes[method] += length
+
+        def sent(_: Any) -> None:
+            self._unsent_bytes[method] -= length
+
+        context.add_done_callback(sent)
+        return answer
 
     def _finished(self, _: "asyncio.Task[Any]") -> None:
         self._running -= 1
@@ -397,11 +418,20 @@ class GrpcNet:
     Args:
         insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
         calls_max: Unary calls a server runs at a time; more are refused with ThrottledError.
+        answers_bytes_max: Answers that clients have not read yet; with more of them waiting, new
+            calls are refused with ThrottledError.
     """
 
-    def __init__(self, *, insecure_bind: bool = False, calls_max: int = 4096) -> None:
+    def __init__(
+        self,
+        *,
+        insecure_bind: bool = False,
+        calls_max: int = 4096,
+        answers_bytes_max: int = 64 << 20,
+    ) -> None:
         self._insecure_bind = insecure_bind
         self._calls_max = calls_max
+        self._answers_bytes_max = answers_bytes_max
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
@@ -444,7 +474,7 @@ class GrpcNet:
                 f"{host} is reachable from other machines and there is no TLS: "
                 "listen on 127.0.0.1, or allow it with --insecure-bind"
             )
-        generic = _GenericHandlers(handlers, self._calls_max)
+        generic = _GenericHandlers(handlers, self._calls_max, self._answers_bytes_max)
         server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
         names = sorted({method.split("/")[1] for method in (*handlers.unary, *handlers.streams)})
         health = await _add_standard_services(server, names)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from node.ports import DiskFailedError
+
 T = TypeVar("T")
 
 EXIT_STATUS = 70
@@ -136,7 +138,12 @@ class ThreadExecutor:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         """Run a blocking function on a reader thread; its exception is raised here."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        except DiskFailedError:
+            _log.critical("a sync failed; the process ends", exc_info=True)
+            self._fatal(EXIT_STATUS)
+            raise
 
     def close(self) -> None:
         """Let all queues run dry, then end and join all threads."""

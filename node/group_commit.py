@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError, StorageError
-from node.ports import Buffer, FileSystem, Index
+from node.ports import Buffer, DiskFailedError, FileSystem, Index
 from node.segment_index import Put, pack_durable
 from node.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
 from node.store import AppendRequest, BatchMark
@@ -188,7 +188,7 @@ class GroupCommit:
         except StorageError as error:
             self._poison([log.identity.segment_id for log in logs], str(error))
             # Even "no space" here means that pages are lost: never an OutOfSpaceError.
-            raise StorageError(f"sync failed, the process must end: {error}") from error
+            raise DiskFailedError(f"sync failed, the process must end: {error}") from error
 
     def _reserve(self, log: SegmentLog, need: int) -> None:
         """Allocate ahead in steps that double up to 8 MiB; exactly what is needed if that fails."""

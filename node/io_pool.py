@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from icecore.errors import IcecoreError
 from icecore.ports import Clock
 from node.metrics import NodeMetrics
-from node.ports import Executor, WorkerQueue
+from node.ports import DiskFailedError, Executor, WorkerQueue
 from node.store import AppendRequest, LogTail, SegmentStore
 
 T = TypeVar("T")
@@ -92,6 +92,8 @@ class IoWorker:
             run = []
             try:
                 item.result = item.function(*item.args)
+            except DiskFailedError:
+                raise
             except IcecoreError as error:
                 item.error = error
         self._append(run)

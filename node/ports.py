@@ -8,9 +8,19 @@ are turns of its event loop. Each pair passes one conformance suite (``tests/con
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
+from icecore.errors import StorageError
+
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", contravariant=True)
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class DiskFailedError(StorageError):
+    """A sync failed: what the kernel shows and what is on disk differ from now on.
+
+    Never caught by a request: the executor ends the process (fail-stop), and start-up treats
+    everything past the last good sync as UNKNOWN.
+    """
 
 
 class File(Protocol):

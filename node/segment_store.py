@@ -28,7 +28,7 @@ from node.control_store import (
 )
 from node.executor import Lock
 from node.group_commit import GroupCommit
-from node.ports import File, FileSystem, Index
+from node.ports import DiskFailedError, File, FileSystem, Index
 from node.recovery import Recovery, Verdict, report_unknown_files
 from node.recycle import FOLDER, RecyclePool
 from node.segment_file import (
@@ -308,7 +308,7 @@ class SegmentFileStore:
         except StorageError as error:
             log.failed = error
             self._poison([log.identity.segment_id], str(error))
-            raise StorageError(f"sync failed: {error}") from error
+            raise DiskFailedError(f"sync failed: {error}") from error
 
     def _poison(self, segment_ids: list[int], why: str) -> None:
         """Remember for the next start that page cache and disk differ; best effort."""

@@ -50,11 +50,9 @@ ADAPTERS = frozenset(
     {
         "icecore/net.py",
         "icecore/system.py",
-        "node/system.py",
-        "node/server_main.py",
         "node/__main__.py",
-        "coordinator/system.py",
-        "coordinator/server_main.py",
+        "node/data_folder.py",
+        "node/executor.py",
         "coordinator/__main__.py",
     }
 )
