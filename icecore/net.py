@@ -1,8 +1,7 @@
 """The network port over gRPC: opaque bytes both ways, and our errors as gRPC statuses.
 
-Handlers and callers see bodies and IcecoreErrors only. An error travels as a gRPC status with a
-``google.rpc.ErrorInfo`` (domain ``icecore``), so clients in any language can read it; statuses
-that gRPC itself makes up are mapped to the nearest class. A handler always runs to its end: that a
+Handlers and callers see bodies and IcecoreErrors only (``icecore/rpc_status.py`` maps them). A
+handler always runs to its end: that a
 caller gave up drops the answer, it does not interrupt the handler halfway.
 """
 
@@ -20,29 +19,21 @@ from typing import Any, Final
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
-from icecore import errors
 from icecore.errors import (
     ConfigurationError,
     IcecoreError,
     InternalError,
-    InvalidRequestError,
     RequestTimeoutError,
     ThrottledError,
     UnavailableError,
-    error_from_reason,
 )
 from icecore.ports import CallContext, Handlers, StreamHandler, UnaryHandler
+from icecore.rpc_status import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
 
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
-_DETAILS_KEY = "grpc-status-details-bin"
-_DOMAIN = "icecore"
-_MESSAGE_CHARACTERS_MAX = 1000  # trailers share 8 KiB; too large ones would break the whole answer
-_METADATA_CHARACTERS_MAX = 200
 _BREAK_GRACE_S = 5.0
 _EOF_GRACE_S = 0.02
 
@@ -76,80 +67,6 @@ _SERVER_OPTIONS: _Options = [
     # Our own peers ping every 10 s, and were cut off ("too_many_pings") in spite of the line above.
     ("grpc.http2.max_ping_strikes", 0),
 ]
-
-_Code = grpc.StatusCode
-_CODES: dict[type[IcecoreError], grpc.StatusCode] = {
-    errors.InvalidRequestError: _Code.INVALID_ARGUMENT,
-    errors.TopicExistsError: _Code.ALREADY_EXISTS,
-    errors.OffsetOutOfRangeError: _Code.OUT_OF_RANGE,
-    errors.UnsupportedError: _Code.UNIMPLEMENTED,
-    errors.PermissionDeniedError: _Code.PERMISSION_DENIED,
-    errors.UnknownTopicError: _Code.NOT_FOUND,
-    errors.ThrottledError: _Code.RESOURCE_EXHAUSTED,
-    errors.OutOfSpaceError: _Code.RESOURCE_EXHAUSTED,
-    errors.ConflictError: _Code.ABORTED,
-    errors.RequestTimeoutError: _Code.DEADLINE_EXCEEDED,
-    errors.UnavailableError: _Code.UNAVAILABLE,
-    errors.LeaderLostError: _Code.UNAVAILABLE,
-    errors.RollingError: _Code.UNAVAILABLE,
-    errors.ReadOnlyError: _Code.UNAVAILABLE,
-    errors.NotEnoughReplicasError: _Code.UNAVAILABLE,
-    errors.NotEnoughReplicasAfterAppendError: _Code.UNAVAILABLE,
-    errors.StorageError: _Code.DATA_LOSS,
-    errors.InternalError: _Code.INTERNAL,
-}
-_PLAIN_STATUSES: dict[grpc.StatusCode, type[IcecoreError]] = {
-    _Code.UNAVAILABLE: errors.UnavailableError,
-    _Code.CANCELLED: errors.UnavailableError,
-    _Code.DEADLINE_EXCEEDED: errors.RequestTimeoutError,
-    _Code.UNIMPLEMENTED: errors.UnsupportedError,
-    _Code.INVALID_ARGUMENT: errors.InvalidRequestError,
-    _Code.PERMISSION_DENIED: errors.PermissionDeniedError,
-    _Code.UNAUTHENTICATED: errors.PermissionDeniedError,
-    _Code.RESOURCE_EXHAUSTED: errors.ThrottledError,
-}
-_BROKEN_TRANSPORT = ("RST_STREAM", "GOAWAY", "Stream removed", "Connection reset", "Socket closed")
-
-
-# --- errors -------------------------------------------------------------------------------------
-
-
-def status_of(error: IcecoreError) -> tuple[grpc.StatusCode, bytes]:
-    """The gRPC code of an error and its serialized ``google.rpc.Status``."""
-    code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), None)
-    code = code or _Code.FAILED_PRECONDITION
-    short = {name: value[:_METADATA_CHARACTERS_MAX] for name, value in error.metadata.items()}
-    status = status_pb2.Status(code=code.value[0], message=error.message[:_MESSAGE_CHARACTERS_MAX])
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=short)
-    status.details.add().Pack(info)
-    return code, status.SerializeToString()
-
-
-def error_of(rpc_error: grpc.aio.AioRpcError) -> IcecoreError:
-    """The error that a failed call means to us."""
-    trailers: Any = rpc_error.trailing_metadata() or ()
-    for key, value in trailers:
-        if key == _DETAILS_KEY and (found := _error_in_details(value)) is not None:
-            return found
-    code, details = rpc_error.code(), rpc_error.details() or ""
-    if code is _Code.RESOURCE_EXHAUSTED and "larger than max" in details:
-        return InvalidRequestError(details)
-    vague = code is _Code.UNKNOWN or code is _Code.INTERNAL
-    if vague and any(sign in details for sign in _BROKEN_TRANSPORT):
-        return UnavailableError(details)
-    return _PLAIN_STATUSES.get(code, InternalError)(f"{code.name}: {details}")
-
-
-def _error_in_details(value: bytes) -> IcecoreError | None:
-    info = error_details_pb2.ErrorInfo()
-    try:
-        status = status_pb2.Status.FromString(value)
-        for detail in status.details:
-            if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:
-                return error_from_reason(info.reason, status.message, dict(info.metadata))
-    except DecodeError:
-        logger.warning("ignoring malformed error details of a peer")
-    return None
 
 
 # --- streams ------------------------------------------------------------------------------------
@@ -360,8 +277,8 @@ def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
 
 async def _abort(context: Any, error: IcecoreError) -> None:
     code, details = status_of(error)
-    message = error.message[:_MESSAGE_CHARACTERS_MAX]
-    await context.abort(code, message, ((_DETAILS_KEY, details),))
+    message = error.message[:MESSAGE_CHARACTERS_MAX]
+    await context.abort(code, message, ((DETAILS_KEY, details),))
 
 
 class _GrpcServer:

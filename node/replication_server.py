@@ -53,6 +53,7 @@ class FollowerStream:
         self._early: dict[int, replication_pb2.ProgressEntry] = {}
         """Attach requests for segments that we are not known to lead yet."""
         self._wake = asyncio.Event()
+        self._superseded = False
         self._watermarks_due = False
         self._watermark_timer: asyncio.TimerHandle | None = None
 
@@ -81,6 +82,11 @@ class FollowerStream:
         self._unsent.pop(segment_id, None)
         self._watermarks.pop(segment_id, None)
         self._reject(segment_id, "NOT_LEADER")
+
+    def supersede(self) -> None:
+        """The follower has a newer stream: what still arrives on this one is stale."""
+        self._superseded = True
+        self._wake.set()
 
     def leader_created(self, leader: Leader) -> None:
         """We now lead a segment; the follower may have asked for it already."""
@@ -111,10 +117,12 @@ class FollowerStream:
 
     async def _read(self, first: replication_pb2.ReplicaProgress) -> None:
         message = first
-        while True:
+        while not self._superseded:
             self._credit_bytes += message.credit_bytes
             for entry in message.entries:
                 await self._progress(entry)
+                if self._superseded:
+                    return
             self._wake.set()
             body = await self._stream.read()
             if body is None:
@@ -193,10 +201,10 @@ class FollowerStream:
     # --- sending --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        while True:
+        while not self._superseded:
             await self._wake.wait()
             self._wake.clear()
-            while True:
+            while not self._superseded:
                 header = replication_pb2.ReplicaDataHeader()
                 buffers = await self._gather(header)
                 if not header.entries:
@@ -305,6 +313,9 @@ class ReplicateService:
         if peer is None or peer.incarnation != first.incarnation:
             raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
         served = FollowerStream(self._context, stream, first.node_id, first.incarnation)
+        older = self._streams.get(first.node_id)
+        if older is not None:
+            older.supersede()
         self._streams[first.node_id] = served
         try:
             await served.run(first)

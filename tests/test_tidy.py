@@ -290,7 +290,7 @@ def test_rule_bites(rule: Rule, path: str, text: str) -> None:
             "import enum\nfrom icecore.batch import Header\nfrom . import isr",
         ),
         (purity, "coordinator/placement.py", "from .cluster_state import ClusterState"),
-        (ports, "node/system.py", "import time, threading"),
+        (ports, "node/executor.py", "import time, threading"),
         (ports, "node/partition.py", "import asyncio, uuid\nx = uuid.UUID(int=1)"),
         (swallowed_errors, "node/a.py", "try:\n    f()\nexcept KeyError:\n    pass"),
         (names, "icecore/a.py", "end_offset = max_offsets_per_fetch = 1"),
