@@ -301,6 +301,8 @@ class NodeSessions:
         state, node_id = self._state, session.node_id
         registered = self.registered.get(node_id)
         mine = dict.fromkeys(state.segments_of_node.get(node_id, ()))
+        # Also what others sealed without it while it was away: it may still believe to lead that.
+        mine.update((id_, None) for id_, each in state.segments.items() if node_id in each.holders)
         mine.update(dict.fromkeys(registered.held if registered else ()))
         for segment_id in mine:
             record = state.segments.get(segment_id)
