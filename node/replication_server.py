@@ -88,6 +88,9 @@ class FollowerStream:
         self._superseded = True
         self._wake.set()
 
+    def _is_stale(self) -> bool:
+        return self._superseded
+
     def leader_created(self, leader: Leader) -> None:
         """We now lead a segment; the follower may have asked for it already."""
         entry = self._early.pop(leader.replica.segment_id, None)
@@ -117,11 +120,11 @@ class FollowerStream:
 
     async def _read(self, first: replication_pb2.ReplicaProgress) -> None:
         message = first
-        while not self._superseded:
+        while not self._is_stale():
             self._credit_bytes += message.credit_bytes
             for entry in message.entries:
                 await self._progress(entry)
-                if self._superseded:
+                if self._is_stale():
                     return
             self._wake.set()
             body = await self._stream.read()
@@ -201,10 +204,10 @@ class FollowerStream:
     # --- sending --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        while not self._superseded:
+        while not self._is_stale():
             await self._wake.wait()
             self._wake.clear()
-            while not self._superseded:
+            while not self._is_stale():
                 header = replication_pb2.ReplicaDataHeader()
                 buffers = await self._gather(header)
                 if not header.entries:
