@@ -2,7 +2,7 @@
 
 ``SimDisk`` outlives processes; each life of a process mounts it and gets a ``SimFileSystem`` that
 stops working with that life. A SIGKILL leaves the page cache alone. A power cut decides for each
-unsynced 512-byte sector whether it is kept, dropped or garbage, for each unsynced size whether it
+unsynced 512-byte sector whether it is kept, dropped or garbled, for each unsynced size whether it
 is the old or the new one, and for each unsynced create, rename and unlink whether it happened.
 """
 
@@ -99,11 +99,10 @@ class Inode:
             fate = rng.random()
             if fate < 0.45:
                 continue
-            if fate < 0.9:
-                content = bytes(cached.get(number, _ZERO_BLOCK)[start : start + SECTOR_BYTES])
-            else:
-                content = rng.randbytes(SECTOR_BYTES)
             block = self.blocks.setdefault(number, bytearray(BLOCK_BYTES))
+            content = bytes(cached.get(number, _ZERO_BLOCK)[start : start + SECTOR_BYTES])
+            if fate >= 0.9:
+                content = _garbled(block[start : start + SECTOR_BYTES], content, rng)
             block[start : start + SECTOR_BYTES] = content
         self.size = max(size, self.durable_size)
         self.truncate(size)
@@ -386,6 +385,16 @@ class SimFileSystem:
         """(used, free) bytes."""
         used = self.disk.used_bytes()
         return used, max(0, self.disk.faults.capacity_bytes - used)
+
+
+def _garbled(old: bytes, new: bytes, rng: random.Random) -> bytes:
+    """Noise where a write was under way. Bytes it did not change are safe, synced neighbours in the
+    same sector above all (powersafe overwrite, which node/recovery.py assumes)."""
+    noise = rng.randbytes(len(new))
+    return bytes(
+        before if before == after else chance
+        for before, after, chance in zip(old, new, noise, strict=True)
+    )
 
 
 def _clean(name: str) -> str:
