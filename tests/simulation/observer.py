@@ -144,14 +144,26 @@ class Observer:
         return result, batches
 
     async def read_everything(self, topic: str, history: History) -> list[str]:
-        """Fill ``final``, ``segments`` and ``log_start`` of a history.
+        """Fill ``final``, ``segments`` and ``log_start`` of a history, from one moment: again when
+        a segment was sealed meanwhile.
 
         Returns:
             What could not be read although it should: one line per replica.
         """
+        problems = ["segments change without end"]
+        for _ in range(5):
+            listed = await self.segments(topic)
+            problems = await self._read_listed(topic, listed, history)
+            if listed == await self.segments(topic):
+                break
+        return problems
+
+    async def _read_listed(self, topic: str, listed: list[Segment], history: History) -> list[str]:
         problems: list[str] = []
         addresses = await self.addresses()
-        for segment in await self.segments(topic):
+        history.final.clear()
+        history.segments.clear()
+        for segment in listed:
             if segment.state not in (SegmentState.ACTIVE, SegmentState.SEALED):
                 continue
             partition = (topic, segment.partition)
@@ -168,7 +180,7 @@ class Observer:
 
     async def _read_patiently(self, address: str, node_id: int, segment: Segment) -> ReplicaContent:
         """A replica may lag for a moment: its watermark comes with the next message."""
-        for _ in range(20):
+        for _ in range(5):
             try:
                 return await self.read_replica(address, node_id, segment)
             except IcecoreError:
