@@ -387,7 +387,7 @@ class SimFileSystem:
         return used, max(0, self.disk.faults.capacity_bytes - used)
 
 
-def _garbled(old: bytes, new: bytes, rng: random.Random) -> bytes:
+def _garbled(old: bytearray, new: bytes, rng: random.Random) -> bytes:
     """Noise where a write was under way. Bytes it did not change are safe, synced neighbours in the
     same sector above all (powersafe overwrite, which node/recovery.py assumes)."""
     noise = rng.randbytes(len(new))
