@@ -1,0 +1,719 @@
+"""The protocol: everything that can happen to a segment, one small function per step.
+
+Each function looks at a world and yields the worlds that may follow, with the number of the node
+that it happens to. Whether a step is allowed and what it leads to is decided by the functions in
+``rules.py``, which are production's. Steps may come in any order or never: that is the network, the
+scheduler and every timeout. Rule numbers R… are those of docs/PROTOCOL.md.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import TypeAlias
+
+from tests.model.configs import Config
+from tests.model.rules import LEADER, ROLLS, Decisions, Rules
+from tests.model.state import (
+    ACTIVE,
+    DRAINING,
+    IDLE,
+    NEUTRAL,
+    NOBODY,
+    PENDING,
+    RECOVERING,
+    SEAL_SENT,
+    SEALED,
+    SETTLED,
+    UNCERTAIN,
+    Leader,
+    Member,
+    Peer,
+    Record,
+    Replica,
+    View,
+    World,
+    canonical,
+    node_ids,
+    with_peer,
+    with_replica,
+)
+
+Steps: TypeAlias = Iterator[tuple[int, World]]
+"""(node, what follows)"""
+Action: TypeAlias = Callable[["Model", World], Steps]
+
+
+class Model:
+    """The steps of one configuration under one set of rules."""
+
+    def __init__(self, config: Config, rules: Rules) -> None:
+        self.config = config
+        self.rules = rules
+        self.ask = Decisions(rules, config)
+        self.followers = range(1, config.nodes)
+        self.everyone = range(config.nodes)
+        self.hides_unsynced = config.synced and rules.reports_only_durable and rules.scan_is_synced
+        self.actions = [*ALWAYS]
+        for wanted, some in (
+            (config.isr_changes, IN_SYNC_SET),
+            (config.live_seal, LIVE_SEAL),
+            (config.crashes > 0, CRASHES),
+            (config.rebuild, (certify,)),
+            (config.altered_to > 0, (alter_topic,)),
+            (not config.synced and config.crashes > 0, (clean_stop,)),
+        ):
+            self.actions += some if wanted else ()
+
+    def start(self) -> World:
+        """A fresh segment, everybody in sync."""
+        record = Record(crashes=self.config.crashes, losses=self.config.losses)
+        return World(record, Leader(), (Peer(),) * self.config.nodes)
+
+    def successors(self, world: World) -> Iterator[tuple[str, int, World]]:
+        """(action, node, next world) of every step that is possible."""
+        over = world.record.state == SEALED and not world.leader.leads
+        if over and self.rules.restart_ends_leadership:
+            return
+        for action in self.actions:
+            for node, following in action(self, world):
+                yield action.__name__, node, canonical(_forget(following))
+
+    def says(self, log: str, before: int) -> int:
+        """What a process takes for durable after an append, before any fsync."""
+        return before if self.config.synced and self.rules.reports_only_durable else len(log)
+
+    def may_follow(self, replica: Replica) -> bool:
+        """UNKNOWN replicas take no part, unless they are being rebuilt; fenced ones neither."""
+        return bool(replica.up and not replica.promised and (replica.intact or self.config.rebuild))
+
+    # --- the leader's sets ------------------------------------------------------------------------
+
+    def ends(self, world: World) -> tuple[int, ...]:
+        """Durable ends as the leader knows them, its own first."""
+        own, *others = world.peers
+        return (own.replica.says, *[peer.view.end for peer in others])
+
+    def advance(self, world: World) -> tuple[int, int, int, int]:
+        """High watermark and acks that the leader may give now (R4-R6)."""
+        committed = committed_set(world)
+        change = world.leader.change
+        maximal = self.ask.maximal(change, committed, proposal(world) if change else ())
+        return self.ask.advance(self.ends(world), committed, maximal, len(world.record.seen))
+
+    def settle(self, world: World) -> World:
+        """End of each step of the leader: what may be shown is shown, what may be acked is."""
+        record, leader, peers = world
+        if not leader.leads:
+            return world
+        high, all_end, quorum_end, _ = self.advance(world)
+        if (
+            high <= len(record.seen)
+            and all_end <= record.acked_all
+            and quorum_end <= record.acked_quorum
+        ):
+            return world
+        log, broken = peers[0].replica.log, record.broken
+        if not log.startswith(record.seen):
+            broken = "I2: an offset is shown with two values"
+        if quorum_end > record.acked_quorum:
+            copies = sum([end >= quorum_end for end in self.ends(world)])
+            if copies <= self.config.replication_factor // 2:
+                broken = "I1: acked at quorum on too few replicas to survive a minority"
+        record = record._replace(
+            seen=record.seen + log[len(record.seen) : high],
+            acked_all=max(all_end, record.acked_all),
+            acked_quorum=max(quorum_end, record.acked_quorum),
+            broken=broken,
+        )
+        return World(record, leader, peers)
+
+
+def committed_set(world: World) -> tuple[int, ...]:
+    """As the leader knows it."""
+    return node_ids([1, *[peer.view.committed for peer in world.peers[1:]]])
+
+
+def stored_set(world: World) -> tuple[int, ...]:
+    """As the metadata store holds it."""
+    return node_ids([peer.member.stored for peer in world.peers])
+
+
+def proposal(world: World) -> tuple[tuple[int, int], ...]:
+    """(node, incarnation) of each member of the proposal in flight."""
+    followers = enumerate(world.peers[1:], LEADER + 1)
+    return ((LEADER, 1), *[(n, p.view.proposed) for n, p in followers if p.view.proposed])
+
+
+# --- append and replicate -------------------------------------------------------------------------
+
+
+def append(model: Model, world: World) -> Steps:
+    """The leader gives an offset to a record and writes it; nothing is synced yet."""
+    own, leader = world.peers[0].replica, world.leader
+    if not leader.leads or len(own.log) >= model.config.records:
+        return
+    if model.rules.gives_out_offsets(ROLLS[leader.roll]):
+        log = own.log + ("a" if own.incarnation == 1 else "b")
+        after = with_replica(world, 0, log=log, says=model.says(log, own.says))
+        yield 0, model.settle(after)
+
+
+def fetch(model: Model, world: World) -> Steps:
+    """A follower gets the next record and writes it (R10); the leader may not have synced it.
+
+    By the rules a follower's bytes that are not synced cannot be told from bytes it never got:
+    then writing and syncing are one step.
+    """
+    if not world.leader.leads:
+        return
+    sent = world.peers[0].replica.log
+    for i in model.followers:
+        replica = world.peers[i].replica
+        log = sent[: len(replica.log) + 1]
+        if model.may_follow(replica) and len(log) > len(replica.log) == len(
+            commonprefix(replica.log, sent)
+        ):
+            if model.hides_unsynced:
+                yield i, with_replica(world, i, log=log, durable=len(log), says=len(log))
+            else:
+                yield i, with_replica(world, i, log=log, says=model.says(log, replica.says))
+
+
+def commonprefix(one: str, other: str) -> str:
+    """What both logs begin with: the chain in the batch headers shows where they part."""
+    return one if other.startswith(one) else ""
+
+
+def fsync(model: Model, world: World) -> Steps:
+    """A group becomes durable."""
+    for i in model.everyone:
+        replica = world.peers[i].replica
+        end = len(replica.log)
+        if replica.up and replica.durable < end:
+            after = with_replica(world, i, durable=end, says=end)
+            yield i, after if i else model.settle(after)
+
+
+def local_failure(model: Model, world: World) -> Steps:
+    """The leader's disk refuses what the leader has already sent: it leaves for ever (R3)."""
+    own = world.peers[0].replica
+    if world.leader.leads and model.config.synced and own.durable < len(own.log):
+        after = with_replica(world, 0, log=own.log[: own.durable], says=own.durable)
+        yield 0, stopped(after)
+
+
+def stopped(world: World) -> World:
+    """The leader leaves; what it acked stays acked, what it showed stays seen."""
+    return World(world.record, world.leader._replace(leads=0), world.peers)
+
+
+def report(model: Model, world: World) -> Steps:
+    """A follower tells the leader how far it is durable (R7, R8, R12)."""
+    if not world.leader.leads:
+        return
+    for i in model.followers:
+        replica, _, view = world.peers[i]
+        if model.may_follow(replica):
+            attach = not view.attached or view.registered != replica.incarnation
+            message = (replica.incarnation, replica.says, attach)
+            yield from deliver(model, world, i, message)
+
+
+def late_report(model: Model, world: World) -> Steps:
+    """What was under way when a stream ended arrives after all."""
+    if not world.leader.leads:
+        return
+    for i in model.followers:
+        peer = world.peers[i]
+        if peer.view.late:
+            rest = with_peer(world, i, peer._replace(view=peer.view._replace(late=())))
+            yield from deliver(model, rest, i, (*peer.view.late, False))
+
+
+def deliver(model: Model, world: World, i: int, message: tuple[int, int, bool]) -> Steps:
+    """The leader takes a report, ignores it, or sees that its own log is the shorter one (R9)."""
+    replica, member, view = world.peers[i]
+    known = (view.registered, view.attached, view.end)
+    after = model.ask.report(known, message, len(world.peers[0].replica.log))
+    if after is None:
+        yield i, stopped(world)
+    elif after != known[1:]:
+        view = view._replace(attached=after[0], end=after[1])
+        yield i, model.settle(with_peer(world, i, Peer(replica, member, view)))
+
+
+def registration(model: Model, world: World) -> Steps:
+    """The leader hears that a follower was started again (R7)."""
+    if not world.leader.leads:
+        return
+    for i in model.followers:
+        replica, member, view = world.peers[i]
+        if view.registered < replica.incarnation:
+            known = (view.registered, view.attached, view.end)
+            attached, end = model.ask.registered(known, replica.incarnation)
+            view = view._replace(registered=replica.incarnation, attached=attached, end=end)
+            if view.late and model.ask.report(
+                (view.registered, attached, end), (*view.late, False), model.config.records
+            ) == (attached, end):
+                view = view._replace(late=())  # it will be ignored whenever it comes
+            yield i, model.settle(with_peer(world, i, Peer(replica, member, view)))
+
+
+def certify(model: Model, world: World) -> Steps:
+    """A replica that lost its data and copied it again may call itself intact: it holds
+    everything for which its earlier life may have been counted."""
+    if not world.leader.leads:
+        return
+    for i in model.followers:
+        replica, _, view = world.peers[i]
+        if (
+            model.may_follow(replica)
+            and not replica.intact
+            and view.registered == replica.incarnation
+            and may_join(model, world, i, model.rules.certifies)
+        ):
+            yield i, with_replica(world, i, intact=1)
+
+
+# --- the in-sync set ------------------------------------------------------------------------------
+
+
+def may_join(model: Model, world: World, i: int, above_floor: bool = True) -> bool:
+    """A follower that has everything that recovery may have to find on it (R16)."""
+    record, view = world.record, world.peers[i].view
+    acked = max(record.acked_all, record.acked_quorum)
+    floor = (len(record.seen), acked, model.advance(world)[3]) if above_floor else (0, 0, 0)
+    return model.ask.can_join(i + 1, view.registered, view.attached, view.end, floor)
+
+
+def propose(model: Model, world: World) -> Steps:
+    """The leader asks for a smaller or larger in-sync set, one change at a time (R14-R16).
+
+    Not after the record was frozen: then no proposal is accepted, and one in flight only makes the
+    leader wait for more (that it does is checked while the record is ACTIVE).
+    """
+    leader = world.leader
+    if not leader.leads or leader.change != SETTLED or leader.stale or leader.roll == SEAL_SENT:
+        return
+    if world.record.state != ACTIVE:
+        return
+    inside = [i for i in model.followers if world.peers[i].view.committed]
+    yield from proposals(model, world, inside, inside, remove=True)
+    if leader.roll == IDLE:
+        joining = [
+            i
+            for i in model.followers
+            if i not in inside and world.peers[i].replica.intact and may_join(model, world, i)
+        ]
+        yield from proposals(model, world, inside, joining, remove=False)
+
+
+def proposals(
+    model: Model, world: World, inside: list[int], moving: list[int], remove: bool
+) -> Steps:
+    """One world for each choice of who leaves or joins."""
+    for size in range(1, len(moving) + 1):
+        for some in combinations(moving, size):
+            members = set(inside) - set(some) if remove else {*inside, *some}
+            peers = list(world.peers)
+            for i in members:
+                view = peers[i].view
+                peers[i] = peers[i]._replace(view=view._replace(proposed=view.registered))
+            leader = world.leader._replace(change=PENDING)
+            yield some[0], model.settle(World(world.record, leader, tuple(peers)))
+
+
+def proposal_times_out(model: Model, world: World) -> Steps:
+    """No answer: the proposal may yet be applied (R18).
+
+    By the rules the leader goes on counting as before, so that this is no new state; what a later
+    refusal means after a timeout is in ``coordinator_takes_proposal``.
+    """
+    if world.leader.leads and world.leader.change == PENDING:
+        known = (committed_set(world), proposal(world))
+        if model.ask.maximal(UNCERTAIN, *known) != model.ask.maximal(PENDING, *known):
+            later = world._replace(leader=world.leader._replace(change=UNCERTAIN))
+            yield 0, model.settle(later)
+
+
+def coordinator_takes_proposal(model: Model, world: World) -> Steps:
+    """The coordinator compares and sets (R19), whether or not the leader still lives."""
+    record, leader, peers = world
+    if leader.change == SETTLED or leader.stale:
+        return
+    stored = stored_set(world)
+    registered = tuple(
+        (i + 1, peer.replica.incarnation) for i, peer in enumerate(peers) if peer.replica.up
+    )
+    offers = [proposal(world)]
+    if leader.change == NEUTRAL:
+        offers.append(tuple((node_id, 0) for node_id in stored))
+    for offer in offers:
+        after = model.ask.stored_after(record.state, stored, 0, offer, registered)
+        if after is not None:
+            members = [
+                Peer(p.replica, p.member._replace(stored=int(i + 1 in after)), p.view)
+                for i, p in enumerate(peers)
+            ]
+            yield 0, World(record, leader._replace(stale=1), tuple(members))
+        elif leader.leads and record.state == ACTIVE:
+            for change in {leader.change, max(leader.change, UNCERTAIN)}:
+                heard = model.ask.after_refusal(change, stored, proposal(world))
+                yield 0, settled_as(model, world, heard)
+
+
+def settled_as(model: Model, world: World, change: int) -> World:
+    """The leader has heard of a refusal."""
+    peers = world.peers
+    if change == SETTLED:
+        peers = tuple([Peer(p.replica, p.member, p.view._replace(proposed=0)) for p in peers])
+    leader = world.leader._replace(change=change)
+    return model.settle(World(world.record, leader, peers))
+
+
+def leader_hears_record(model: Model, world: World) -> Steps:
+    """A newer version of the record settles whatever was in doubt."""
+    if world.leader.leads and world.leader.stale:
+        peers = tuple(
+            [
+                Peer(p.replica, p.member, p.view._replace(committed=p.member.stored, proposed=0))
+                for p in world.peers
+            ]
+        )
+        leader = world.leader._replace(stale=0, change=SETTLED)
+        yield 0, model.settle(World(world.record, leader, peers))
+
+
+# --- seal by the leader ---------------------------------------------------------------------------
+
+
+def drain(model: Model, world: World) -> Steps:
+    """The leader stops giving out offsets (R25-R27); the successor has been prepared.
+
+    Not once the record is frozen: then the seal is refused, and a leader that drains does less.
+    """
+    leader = world.leader
+    if world.record.state != ACTIVE:
+        return
+    enough = len(committed_set(world)) >= model.config.min_insync
+    if leader.leads and leader.roll == IDLE and world.peers[0].replica.log and enough:
+        yield 0, world._replace(leader=leader._replace(roll=DRAINING))
+
+
+def abort_seal(model: Model, world: World) -> Steps:
+    """Before the seal is sent the leader may give up and go on at the same end (R27)."""
+    if world.leader.leads and world.leader.roll == DRAINING:
+        yield 0, world._replace(leader=world.leader._replace(roll=IDLE))
+
+
+def send_seal(model: Model, world: World) -> Steps:
+    """Everybody in sync has everything and agrees on the bytes: the seal goes out (R28)."""
+    record, leader, peers = world
+    if not leader.leads or leader.roll != DRAINING or leader.change != SETTLED or leader.stale:
+        return
+    log, in_sync = peers[0].replica.log, committed_set(world)
+    agreeing = in_sync
+    if model.rules.seal_waits:
+        durable = dict(enumerate(model.ends(world), LEADER))
+        if model.rules.members_at_end(in_sync, durable, len(log)) != set(in_sync):
+            return
+        digests = {
+            i + 1: (peer.replica.log.encode(), b"")
+            for i, peer in enumerate(peers)
+            if (i == 0 or model.may_follow(peer.replica))
+            and peer.replica.intact
+            and peer.replica.says == len(log)
+        }
+        agreeing = model.rules.agreeing_nodes(LEADER, in_sync, digests)
+        peers = tuple(  # SealPrepare syncs what a not-synced replica holds
+            [
+                Peer(p.replica._replace(durable=len(p.replica.log)), p.member, p.view)
+                if i + 1 in agreeing
+                else p
+                for i, p in enumerate(peers)
+            ]
+        )
+    for size in range(max(model.config.min_insync, 1), len(agreeing) + 1):
+        for listed in combinations(agreeing, size):
+            members = [
+                Peer(p.replica, p.member._replace(listed=int(i + 1 in listed)), p.view)
+                for i, p in enumerate(peers)
+            ]
+            yield (
+                0,
+                World(
+                    record._replace(seal_sent=log),
+                    leader._replace(roll=SEAL_SENT),
+                    tuple(members),
+                ),
+            )
+
+
+def coordinator_stores_seal(model: Model, world: World) -> Steps:
+    """The seal that the leader has sent, if nothing has changed since (R29)."""
+    record = world.record
+    if record.seal_sent:
+        listed = node_ids([peer.member.listed for peer in world.peers])
+        # The move to RECOVERING is a change of the record, too.
+        stale = int(world.leader.stale or record.state != ACTIVE)
+        yield from sealed_as(model, world, record.seal_sent, listed, stale)
+
+
+def sealed_as(
+    model: Model, world: World, content: str, listed: tuple[int, ...], stale: int
+) -> Steps:
+    """One transaction: the seal, the successor, the tail; I11 holds at this moment.
+
+    A listed copy that became UNKNOWN since it was verified is a fault, not a mistake.
+    """
+    record = world.record
+    what = model.ask.seal_change(record.state, stored_set(world), stale, len(content), listed)
+    if what is None:
+        return
+    copies = 0
+    for node_id in listed:
+        replica = world.peers[node_id - 1].replica
+        is_copy = replica.durable >= len(content) and replica.log.startswith(content)
+        copies += is_copy or not replica.intact
+    if content and copies < model.config.min_insync:
+        what = "I11: sealed with fewer than min_insync copies"
+    if record.end and record.end != content:
+        what = "I4: sealed twice"
+    after = record._replace(state=SEALED, end=content, broken=what or record.broken)
+    yield 0, world._replace(record=after)
+
+
+def seal_unanswered(model: Model, world: World) -> Steps:
+    """Nobody knows whether it was stored: the leader leaves, and asks for recovery (R29)."""
+    if world.leader.leads and world.leader.roll == SEAL_SENT:
+        if model.rules.seal_is_final:
+            yield 0, stopped(world)
+        else:
+            yield 0, world._replace(leader=world.leader._replace(roll=IDLE))
+
+
+# --- recovery -------------------------------------------------------------------------------------
+
+
+def start_recovery(model: Model, world: World) -> Steps:
+    """ACTIVE to RECOVERING: the in-sync set is frozen (R30). No proof is needed: a leader that
+    lives and is only silent must do no harm."""
+    if world.record.state == ACTIVE and model.ask.can_recover(ACTIVE, stored_set(world)):
+        peers = tuple(
+            [
+                Peer(p.replica, p.member._replace(frozen=p.member.stored), p.view)
+                for p in world.peers
+            ]
+        )
+        yield 0, World(world.record._replace(state=RECOVERING), world.leader, peers)
+
+
+def fence(model: Model, world: World) -> Steps:
+    """A replica ends its appends, persists the promise, then says where it ends (R30).
+
+    An UNKNOWN replica says only that, which changes nothing: left out.
+    """
+    if world.record.state != RECOVERING or any(p.member.verified for p in world.peers):
+        return  # the end was decided by the replies there were
+    for i in model.everyone:
+        replica, member, view = world.peers[i]
+        if member.reply or not replica.up or not replica.intact:
+            continue
+        if model.rules.fence_before_report:
+            end = len(replica.log)
+            if world.leader.leads and replica.says > view.end:
+                view = view._replace(late=(replica.incarnation, replica.says))
+            after = replica._replace(promised=1, durable=end, says=end)
+        else:
+            end, after = replica.says, replica
+        stops = model.rules.fence_before_report and model.rules.fence_stops_leader
+        member = member._replace(reply=(1, replica.log[:end], replica.incarnation))
+        following = with_peer(world, i, Peer(after, member, view))
+        yield i, stopped(following) if i == 0 and stops else following
+
+
+def decision(model: Model, world: World) -> tuple[int, str] | None:
+    """(Donor, content) if the replies given so far prove where the segment ends (R31, R32).
+
+    The coordinator may act on that or wait for more replies, until the first write-back.
+    """
+    if world.record.state != RECOVERING:
+        return None
+    return model.ask.decision(
+        tuple([peer.member.reply for peer in world.peers]),
+        node_ids([peer.member.frozen for peer in world.peers]),
+        world.record.altered,
+    )
+
+
+def write_back(model: Model, world: World) -> Steps:
+    """A reachable replica is brought to the end and verified, the donor's equals first (R33)."""
+    decided = decision(model, world)
+    if decided is None or not decided[1]:
+        return
+    content = decided[1]
+    has_donor = any(
+        p.member.verified and p.replica.up and p.replica.intact and p.replica.log == content
+        for p in world.peers
+    )
+    for i in model.everyone:
+        replica, member, view = world.peers[i]
+        if member.verified or not replica.up:
+            continue
+        is_donor = bool(member.reply) and replica.intact and replica.log == content
+        if is_donor or has_donor:
+            end = len(content)
+            after = replica._replace(log=content, durable=end, says=end, intact=1, promised=1)
+            member = member._replace(verified=1)
+            following = with_peer(world, i, Peer(after, member, view))
+            yield i, following if i else stopped(following)
+
+
+def seal_recovered(model: Model, world: World) -> Steps:
+    """The coordinator seals what it has decided and written back, and opens the successor."""
+    decided = decision(model, world)
+    if decided is not None:
+        verified = node_ids([peer.member.verified for peer in world.peers])
+        listed = verified if model.rules.writes_back else model.ask.replicas
+        yield from sealed_as(model, world, decided[1], listed, 0)
+
+
+def next_round(model: Model, world: World) -> Steps:
+    """The coordinator, or the one that follows it, begins again: nothing of a round is stored.
+
+    Before anything was written back a new round finds what the old one would have found.
+    """
+    if world.record.state == RECOVERING and any(peer.member.verified for peer in world.peers):
+        peers = tuple(
+            [Peer(p.replica, p.member._replace(reply=(), verified=0), p.view) for p in world.peers]
+        )
+        yield 0, World(world.record, world.leader, peers)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def crash(model: Model, world: World) -> Steps:
+    """Process or power goes: any part of what was not synced may survive; perhaps the disk dies."""
+    record = world.record
+    if not record.crashes:
+        return
+    for i in model.everyone:
+        replica = world.peers[i].replica
+        if not replica.up:
+            continue
+        gone = replica._replace(
+            up=0, says=0, promised=replica.promised * model.rules.promise_is_durable
+        )
+        once = record._replace(crashes=record.crashes - 1)
+        if model.config.synced or replica.clean:
+            for end in range(replica.durable, len(replica.log) + 1):
+                durable = end if model.rules.scan_is_synced else replica.durable
+                after = gone._replace(log=replica.log[:end], durable=durable)
+                yield i, down(model, world, once, i, after)
+        else:
+            unknown = gone._replace(log="", durable=0, intact=0)
+            yield i, down(model, world, once, i, unknown)
+        if record.losses:
+            lost = once._replace(losses=record.losses - 1)
+            intact = int(not model.rules.missing_is_unknown)
+            empty = gone._replace(log="", durable=0, intact=intact, promised=0, clean=0)
+            yield i, down(model, world, lost, i, empty)
+
+
+def clean_stop(model: Model, world: World) -> Steps:
+    """A not-synced replica that shuts down cleanly syncs everything and leaves a marker."""
+    record = world.record
+    for i in model.everyone if record.crashes else ():
+        replica = world.peers[i].replica
+        if replica.up:
+            after = replica._replace(up=0, says=0, durable=len(replica.log), clean=1)
+            once = record._replace(crashes=record.crashes - 1)
+            yield i, down(model, world, once, i, after)
+
+
+def down(model: Model, world: World, record: Record, i: int, after: Replica) -> World:
+    """A node is gone; its last report may still be under way. Where no durable log can shrink, one
+    that says what the leader knows already is left out."""
+    before, member, view = world.peers[i]
+    if world.leader.leads and i and before.says > (0 if model.config.rebuild else view.end):
+        view = view._replace(late=(before.incarnation, before.says))
+    following = with_peer(world._replace(record=record), i, Peer(after, member, view))
+    return following if i else stopped(following)
+
+
+def restart(model: Model, world: World) -> Steps:
+    """A process starts on what the disk holds, syncs it (R11) and registers a new incarnation."""
+    for i in model.everyone:
+        replica, member, view = world.peers[i]
+        if replica.up:
+            continue
+        told = model.rules.promise_is_told_again and not replica.intact
+        after = replica._replace(
+            up=1,
+            incarnation=replica.incarnation + 1,
+            says=len(replica.log),
+            promised=int(replica.promised or (told and world.record.state != ACTIVE)),
+            clean=replica.clean * (not model.rules.marker_is_removed),
+        )
+        peer = Peer(after, member._replace(verified=0), view)
+        following = with_peer(world, i, peer)
+        if i == 0:
+            record = model.ask.segment(world.record.state, (LEADER,), 0)
+            if model.rules.may_lead(record, LEADER, after.incarnation):
+                following = resumed(following)
+        yield i, following
+
+
+def resumed(world: World) -> World:
+    """What a process knows that leads again although it was started again (a mutant)."""
+    peers = [
+        Peer(p.replica, p.member, View(p.member.stored, 0, p.replica.incarnation, 0, 0))
+        for p in world.peers
+    ]
+    return World(world.record, Leader(), tuple(peers))
+
+
+def alter_topic(model: Model, world: World) -> Steps:
+    """An admin raises min_insync of the topic; the segment keeps what is pinned in it."""
+    if world.record.state == ACTIVE and not world.record.altered:
+        yield 0, world._replace(record=world.record._replace(altered=1))
+
+
+# --- what no longer matters -----------------------------------------------------------------------
+
+
+def _forget(world: World) -> World:
+    """Drop what nothing can read any more, so that fewer states differ."""
+    record, leader, peers = world
+    if leader.leads and record.state != SEALED:
+        return world
+    if record.state == SEALED:
+        # A leader that is behind has yet to hear which set was stored.
+        known = [p.member.stored * leader.stale for p in peers]
+        peers = tuple(
+            [Peer(p.replica, Member(n), p.view) for p, n in zip(peers, known, strict=True)]
+        )
+        record = record._replace(seal_sent="", altered=0)
+    if not leader.leads:
+        in_flight = leader.change != SETTLED and record.state != SEALED and not leader.stale
+        views = [NOBODY._replace(proposed=p.view.proposed * in_flight) for p in peers]
+        peers = tuple(
+            [Peer(p.replica, p.member, view) for p, view in zip(peers, views, strict=True)]
+        )
+        if leader.stale:
+            record = record._replace(seal_sent="")
+        leader = Leader(0, PENDING if in_flight else SETTLED)
+    return World(record, leader, peers)
+
+
+ALWAYS: tuple[Action, ...] = (
+    *(append, fetch, fsync, local_failure, report, late_report, registration),
+    *(start_recovery, fence, write_back, seal_recovered, next_round),
+)
+IN_SYNC_SET: tuple[Action, ...] = (
+    *(propose, proposal_times_out, coordinator_takes_proposal, leader_hears_record),
+)
+LIVE_SEAL: tuple[Action, ...] = (
+    *(drain, abort_seal, send_seal, coordinator_stores_seal, seal_unanswered),
+)
+CRASHES: tuple[Action, ...] = (crash, restart)
