@@ -19,8 +19,9 @@ from icecore.errors import (
     InvalidTopicNameError,
     NotEnoughReplicasError,
     TopicExistsError,
+    UnsupportedError,
 )
-from icecore.model import SegmentSettings
+from icecore.model import FlushMode, SegmentSettings
 
 PARTITIONS_MAX = 10_000
 DEFAULT_REPLICATION_FACTOR = 3
@@ -73,9 +74,12 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
 
     Raises:
         InvalidRequestError: the settings contradict each other or name what does not exist.
+        UnsupportedError: a flush mode that no engine has yet.
         NotEnoughReplicasError: fewer nodes are up than copies are wanted.
     """
     factor = settings.replication_factor
+    if settings.flush_mode is not FlushMode.SYNC:
+        raise UnsupportedError("flush_mode async is not offered yet: every ack means fsynced")
     if not 1 <= settings.min_insync <= factor:
         raise InvalidRequestError(
             f"min_insync {settings.min_insync} must be between 1 and replication_factor {factor}"

@@ -17,6 +17,7 @@ from node.context import NodeContext
 from node.ports import Buffer
 from node.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 from node.tail_cache import CachedBatch
+from replication import inputs
 from replication.producers import ProducerTable
 
 if TYPE_CHECKING:
@@ -154,7 +155,9 @@ class Replica:
         self.producers = table
 
     def end_role(self) -> None:
-        """Forget leader or follower (their cores have failed all waiters)."""
+        """Forget leader or follower; a leader that still had waiters fails them first."""
+        if self.leader is not None:
+            self.leader.feed(inputs.Fenced(self.identity.epoch + 1))
         if self.follower is not None:
             self.follower.detach()
         self.leader = None

@@ -40,9 +40,10 @@ from icecore.errors import (
     NotEnoughReplicasError,
     TopicExistsError,
     UnknownTopicError,
+    UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import NodeState, SegmentSettings
+from icecore.model import FlushMode, NodeState, SegmentSettings
 from tests.unit.cluster_states import (
     KEY,
     SETTINGS,
@@ -215,3 +216,10 @@ def test_deletion_in_bounded_steps(state: ClusterState) -> None:
     assert not state.topics and not state.partitions and not state.segments
     assert state.deleted[1].holders == (1, 2, 3)
     commit(state, create_topic(state, "events", b"u" * 16, 1, SETTINGS))
+
+
+def test_a_flush_mode_that_would_promise_less_is_refused(state: ClusterState) -> None:
+    settings = replace(SETTINGS, flush_mode=FlushMode.ASYNC)
+
+    with pytest.raises(UnsupportedError, match="fsynced"):
+        create_topic(state, "fast", bytes(16), 1, settings)
