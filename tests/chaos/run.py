@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -183,7 +184,8 @@ def show(report: Report, took_s: float, folder: Path) -> None:
         return
     verdict = "FAILED" if report.problems else "ok"
     acked = " ".join(f"{acks.name.lower()}={report.acked[acks]}" for acks in Acks)
-    recovery = f" slowest_recovery_ms={max(report.recoveries_ms):.0f}" * bool(report.recoveries_ms)
+    slowest_ms = max(report.recoveries_ms, default=0.0)
+    recovery = f" slowest_recovery_ms={slowest_ms:.0f}" if slowest_ms else ""
     print(f"  {report.name}: {verdict} in {took_s:.0f} s, faults={report.faults} {acked}{recovery}")
     for problem in report.problems[:30]:
         print(f"    {problem}")
@@ -230,7 +232,13 @@ def main() -> int:
         began_s = time.monotonic()
         print(f"  {name} …", flush=True)
         folder = root / name
-        report = run_one(name, folder, arguments.seconds, no_network=no_network, no_disks=no_disks)
+        try:
+            report = run_one(
+                name, folder, arguments.seconds, no_network=no_network, no_disks=no_disks
+            )
+        except Exception as error:  # the other scenarios still have something to tell
+            traceback.print_exc()
+            report = Report(name, problems=[f"the scenario broke: {error!r}"])
         reports.append(report)
         show(report, time.monotonic() - began_s, folder)
         if not report.problems and not arguments.keep:
