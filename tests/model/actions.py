@@ -15,6 +15,7 @@ from tests.model.rules import LEADER, ROLLS, Decisions, Rules
 from tests.model.state import (
     ACTIVE,
     DRAINING,
+    GONE,
     IDLE,
     NEUTRAL,
     NOBODY,
@@ -56,7 +57,7 @@ class Model:
         for wanted, some in (
             (config.isr_changes, IN_SYNC_SET),
             (config.live_seal, LIVE_SEAL),
-            (config.crashes > 0, CRASHES),
+            (config.crashes > 0, (crash,)),
             (config.rebuild, (certify,)),
             (config.altered_to > 0, (alter_topic,)),
             (not config.synced and config.crashes > 0, (clean_stop,)),
@@ -83,7 +84,7 @@ class Model:
 
     def may_follow(self, replica: Replica) -> bool:
         """UNKNOWN replicas take no part, unless they are being rebuilt; fenced ones neither."""
-        return bool(replica.up and not replica.promised and (replica.intact or self.config.rebuild))
+        return not replica.promised and bool(replica.intact or self.config.rebuild)
 
     # --- the leader's sets ------------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ def fsync(model: Model, world: World) -> Steps:
     for i in model.everyone:
         replica = world.peers[i].replica
         end = len(replica.log)
-        if replica.up and replica.durable < end:
+        if replica.durable < end:
             after = with_replica(world, i, durable=end, says=end)
             yield i, after if i else model.settle(after)
 
@@ -341,9 +342,7 @@ def coordinator_takes_proposal(model: Model, world: World) -> Steps:
     if leader.change == SETTLED or leader.stale:
         return
     stored = stored_set(world)
-    registered = tuple(
-        (i + 1, peer.replica.incarnation) for i, peer in enumerate(peers) if peer.replica.up
-    )
+    registered = tuple([(i + 1, peer.replica.incarnation) for i, peer in enumerate(peers)])
     offers = [proposal(world)]
     if leader.change == NEUTRAL:
         offers.append(tuple((node_id, 0) for node_id in stored))
@@ -516,7 +515,7 @@ def fence(model: Model, world: World) -> Steps:
         return  # the end was decided by the replies there were
     for i in model.everyone:
         replica, member, view = world.peers[i]
-        if member.reply or not replica.up or not replica.intact:
+        if member.reply or not replica.intact:
             continue
         if model.rules.fence_before_report:
             end = len(replica.log)
@@ -552,12 +551,11 @@ def write_back(model: Model, world: World) -> Steps:
         return
     content = decided[1]
     has_donor = any(
-        p.member.verified and p.replica.up and p.replica.intact and p.replica.log == content
-        for p in world.peers
+        p.member.verified and p.replica.intact and p.replica.log == content for p in world.peers
     )
     for i in model.everyone:
         replica, member, view = world.peers[i]
-        if member.verified or not replica.up:
+        if member.verified:
             continue
         is_donor = bool(member.reply) and replica.intact and replica.log == content
         if is_donor or has_donor:
@@ -593,75 +591,70 @@ def next_round(model: Model, world: World) -> Steps:
 
 
 def crash(model: Model, world: World) -> Steps:
-    """Process or power goes: any part of what was not synced may survive; perhaps the disk dies."""
+    """Process or power goes: any part of what was not synced may survive; perhaps the disk dies.
+
+    The restart is in the same step: a node that is down, for a while or for ever, is one that
+    nothing happens to. Once the leader is gone, nobody can tell a synced follower that was started
+    again on its disk from one that was not: left out.
+    """
     record = world.record
     if not record.crashes:
         return
+    once = record._replace(crashes=record.crashes - 1)
+    lost = once._replace(losses=record.losses - 1)
     for i in model.everyone:
         replica = world.peers[i].replica
-        if not replica.up:
+        gone = replica._replace(promised=replica.promised * model.rules.promise_is_durable)
+        if i and model.hides_unsynced and not world.leader.leads and not record.losses:
             continue
-        gone = replica._replace(
-            up=0, says=0, promised=replica.promised * model.rules.promise_is_durable
-        )
-        once = record._replace(crashes=record.crashes - 1)
         if model.config.synced or replica.clean:
             for end in range(replica.durable, len(replica.log) + 1):
-                durable = end if model.rules.scan_is_synced else replica.durable
-                after = gone._replace(log=replica.log[:end], durable=durable)
-                yield i, down(model, world, once, i, after)
+                yield i, restart(model, world, once, i, gone._replace(log=replica.log[:end]))
         else:
             unknown = gone._replace(log="", durable=0, intact=0)
-            yield i, down(model, world, once, i, unknown)
+            yield i, restart(model, world, once, i, unknown)
         if record.losses:
-            lost = once._replace(losses=record.losses - 1)
             intact = int(not model.rules.missing_is_unknown)
             empty = gone._replace(log="", durable=0, intact=intact, promised=0, clean=0)
-            yield i, down(model, world, lost, i, empty)
+            yield i, restart(model, world, lost, i, empty)
 
 
 def clean_stop(model: Model, world: World) -> Steps:
     """A not-synced replica that shuts down cleanly syncs everything and leaves a marker."""
     record = world.record
-    for i in model.everyone if record.crashes else ():
-        replica = world.peers[i].replica
-        if replica.up:
-            after = replica._replace(up=0, says=0, durable=len(replica.log), clean=1)
-            once = record._replace(crashes=record.crashes - 1)
-            yield i, down(model, world, once, i, after)
+    if record.crashes:
+        once = record._replace(crashes=record.crashes - 1)
+        for i in model.everyone:
+            replica = world.peers[i].replica
+            synced = replica._replace(durable=len(replica.log), clean=1)
+            yield i, restart(model, world, once, i, synced)
 
 
-def down(model: Model, world: World, record: Record, i: int, after: Replica) -> World:
-    """A node is gone; its last report may still be under way. Where no durable log can shrink, one
-    that says what the leader knows already is left out."""
+def restart(model: Model, world: World, record: Record, i: int, disk: Replica) -> World:
+    """A process starts on what the disk holds, syncs it (R11) and registers a new incarnation.
+
+    What the old process reported last may still be under way. (Where no durable log can shrink, a
+    report that says what the leader knows already is left out.)
+    """
     before, member, view = world.peers[i]
     if world.leader.leads and i and before.says > (0 if model.config.rebuild else view.end):
         view = view._replace(late=(before.incarnation, before.says))
-    following = with_peer(world._replace(record=record), i, Peer(after, member, view))
-    return following if i else stopped(following)
-
-
-def restart(model: Model, world: World) -> Steps:
-    """A process starts on what the disk holds, syncs it (R11) and registers a new incarnation."""
-    for i in model.everyone:
-        replica, member, view = world.peers[i]
-        if replica.up:
-            continue
-        told = model.rules.promise_is_told_again and not replica.intact
-        after = replica._replace(
-            up=1,
-            incarnation=replica.incarnation + 1,
-            says=len(replica.log),
-            promised=int(replica.promised or (told and world.record.state != ACTIVE)),
-            clean=replica.clean * (not model.rules.marker_is_removed),
-        )
-        peer = Peer(after, member._replace(verified=0), view)
-        following = with_peer(world, i, peer)
-        if i == 0:
-            record = model.ask.segment(world.record.state, (LEADER,), 0)
-            if model.rules.may_lead(record, LEADER, after.incarnation):
-                following = resumed(following)
-        yield i, following
+    told = model.rules.promise_is_told_again and not disk.intact and record.state != ACTIVE
+    after = disk._replace(
+        incarnation=disk.incarnation + 1,
+        durable=len(disk.log) if model.rules.scan_is_synced else disk.durable,
+        says=len(disk.log),
+        promised=int(disk.promised or told),
+        clean=disk.clean * (not model.rules.marker_is_removed),
+    )
+    member = member._replace(verified=0)
+    following = with_peer(World(record, world.leader, world.peers), i, Peer(after, member, view))
+    if i:
+        return following
+    segment = model.ask.segment(record.state, (LEADER,), 0)
+    if model.rules.may_lead(segment, LEADER, after.incarnation) and not after.promised:
+        return resumed(following)
+    return stopped(following)
 
 
 def resumed(world: World) -> World:
@@ -685,25 +678,23 @@ def alter_topic(model: Model, world: World) -> Steps:
 def _forget(world: World) -> World:
     """Drop what nothing can read any more, so that fewer states differ."""
     record, leader, peers = world
-    if leader.leads and record.state != SEALED:
-        return world
     if record.state == SEALED:
         # A leader that is behind has yet to hear which set was stored.
-        known = [p.member.stored * leader.stale for p in peers]
         peers = tuple(
-            [Peer(p.replica, Member(n), p.view) for p, n in zip(peers, known, strict=True)]
+            [Peer(p.replica, Member(p.member.stored * leader.stale), p.view) for p in peers]
         )
         record = record._replace(seal_sent="", altered=0)
-    if not leader.leads:
-        in_flight = leader.change != SETTLED and record.state != SEALED and not leader.stale
-        views = [NOBODY._replace(proposed=p.view.proposed * in_flight) for p in peers]
-        peers = tuple(
-            [Peer(p.replica, p.member, view) for p, view in zip(peers, views, strict=True)]
-        )
+    if leader.leads:
+        return World(record, leader, peers)
+    if leader.change == SETTLED or record.state != ACTIVE or leader.stale:
         if leader.stale:
             record = record._replace(seal_sent="")
-        leader = Leader(0, PENDING if in_flight else SETTLED)
-    return World(record, leader, peers)
+        peers = tuple([p if p.view is NOBODY else Peer(p.replica, p.member, NOBODY) for p in peers])
+        return World(record, GONE, peers)
+    # Its proposal may yet arrive.
+    views = [NOBODY._replace(proposed=peer.view.proposed) for peer in peers]
+    peers = tuple([Peer(p.replica, p.member, view) for p, view in zip(peers, views, strict=True)])
+    return World(record, GONE._replace(change=PENDING), peers)
 
 
 ALWAYS: tuple[Action, ...] = (
@@ -716,4 +707,3 @@ IN_SYNC_SET: tuple[Action, ...] = (
 LIVE_SEAL: tuple[Action, ...] = (
     *(drain, abort_seal, send_seal, coordinator_stores_seal, seal_unanswered),
 )
-CRASHES: tuple[Action, ...] = (crash, restart)

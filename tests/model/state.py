@@ -56,7 +56,6 @@ class Leader(NamedTuple):
 class Replica(NamedTuple):
     """One node and its disk."""
 
-    up: int = 1
     incarnation: int = 1
     log: str = ""
     durable: int = 0
@@ -116,8 +115,8 @@ class World(NamedTuple):
     peers: tuple[Peer, ...]
 
 
-NOBODY = View(0, 0, 0, 0, 0)
-"""The view of a leader that is gone."""
+GONE, NOBODY = Leader(0), View(0, 0, 0, 0, 0)
+"""A leader that has left, and its view of everybody."""
 
 
 def with_peer(world: World, index: int, peer: Peer) -> World:

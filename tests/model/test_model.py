@@ -1,0 +1,63 @@
+"""A short form of ``make model``: small worlds in full, and a few mutants, other ones each day."""
+
+from datetime import date
+
+import pytest
+
+from tests.model import run
+from tests.model.actions import Model
+from tests.model.checker import search
+from tests.model.configs import Config
+from tests.model.mutants import CALM, MUTANTS, SEAL, Mutant
+from tests.model.rules import Rules
+
+SMALLEST = Config("two replicas", nodes=2, replication_factor=2, crashes=1, live_seal=True)
+A_DAY = 6
+TODAY = [
+    MUTANTS[(date.today().toordinal() * A_DAY + number) % len(MUTANTS)] for number in range(A_DAY)
+]
+
+
+@pytest.mark.parametrize("config", [SMALLEST, CALM, SEAL], ids=lambda config: config.name)
+def test_every_state_is_clean(config: Config) -> None:
+    result = search(Model(config, Rules()))
+    assert not result.violation, "\n".join([result.violation, *result.trace])
+    assert result.states > 100
+
+
+@pytest.mark.parametrize("mutant", TODAY, ids=lambda mutant: mutant.name)
+def test_mutant_is_killed(mutant: Mutant) -> None:
+    result = search(Model(mutant.config, mutant.rules))
+    assert result.violation, f"{mutant.name} survived {result.states} states"
+
+
+def test_every_step_of_the_model_can_happen() -> None:
+    """A step that is never taken would make the search look better than it is."""
+    everything = Config("all", nodes=2, crashes=1, losses=1, min_insync=1, rebuild=True,
+                        synced=False, live_seal=True, altered_to=2)  # fmt: skip
+    model = Model(everything, Rules())
+    taken: set[str] = set()
+    level, seen = [model.start()], {model.start()}
+    while level:
+        steps = [step for world in level for step in model.successors(world)]
+        taken |= {name for name, _, _ in steps}
+        level = list({world for _, _, world in steps} - seen)
+        seen |= set(level)
+    never = {action.__name__ for action in model.actions} - taken
+    # By the rules a timeout changes nothing, and only a synced leader's disk refuses an append.
+    assert never == {"proposal_times_out", "local_failure"}
+
+
+def test_the_last_line_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["shortest_log_decides", "q_of_opened_replicas"]) == 0
+    out = capsys.readouterr().out
+    assert "seal_recovered(1)" in out
+    last = out.splitlines()[-1]
+    assert last.startswith("model: configs=0 states=")
+    assert last.endswith(" violations=0 mutants=2 killed=2")
+
+
+def test_a_survivor_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless = Mutant("harmless", "none", {}, CALM)
+    monkeypatch.setattr(run, "MUTANTS", (harmless,))
+    assert run.main(["harmless"]) == 1
