@@ -12,7 +12,7 @@ SEEDS   ?= 100
 SEED    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto fmt check test demo bench sim chaos clean
+.PHONY: help setup proto fmt check test demo bench sim model chaos clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 
 chaos: setup ## break real processes under load: SECONDS=n of faults per scenario, as root
 	$(PY) -m tests.chaos.run --seconds $(or $(SECONDS),20)
+
+model: setup ## check the protocol: every state of the named worlds, every seeded mistake
+	$(PY) -m tests.model.run
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
