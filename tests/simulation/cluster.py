@@ -85,7 +85,9 @@ class World:
         self.knobs = knobs
         self.loop = SimLoop(seed, shuffle=shuffle)
         self.rng = random.Random(f"world {seed}")
-        self.network = SimNetwork(self.loop, random.Random(f"network {seed}"))
+        self.network = SimNetwork(
+            self.loop, random.Random(f"network {seed}"), latency_s=knobs.latency_s
+        )
         self.history = History()
         self.faults = 0
         self.hosts = {f"node-{number}": Host(number) for number in range(1, nodes + 1)}
@@ -166,6 +168,7 @@ class World:
     async def _node(self, process: SimProcess) -> None:
         host = self.hosts[process.name]
         rng = random.Random(f"{process} threads {self.seed}")
+        is_slow = host.node_id == self.knobs.slow_node
         ports = NodePorts(
             clock=SimClock(self.loop),
             rng=SimRng(f"{process} {self.seed}"),
@@ -173,7 +176,7 @@ class World:
             executor=SimExecutor(
                 process,
                 rng,
-                mean_delay_s=self.knobs.thread_delay_s,
+                mean_delay_s=self.knobs.thread_delay_s * (20 if is_slow else 1),
                 fail_stop=lambda error: self._exit(process, f"fail-stop: {error!r}"),
             ),
             files=SimFileSystem(host.disk, process),

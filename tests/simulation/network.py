@@ -57,15 +57,24 @@ class SimNetwork:
     Args:
         loop: The world's loop.
         rng: Source of latencies and losses.
+        latency_s: Of the slowest links; each link has its own below that.
         keepalive_s: A connection over a link that stays cut so long breaks at both ends.
     """
 
-    def __init__(self, loop: SimLoop, rng: random.Random, *, keepalive_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        rng: random.Random,
+        *,
+        latency_s: float = 0.002,
+        keepalive_s: float = 2.0,
+    ) -> None:
         self.loop = loop
         self.faults = LinkFaults()
         self.keepalive_s = keepalive_s
         self.lost = 0
         self._rng = rng
+        self._latency_s = latency_s
         self._links: dict[tuple[str, str], Link] = {}
         self._listeners: dict[str, SimServer] = {}
         self._connections: dict[SimConnection, None] = {}
@@ -98,7 +107,7 @@ class SimNetwork:
         """The link, made at first use."""
         found = self._links.get((source, target))
         if found is None:
-            found = Link(latency_s=self._rng.uniform(0.0001, 0.002))
+            found = Link(latency_s=self._rng.uniform(0.0001, self._latency_s))
             self._links[source, target] = found
         return found
 

@@ -8,7 +8,7 @@ a failure too. Then every replica is read and the history is judged.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from icecore.errors import IcecoreError
 from icecore.model import Acks
@@ -74,6 +74,8 @@ def draw_knobs(rng: random.Random) -> Knobs:
         recovery_wait_ms=rng.choice([100, 500]),
         roll_up_wait_ms=rng.choice([300, 1500]),
         thread_delay_s=rng.choice([0.0002, 0.001, 0.004]),
+        slow_node=rng.choice([0, 0, 1, 2, 3]),
+        latency_s=rng.choice([0.001, 0.005, 0.02]),
         tail_cache_bytes=rng.choice([8, 64, 256]) * 1024,
         credit_bytes=rng.choice([16, 64, 256]) * 1024,
     )
@@ -102,6 +104,38 @@ async def kill_a_leader(world: World, plan: Plan) -> None:
     if not world.is_up(name):
         world.start(name)
     await asyncio.sleep(rng.uniform(0.5, 2.0))
+
+
+def blackout_plan(seed: int) -> Plan:
+    """The whole cluster loses power in mid-traffic, thrice, and comes back piece by piece."""
+    rng = random.Random(f"blackout plan {seed}")
+    return Plan(
+        knobs=draw_knobs(rng),
+        producers=2,
+        records=300,
+        acks=rng.choice([Acks.ALL, Acks.QUORUM]),
+        inject=black_out,
+    )
+
+
+async def black_out(world: World, plan: Plan) -> None:
+    """Power cuts everywhere at once, some of them in the middle of a write."""
+    rng = world.rng
+    world.network.faults.slow = 0.05
+    for _ in range(3):
+        await asyncio.sleep(rng.uniform(0.2, 0.8))
+        names = [*world.hosts, COORDINATOR]
+        if rng.random() < 0.5:
+            for name in world.hosts:
+                world.kill_in_mid_write(name, rng.randint(0, 10), power_cut=True)
+            await asyncio.sleep(rng.uniform(0.0, 0.05))
+        for name in names:
+            world.kill(name, power_cut=True)
+        rng.shuffle(names)
+        for name in names:
+            await asyncio.sleep(rng.choice([0.01, 0.1, 1.0]))
+            world.start(name)
+        await asyncio.sleep(plan.knobs.lease_ms / 1000)
 
 
 def swarm_plan(seed: int) -> Plan:
@@ -259,7 +293,11 @@ FAULTS: list[Fault] = [
     *(fault_kill, fault_kill_in_mid_write, fault_power_cut_everywhere, fault_pause),
     *(fault_coordinator, fault_cut, fault_clog),
 ]
-SCENARIOS: dict[str, Callable[[int], Plan]] = {"smoke": smoke_plan, "swarm": swarm_plan}
+SCENARIOS: dict[str, Callable[[int], Plan]] = {
+    "smoke": smoke_plan,
+    "blackout": blackout_plan,
+    "swarm": swarm_plan,
+}
 
 
 # --- running one ----------------------------------------------------------------------------------
@@ -335,6 +373,3 @@ def _judge(world: World, report: Report) -> None:
     report.virtual_s = world.loop.time()
     report.faults = world.faults
     report.trace_hash = world.loop.trace_hash()
-
-
-__all__ = ["SCENARIOS", "Report", "replace", "run_seed"]

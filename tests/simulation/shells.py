@@ -47,6 +47,10 @@ class Knobs:
     recovery_wait_ms: int = 300
     roll_up_wait_ms: int = 1000
     thread_delay_s: float = 0.0005
+    slow_node: int = 0
+    """A node whose threads take 20 times as long, 0 = none."""
+    latency_s: float = 0.002
+    """Of the slowest links."""
     tail_cache_bytes: int = 64 * 1024
     credit_bytes: int = 64 * 1024
 
