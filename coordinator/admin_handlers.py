@@ -212,10 +212,10 @@ class AdminHandlers:
             if isinstance(answer, IcecoreError):
                 outcomes += [answer] * len(mine)
                 continue
-            for segment, error in zip(mine, answer, strict=True):
-                if error is not None:
-                    error.metadata.setdefault("partition", str(segment.partition))
-                outcomes.append(error)
+            for segment, rolling in zip(mine, answer, strict=True):
+                if rolling.error is not None:
+                    rolling.error.metadata.setdefault("partition", str(segment.partition))
+                outcomes.append(rolling.error)
         return outcomes
 
     async def describe_cluster(self, _: bytes, __: CallContext) -> bytes:

@@ -217,8 +217,6 @@ class Auditor:
         stay = [each for each in segment.replicas if state.is_eligible(each)]
         if len(stay) + len(others) < segment.settings.min_insync:
             return ""
-        if state.state_of(segment.leader) == NodeState.DRAINING and len(stay) + len(others) > 0:
-            return "drain"
         if not others:
             return ""
         if NodeState.READ_ONLY in states:
@@ -256,9 +254,10 @@ class Auditor:
                 if why == "roll_up":
                     self._sealing.expect_gain(segment.segment_id)
                 try:
-                    [error] = await self._calls.roll(
+                    [rolling] = await self._calls.roll(
                         segment.leader, [segment], why, self._timing.node_call_s
                     )
+                    error = rolling.error
                 except IcecoreError as failure:
                     error = failure
                 log.info(

@@ -15,6 +15,7 @@ from coordinator.admin_messages import Describer
 from coordinator.auditor import Auditor
 from coordinator.cluster_state import Change, NodeRecord, PartitionRecord
 from coordinator.config import Timing
+from coordinator.leaving import HandOver
 from coordinator.ledger import Ledger
 from coordinator.metadata_store import MetadataStore
 from coordinator.node_calls import NodeCalls
@@ -65,6 +66,7 @@ class Coordinator:
         self._auditor = Auditor(
             ledger, calls, self.sessions, opening, sealing, request, clock, timing
         )
+        self._hand_over = HandOver(ledger, calls, self.sessions, sealing, request, clock, timing)
         describer = Describer(ledger, self.sessions, self.recovery)
         nodes = NodeHandlers(ledger, self.sessions, sealing, self.recovery, timing, self._poke)
         admin = AdminHandlers(
@@ -161,7 +163,7 @@ class Coordinator:
                 continue
 
     def _has_waiting(self) -> bool:
-        return self.recovery.is_waiting or self._opener.is_waiting
+        return self.recovery.is_waiting or self._opener.is_waiting or self._hand_over.is_busy
 
     def _start_needed(self) -> None:
         segment_ids = self.recovery.needed()
@@ -172,6 +174,8 @@ class Coordinator:
         for at in range(0, len(keys), SEGMENTS_PER_RECOVERY):
             batch_of_keys = keys[at : at + SEGMENTS_PER_RECOVERY]
             self._spawn(self._opener.open(batch_of_keys), "open_tails")
+        if leaving := self._hand_over.needed():
+            self._spawn(self._hand_over.hand_over(leaving), "hand_over")
 
     async def _repair(self) -> None:
         while True:

@@ -53,6 +53,15 @@ class Written:
     length_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """What a node says of a segment it was asked to roll."""
+
+    error: IcecoreError | None = None
+    is_empty: bool = False
+    """It will roll, once it holds a record: an empty log can't be sealed."""
+
+
 class _Message(Protocol):
     def SerializeToString(self) -> bytes: ...
 
@@ -153,16 +162,20 @@ class NodeCalls:
 
     async def roll(
         self, node_id: int, segments: Sequence[Segment], why: str, timeout_s: float
-    ) -> list[IcecoreError | None]:
-        """Have a leader roll segments now; per segment why it does not."""
-        found: list[IcecoreError | None] = []
+    ) -> list[Rolling]:
+        """Have a leader roll segments now; in the same order."""
+        found: list[Rolling] = []
         for chunk in _chunks(segments):
             refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in chunk]
             request = pb.RollRequest(**self._common(), segments=refs, why=why)
             body = await self._call(node_id, "Roll", request, timeout_s)
             answer = pb.RollResponse.FromString(body)
             _check_length(answer.errors, chunk)
-            found += [error_from_proto(each) for each in answer.errors]
+            empty = dict.fromkeys(answer.empty_segment_ids)
+            found += [
+                Rolling(error_from_proto(error), each.segment_id in empty)
+                for each, error in zip(chunk, answer.errors, strict=True)
+            ]
         return found
 
 

@@ -60,6 +60,7 @@ class Session:
     """Sequence of the newest beat that was not answered yet."""
     is_full: bool = True
     nodes: bool = True
+    may_leave: bool = False
     segments: dict[int, None] = field(default_factory=dict)
     deletes: dict[int, None] = field(default_factory=dict)
     partitions: dict[PartitionKey, None] = field(default_factory=dict)
@@ -174,12 +175,18 @@ class NodeSessions:
             known = self.high_watermarks.get(each.segment_id, 0)
             self.high_watermarks[each.segment_id] = max(known, each.high_watermark)
         state = NodeState.UP
-        if request.read_only:
-            state = NodeState.READ_ONLY
+        if request.leaving:
+            state = NodeState.DOWN
         elif request.draining:
             state = NodeState.DRAINING
+        elif request.read_only:
+            state = NodeState.READ_ONLY
         status = self._state.status[session.node_id]
-        if not session.is_closed and status.state != state:
+        if session.is_closed or status.state == state:
+            return
+        if state == NodeState.DOWN:
+            self._set_down(session.node_id, "it leaves")
+        else:
             log.info("event=node_state node=%d state=%s", session.node_id, state.name)
             status.state = state
             self._nodes_changed()
@@ -190,9 +197,20 @@ class NodeSessions:
         if self._sessions.get(session.node_id) is not session:
             return
         del self._sessions[session.node_id]
-        self._state.status[session.node_id].is_connected = False
+        status = self._state.status[session.node_id]
+        status.is_connected = False
+        if status.state == NodeState.DOWN:
+            return  # it had said that it leaves
         now = self._clock.monotonic_ms()
         self._deadlines[session.node_id] = max(now + BROKEN_STREAM_MS, self._late_until_ms)
+
+    def let_leave(self, node_id: int) -> None:
+        """Tell a draining node that nobody needs it any more."""
+        session = self._sessions.get(node_id)
+        if session is not None and not session.may_leave:
+            log.info("event=node_may_leave node=%d", node_id)
+            session.may_leave = True
+            session.wake.set()
 
     def _close(self, session: Session) -> None:
         session.is_closed = True
@@ -275,6 +293,7 @@ class NodeSessions:
     def _next_message(self, session: Session) -> pb.HeartbeatResponse:
         message = pb.HeartbeatResponse(token=self.token, sequence=session.answer)
         session.answer = 0
+        message.may_leave = session.may_leave
         if session.is_full:
             session.is_full = False
             message.full = True

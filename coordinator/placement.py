@@ -5,9 +5,10 @@ racks do not share the copies of one segment while there are enough racks; a rol
 nothing moves nothing, because staying costs the followers nothing and moving costs them a cold
 start.
 
-Constraints: only nodes that are connected, UP, not draining and not read-only; never two copies on
-one node; deterministic, as everything the coordinator decides; linear in the number of nodes, for
-one call places thousands of partitions.
+Constraints: only nodes that are connected, UP, not draining and not read-only (draining ones may
+follow where there are too few others to open a segment at all); never two copies on one node;
+deterministic, as everything the coordinator decides; linear in the number of nodes, for one call
+places thousands of partitions.
 
 Algorithm: greedy, one partition after the other, on loads that are updated after each choice. Keep
 the predecessor's nodes when all are eligible, enough, and none carries 10 % (and at least two) more
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.cluster_state import ClusterState, NodeLoad, NodeRecord
+from icecore.model import NodeState
 
 IMBALANCE = 0.10
 """Share above the least loaded node up to which nothing is moved."""
@@ -44,6 +46,11 @@ class Placer:
         loads = state.load_of_nodes()
         self._nodes: dict[int, NodeRecord] = {each.node_id: each for each in eligible}
         self._loads: dict[int, NodeLoad] = {each: loads[each] for each in self._nodes}
+        self._draining = [
+            node_id
+            for node_id, status in sorted(state.status.items())
+            if status.is_connected and status.state == NodeState.DRAINING
+        ]
 
     def place(
         self,
@@ -52,6 +59,7 @@ class Placer:
         replicas: Sequence[int] = (),
         leader: int = 0,
         avoid: Sequence[int] = (),
+        least: int = 0,
     ) -> Placement:
         """Nodes and leader for one segment.
 
@@ -61,6 +69,7 @@ class Placer:
                 count as loaded with it, because the successor takes its place.
             leader: Of the predecessor.
             avoid: Nodes to take only when there are no others.
+            least: Below this count draining nodes are taken too, as followers of one that stays.
         """
         for node_id in replicas:
             self._add(node_id, -1, is_leader=node_id == leader)
@@ -71,6 +80,8 @@ class Placer:
         chosen = self._leader(nodes, leader, avoid)
         for node_id in nodes:
             self._add(node_id, 1, is_leader=node_id == chosen)
+        if nodes and len(nodes) < least:
+            nodes += self._draining[: least - len(nodes)]
         return Placement(tuple(nodes), chosen)
 
     def _may_keep(self, count: int, replicas: Sequence[int], avoid: Sequence[int]) -> bool:

@@ -21,7 +21,7 @@ from icecore.errors import (
     IcecoreError,
     NotEnoughReplicasError,
 )
-from icecore.model import Segment, SegmentState
+from icecore.model import NodeState, Segment, SegmentState
 from icecore.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,10 @@ class LiveSealing:
         self._rolling_up = {key: at for key, at in self._rolling_up.items() if at > now}
         self._rolling_up[segment_id] = now + ROLL_UP_MS
 
+    def forget_gain(self, segment_id: int) -> None:
+        """The segment rolls for a better reason now."""
+        self._rolling_up.pop(segment_id, None)
+
     def _must_gain(self, segment_id: int) -> bool:
         return self._rolling_up.get(segment_id, 0.0) > self._clock.monotonic_ms()
 
@@ -100,9 +104,8 @@ class LiveSealing:
                 except IcecoreError as error:
                     results[segment_id] = error
                     continue
-                ready = state.segments.get(self._ready.get(segment_id, 0))
-                if ready is not None and is_prepared(ready):
-                    results[segment_id] = ready.segment.segment_id
+                if (ready := self._ready_for(segment_id)) is not None:
+                    results[segment_id] = ready.segment_id
                 elif segment_id in mine:
                     wanted[record.partition_key] = record.segment
                     ids[record.partition_key] = segment_id
@@ -114,11 +117,21 @@ class LiveSealing:
                 self._preparing.release(segment_id, is_done=True)
         return [results[segment_id] for segment_id, _ in segments]
 
+    def _ready_for(self, segment_id: int) -> Segment | None:
+        """A successor prepared for an earlier try, unless one of its nodes is to leave by now."""
+        state = self._ledger.state
+        record = state.segments.get(self._ready.get(segment_id, 0))
+        if record is None or not is_prepared(record):
+            return None
+        states = [state.state_of(each) for each in record.segment.replicas]
+        return None if NodeState.DRAINING in states else record.segment
+
     async def _prepare(
         self, wanted: dict[PartitionKey, Segment | None], ids: dict[PartitionKey, int]
     ) -> dict[int, int | IcecoreError]:
         if not wanted:
             return {}
+        await self._opening.abandon([self._ready.pop(each, 0) for each in ids.values()])
         prepared = await self._opening.prepare(wanted)
         items = [OpenItem(each) for each in prepared.values()]
         openings = await self._opening.confirm(items, self._open_wait_ms)

@@ -29,7 +29,7 @@ from icecore.errors import (
     NotLeaderError,
     UnknownTopicError,
 )
-from icecore.model import Segment, SegmentState
+from icecore.model import NodeState, Segment, SegmentState
 from replication.isr import IsrProposal, accept_isr_change
 
 EPOCH_STEP = 2
@@ -309,6 +309,7 @@ def _opened(
 ) -> SegmentRecord:
     """The ACTIVE record, on those candidates whose confirmation is of the registered incarnation.
 
+    Those that are draining are left out, or at least do not lead, where others are enough.
     Everyone starts in sync, unless the leader stays: then who was outside of the predecessor's
     in-sync set or is new joins later, so that a slow node does not hold up a roll.
     """
@@ -323,7 +324,10 @@ def _opened(
         raise NotEnoughReplicasError(
             f"segment {segment.segment_id}: {len(members)} nodes confirmed, {needed} needed"
         )
-    live = [each for each in members if state.is_live(each)] or list(members)
+    stay = tuple(each for each in members if state.state_of(each) != NodeState.DRAINING)
+    if len(stay) >= max(needed, 1):
+        members = stay
+    live = [each for each in stay if state.is_live(each)] or list(members)
     leader = segment.leader if segment.leader in live else live[0]
     incarnation = state.incarnation(leader)
     isr = members

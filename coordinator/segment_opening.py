@@ -84,6 +84,7 @@ class SegmentOpening:
                 settings.replication_factor,
                 replicas=before.replicas if before else (),
                 leader=before.leader if before else 0,
+                least=settings.min_insync,
             )
             is_short = len(place.nodes) < settings.replication_factor
             if len(place.nodes) < settings.min_insync or (is_short and self._sessions.in_grace):

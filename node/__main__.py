@@ -71,6 +71,8 @@ async def serve(settings: NodeSettings) -> None:
             flush=True,
         )
         await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not node.ended.done():
+            await node.leave()
         if node.ended.done():
             node.ended.result()
     finally:

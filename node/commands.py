@@ -208,15 +208,18 @@ class NodeCommands:
         request = wire.parse(coordinator_pb2.RollRequest, body)
         self._check(request.cluster_id, request.token)
         errors: list[IcecoreError | None] = []
+        empty: list[int] = []
         for ref in request.segments:
             replica = self._context.replicas.get(ref.segment_id)
             if replica is None or replica.leader is None:
                 errors.append(NotLeaderError(f"segment {ref.segment_id} is not led here"))
                 continue
+            if replica.tail.end_offset == replica.base_offset:
+                empty.append(ref.segment_id)
             replica.leader.feed(inputs.RollRequested(request.why or "asked by the coordinator"))
             errors.append(None)
         return coordinator_pb2.RollResponse(
-            errors=[convert.error_to_proto(error) for error in errors]
+            errors=[convert.error_to_proto(error) for error in errors], empty_segment_ids=empty
         ).SerializeToString()
 
     async def delete(self, segment_id: int) -> None:

@@ -66,6 +66,9 @@ class NodeSettings(Settings):
     replica_lag_ms_max: int = Field(
         10_000, ge=100, description="A follower this far behind leaves the in-sync set."
     )
+    leave_wait_ms: int = Field(
+        5_000, ge=0, description="How long a clean stop may wait until others took over; 0 = not."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> "NodeSettings":

@@ -7,6 +7,7 @@ beat was *sent*, on our monotonic clock; it only gates ``acks=leader``. Requests
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -80,7 +81,15 @@ class CoordinatorLink:
         self._sequence = 0
         self._sent_at_ms: dict[int, float] = {}
         self._moved: dict[int, int] = {}
-        self.draining = False
+        self._draining = False
+        self._leaving = False
+        self._beat_now = asyncio.Event()
+        self.heard = asyncio.Event()
+        """Set by every message of the coordinator, and when the stream breaks."""
+        self.is_connected = False
+        """Whether a stream is open on which the coordinator has answered."""
+        self.may_leave = False
+        """Whether the coordinator said that nobody needs this node, which is draining."""
         self._isr: _Batcher[coordinator_pb2.IsrChange, coordinator_pb2.IsrResult] = _Batcher(
             self._call_alter_isr
         )
@@ -140,15 +149,21 @@ class CoordinatorLink:
         try:
             while (body := await stream.read()) is not None:
                 update = coordinator_pb2.HeartbeatResponse.FromString(body)
+                self.is_connected = True
+                self.may_leave = update.may_leave
                 self._renew(update.sequence)
                 self._on_update(update)
+                self.heard.set()
         finally:
+            self.is_connected = False
+            self.heard.set()
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
     async def _beat(self, stream: ClientStream) -> None:
         context = self._context
         while True:
+            self._beat_now.clear()
             self._sequence += 1
             self._sent_at_ms[self._sequence] = context.clock.monotonic_ms()
             moved, self._moved = self._moved, {}
@@ -162,7 +177,8 @@ class CoordinatorLink:
                     coordinator_pb2.LedHighWatermark(segment_id=key, high_watermark=value)
                     for key, value in moved.items()
                 ],
-                draining=self.draining,
+                draining=self._draining,
+                leaving=self._leaving,
                 disk_used_bytes=used,
                 disk_free_bytes=free,
             )
@@ -170,8 +186,15 @@ class CoordinatorLink:
                 await stream.write(beat.SerializeToString())
             except IcecoreError:
                 return  # the reader sees the same break
-            await asyncio.sleep(self._heartbeat_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat_ms / 1000):
+                    await self._beat_now.wait()
             await context.pool.probe()
+
+    def announce(self, *, leaving: bool = False) -> None:
+        """Say at once that this node wants to stop, and when ``leaving``, that it does now."""
+        self._draining, self._leaving = True, leaving
+        self._beat_now.set()
 
     def _renew(self, sequence: int) -> None:
         sent_at_ms = self._sent_at_ms.pop(sequence, None)

@@ -7,14 +7,15 @@ is told of a newer incarnation of itself, or of another cluster, ends.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from icecore import convert
 from icecore.batch import parse_header
 from icecore.errors import IcecoreError, UnavailableError
-from icecore.model import SegmentState
+from icecore.model import NodeState, SegmentState
 from icecore.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1 import coordinator_pb2
 from node.commands import NodeCommands
@@ -41,6 +42,8 @@ _log = logging.getLogger(__name__)
 TICK_S = 0.1
 INDEX_SYNC_S = 1.0
 STOP_GRACE_S = 0.5
+SHRINK_WAIT_MS = 1_000.0
+"""Of a leave: leaders need a few round trips to the coordinator."""
 
 
 class Folder(Protocol):
@@ -272,9 +275,61 @@ class Node:
 
     # --- down -----------------------------------------------------------------------------------
 
+    async def leave(self) -> None:
+        """Go on serving until others do without us, for ``leave_wait_ms`` at most; then ``stop``.
+
+        First leadership moves, then leaders take us out of their in-sync sets: so nobody who
+        produces has to wait for us after we are gone. Returns soon when nobody stays who could
+        take over, or there is no coordinator to see to it.
+        """
+        context, link = self.context, self.context.coordinator
+        began_ms = context.clock.monotonic_ms()
+        link.announce()
+        await self._wait_while(lambda: not link.may_leave, context.settings.leave_wait_ms)
+        if not self._others_stay():
+            _log.info("nobody takes over leads=%d", len(context.replicas.leaders()))
+            return
+        link.announce(leaving=True)
+        await self._wait_while(self._is_waited_for, SHRINK_WAIT_MS)
+        _log.info(
+            "handed over leads=%d took_ms=%d",
+            len(context.replicas.leaders()),
+            context.clock.monotonic_ms() - began_ms,
+        )
+
+    async def _wait_while(self, is_waiting: Callable[[], bool], at_most_ms: float) -> None:
+        """Look again whenever the coordinator was heard; only it changes what we wait for."""
+        heard = self.context.coordinator.heard
+        self.ended.add_done_callback(lambda _: heard.set())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most_ms / 1000):
+                while is_waiting() and self._others_stay():
+                    heard.clear()
+                    await heard.wait()
+
+    def _others_stay(self) -> bool:
+        """Whether there are a node that could take over and a coordinator to see to it."""
+        context = self.context
+        return (
+            not self.ended.done()
+            and context.coordinator.is_connected
+            and any(
+                peer.state is NodeState.UP and node_id != context.node_id
+                for node_id, peer in context.peers.items()
+            )
+        )
+
+    def _is_waited_for(self) -> bool:
+        """Whether some leader still counts on what we store."""
+        return any(
+            replica.segment is not None
+            and replica.segment.state is SegmentState.ACTIVE
+            and self.context.node_id in replica.segment.isr
+            for replica in self.context.replicas
+        )
+
     async def stop(self) -> None:
         """Answer what is in flight, finish the logs, mark a clean shutdown."""
-        self.context.coordinator.draining = True
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
         for task in self._background:

@@ -157,6 +157,7 @@ class HeartbeatRequest(_message.Message):
     READ_ONLY_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -167,6 +168,8 @@ class HeartbeatRequest(_message.Message):
     """disk watermark passed"""
     disk_free_bytes: _builtins.int
     disk_used_bytes: _builtins.int
+    leaving: _builtins.bool
+    """about to stop: counts as down, though it still answers"""
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
         """of segments this node leads, when changed"""
@@ -183,10 +186,11 @@ class HeartbeatRequest(_message.Message):
         read_only: _builtins.bool = ...,
         disk_free_bytes: _builtins.int = ...,
         disk_used_bytes: _builtins.int = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "draining", b"draining", "incarnation", b"incarnation", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "draining", b"draining", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -228,11 +232,14 @@ class HeartbeatResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     DELETE_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    MAY_LEAVE_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
     full: _builtins.bool
     """assignments and nodes are complete, not a change"""
+    may_leave: _builtins.bool
+    """draining: there is nothing (more) to hand over"""
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
     @_builtins.property
@@ -255,10 +262,11 @@ class HeartbeatResponse(_message.Message):
         nodes: _abc.Iterable[_common_pb2.NodeInfo] | None = ...,
         delete_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         partitions: _abc.Iterable[Global___PartitionProgress] | None = ...,
+        may_leave: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "nodes", b"nodes", "partitions", b"partitions", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1277,16 +1285,22 @@ class RollResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERRORS_FIELD_NUMBER: _builtins.int
+    EMPTY_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]: ...
+    @_builtins.property
+    def empty_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """led, but a roll has to wait for their first record"""
+
     def __init__(
         self,
         *,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        empty_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["empty_segment_ids", b"empty_segment_ids", "errors", b"errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

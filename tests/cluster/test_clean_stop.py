@@ -1,0 +1,181 @@
+"""Stop nodes cleanly (SIGTERM) under load: producers must not notice.
+
+Stalls are measured and printed. The bounds asserted are generous, because the machine may be shared
+with anything; what is meant is 500 ms.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from icecore import Admin, Producer
+from icecore.client.batches import SendHandle
+from icecore.dev import LocalCluster
+from icecore.errors import IcecoreError
+from tests.cluster.test_failover import leaders
+from tests.cluster.traffic import Log, create, read_all
+
+TOPIC = "t"
+PARTITIONS = 8
+PAUSE_S = 0.02
+STALL_MS_MAX = 3_000.0
+STOP_S_MAX = 3.0
+
+
+class SteadyLoad:
+    """A record per partition every 20 ms at ``acks``; runs while the context is entered."""
+
+    def __init__(self, bootstrap: str, acks: str = "all") -> None:
+        self._producer = Producer(bootstrap, acks=acks, linger_ms=0)  # type: ignore[arg-type]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._notes: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.acked: Log = defaultdict(list)
+        self.errors: list[IcecoreError] = []
+        self.latencies_ms: list[float] = []
+        self.gaps_ms: dict[int, float] = defaultdict(float)
+        self._last_ack_s: dict[int, float] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        self._tasks = [asyncio.create_task(self._send(each)) for each in range(PARTITIONS)]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._notes)
+        await self._producer.close()
+
+    async def _send(self, partition: int) -> None:
+        number = 0
+        while not self._stopping:
+            value = b"%d %d" % (partition, number)
+            number += 1
+            handle = await self._producer.send_wait(TOPIC, value, partition=partition)
+            note = asyncio.create_task(self._note(partition, value, handle, time.monotonic()))
+            self._notes.add(note)
+            note.add_done_callback(self._notes.discard)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _note(self, partition: int, value: bytes, handle: SendHandle, sent_s: float) -> None:
+        try:
+            where = await handle
+        except IcecoreError as error:
+            self.errors.append(error)
+            return
+        now = time.monotonic()
+        self.latencies_ms.append((now - sent_s) * 1000)
+        gap_ms = (now - self._last_ack_s.get(partition, now)) * 1000
+        self.gaps_ms[partition] = max(self.gaps_ms[partition], gap_ms)
+        self._last_ack_s[partition] = now
+        self.acked[partition].append((where.offset, value))
+
+    def take_stall_ms(self) -> float:
+        """The largest gap between two acks of a partition since the last call."""
+        largest = max(self.gaps_ms.values(), default=0.0)
+        self.gaps_ms.clear()
+        return largest
+
+
+async def stop_node(cluster: LocalCluster, node_id: int) -> float:
+    """SIGTERM; it ends by itself. Returns how long that took, in seconds."""
+    began = time.monotonic()
+    await asyncio.to_thread(cluster.stop_node, node_id)
+    process = cluster.node(node_id).process
+    assert process is not None and process.returncode == 0, cluster.node(node_id).log_tail()
+    return time.monotonic() - began
+
+
+async def busiest(cluster: LocalCluster) -> int:
+    nodes = await leaders(cluster.bootstrap, TOPIC)
+    return max(set(nodes), key=nodes.count)
+
+
+async def until_whole(cluster: LocalCluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        for _ in range(300):
+            described = await admin.describe_cluster()
+            if not described.under_replicated and described.min_copies == 3:
+                return
+            await asyncio.sleep(0.2)
+    raise AssertionError(described)
+
+
+@pytest.mark.parametrize("acks", ["all", "quorum", "leader"])
+async def test_clean_stop_of_one_node_goes_unnoticed(own_cluster: LocalCluster, acks: str) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, TOPIC, partitions=PARTITIONS)
+    async with SteadyLoad(cluster.bootstrap, acks) as load:
+        await asyncio.sleep(1.5)
+        before_ms = load.take_stall_ms()
+        victim = await busiest(cluster)
+        took_s = await stop_node(cluster, victim)
+        assert victim not in await leaders(cluster.bootstrap, TOPIC)
+        await asyncio.sleep(1.5)
+        stall_ms = load.take_stall_ms()
+    print(f"acks={acks} stall_ms={stall_ms:.0f} before_ms={before_ms:.0f} stop_s={took_s:.2f}")
+    assert load.errors == []
+    assert stall_ms < STALL_MS_MAX and took_s < STOP_S_MAX + 5
+    assert await read_all(cluster.bootstrap, TOPIC) == load.acked
+
+
+async def test_rolling_restart_under_load_goes_unnoticed(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, TOPIC, partitions=PARTITIONS, segment_bytes=64 << 10)
+    async with SteadyLoad(cluster.bootstrap) as load:
+        await asyncio.sleep(1.0)
+        load.take_stall_ms()
+        for node_id in cluster.addresses:
+            took_s = await stop_node(cluster, node_id)
+            stop_ms = load.take_stall_ms()
+            await asyncio.to_thread(cluster.start_node, node_id)
+            await asyncio.sleep(0.3)
+            print(
+                f"node={node_id} stop_s={took_s:.2f} stall_ms={stop_ms:.0f} "
+                f"start_stall_ms={load.take_stall_ms():.0f}"
+            )
+        await until_whole(cluster)
+        print(f"roll_up_stall_ms={load.take_stall_ms():.0f} records={len(load.latencies_ms)}")
+    assert load.errors == []
+    assert max(load.latencies_ms) < STALL_MS_MAX
+    assert await read_all(cluster.bootstrap, TOPIC) == load.acked
+
+
+async def test_nodes_without_records_hand_over_too(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, TOPIC, partitions=PARTITIONS)
+    victim = await busiest(cluster)
+    assert await stop_node(cluster, victim) < STOP_S_MAX
+    nodes = await leaders(cluster.bootstrap, TOPIC)
+    assert victim not in nodes and 0 not in nodes
+
+
+async def test_stop_of_the_whole_cluster_waits_for_nobody(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, TOPIC, partitions=PARTITIONS)
+    async with SteadyLoad(cluster.bootstrap) as load:
+        await asyncio.sleep(0.5)
+    began = time.monotonic()
+    assert await asyncio.to_thread(cluster.stop) == []
+    took_s = time.monotonic() - began
+    print(f"stop_s={took_s:.2f}")
+    assert took_s < STOP_S_MAX
+    await asyncio.to_thread(cluster.start)
+    assert await read_all(cluster.bootstrap, TOPIC) == load.acked
+
+
+async def test_stop_without_a_coordinator_waits_for_nobody(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, TOPIC, partitions=PARTITIONS)
+    cluster.kill_coordinator()
+    assert await stop_node(cluster, 1) < STOP_S_MAX
