@@ -12,7 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.backoff import Backoff
-from coordinator.cluster_state import Change, ClusterState, SegmentRecord, is_prepared
+from coordinator.cluster_state import (
+    Change,
+    ClusterState,
+    PartitionKey,
+    SegmentRecord,
+    is_prepared,
+)
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, WriteBackItem, Written, by_node
@@ -30,6 +36,8 @@ log = logging.getLogger(__name__)
 REPAIRS_AT_ONCE = 8
 ROLLS_AT_ONCE = 8
 ROLL_WAIT_MS = 5_000.0
+REPLACE_WAIT_MS = 2_000.0
+REPLACE_WAIT_MS_MAX = 600_000.0
 TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
 
 
@@ -66,6 +74,9 @@ class Auditor:
         self._timing = timing
         self._repairing: Backoff[int] = Backoff(clock)
         self._rolling: Backoff[int] = Backoff(clock, ROLL_WAIT_MS)
+        self._replacing: Backoff[PartitionKey] = Backoff(
+            clock, REPLACE_WAIT_MS, REPLACE_WAIT_MS_MAX
+        )
         self._prepared_since_ms: dict[int, float] = {}
         self._first_own_segment_id = 0
         """Segments below it were opened before this process looked the first time."""
@@ -240,16 +251,37 @@ class Auditor:
             return self._rolling.was_tried(segment.segment_id)
         return known is None or known <= segment.base_offset
 
+    def _is_whole(self, key: PartitionKey) -> bool:
+        """The tail of the partition has all its replicas, or there is no such partition."""
+        partition = self._ledger.state.partitions.get(key)
+        if partition is None:
+            return True
+        tail = self._ledger.state.tail(partition)
+        if tail is None:
+            return False
+        return len(tail.segment.replicas) >= tail.segment.settings.replication_factor
+
+    def _replace(self, segment: Segment, why: str) -> None:
+        """Nothing to seal, so its leader would wait for a first record: open another instead.
+
+        That may gain nothing (a node that is up, but too slow to open in time), so a partition
+        waits longer each time.
+        """
+        key = (segment.topic_id, segment.partition)
+        if self._replacing.is_due(key):
+            self._replacing.release(key, is_done=False)
+            log.info("event=replacing_empty segment=%d why=%s", segment.segment_id, why)
+            self._recover(segment.segment_id)
+
     async def _roll(self) -> None:
         self._rolling.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
+        self._replacing.forget(self._is_whole)
         rolls = self.rolls()
         self._rolling.take(segment.segment_id for segment, _ in rolls)
         try:
             for segment, why in rolls:
                 if self._is_empty(segment):
-                    # Nothing to seal, so its leader would wait for a first record: replace it.
-                    log.info("event=replacing_empty segment=%d why=%s", segment.segment_id, why)
-                    self._recover(segment.segment_id)
+                    self._replace(segment, why)
                     continue
                 if why == "roll_up":
                     self._sealing.expect_gain(segment.segment_id)

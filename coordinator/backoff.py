@@ -14,9 +14,15 @@ WAIT_MS_MAX = 5_000.0
 class Backoff(Generic[K]):
     """Per key: taken by one task at a time, and after each failure a wait that doubles."""
 
-    def __init__(self, clock: Clock, first_wait_ms: float = FIRST_WAIT_MS) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        first_wait_ms: float = FIRST_WAIT_MS,
+        wait_ms_max: float = WAIT_MS_MAX,
+    ) -> None:
         self._clock = clock
         self._first_wait_ms = first_wait_ms
+        self._wait_ms_max = wait_ms_max
         self._taken: dict[K, None] = {}
         self._waits: dict[K, tuple[float, float]] = {}
         """(when to try again, how long the wait was)."""
@@ -54,5 +60,5 @@ class Backoff(Generic[K]):
             self._waits.pop(key, None)
             return
         _, last_ms = self._waits.get(key, (0.0, self._first_wait_ms / 2))
-        wait_ms = min(2 * last_ms, WAIT_MS_MAX)
+        wait_ms = min(2 * last_ms, self._wait_ms_max)
         self._waits[key] = (self._clock.monotonic_ms() + wait_ms, wait_ms)
