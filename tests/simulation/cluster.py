@@ -176,7 +176,7 @@ class World:
             executor=SimExecutor(
                 process,
                 rng,
-                mean_delay_s=self.knobs.thread_delay_s * (20 if is_slow else 1),
+                mean_delay_s=0.02 if is_slow else self.knobs.thread_delay_s,
                 fail_stop=lambda error: self._exit(process, f"fail-stop: {error!r}"),
             ),
             files=SimFileSystem(host.disk, process),

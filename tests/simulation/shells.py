@@ -48,7 +48,7 @@ class Knobs:
     roll_up_wait_ms: int = 1000
     thread_delay_s: float = 0.0005
     slow_node: int = 0
-    """A node whose threads take 20 times as long, 0 = none."""
+    """A node whose threads take 20 ms a step, 0 = none."""
     latency_s: float = 0.002
     """Of the slowest links."""
     tail_cache_bytes: int = 64 * 1024
