@@ -10,6 +10,7 @@ Level-triggered: everything is found by looking, so a restarted coordinator goes
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from coordinator.backoff import Backoff
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 SETTLE_MS = 100.0
 """Nodes that are stopped together are all heard of within this time, and then nothing moves."""
 ASK_AGAIN_MS = 1_000.0
+AT_ONCE_MIN = 8
+"""Rolls at a time: they share disks, and a partition can't be appended to until its own is done."""
+ROUNDS_MAX = 16
+"""More at a time when there is so much to move that it would take more rounds than this."""
 
 
 class HandOver:
@@ -79,7 +84,7 @@ class HandOver:
         if not self._since_ms:
             return []
         staying = len(state.eligible_nodes())
-        found: list[Segment] = []
+        to_move: list[Segment] = []
         needed_here: set[int] = set()
         for segment_id in state.unsealed if staying else ():
             segment = state.segments[segment_id].segment
@@ -90,13 +95,19 @@ class HandOver:
                 needed_here.update(leaving)  # its end may only be known with their copies
             elif self._must_move(segment, staying):
                 needed_here.update(leaving)
-                is_settled = any(now - self._since_ms[each] >= SETTLE_MS for each in leaving)
-                if is_settled and self._asking.is_due(segment_id):
-                    found.append(segment)
+                if any(now - self._since_ms[each] >= SETTLE_MS for each in leaving):
+                    to_move.append(segment)
         for node_id in self._since_ms:
             if node_id not in needed_here:
                 self._sessions.let_leave(node_id)
-        return found
+        return self._next_round(to_move)
+
+    def _next_round(self, to_move: Sequence[Segment]) -> list[Segment]:
+        """Those to ask for now; none before half of the last round is done."""
+        at_once = max(AT_ONCE_MIN, math.ceil(len(to_move) / ROUNDS_MAX))
+        due = [each for each in to_move if self._asking.is_due(each.segment_id)]
+        free = at_once - (len(to_move) - len(due))
+        return due[:free] if 2 * free >= at_once else []
 
     def _must_move(self, segment: Segment, staying: int) -> bool:
         """Whether a roll helps: it gains a leader that stays, or members that do."""

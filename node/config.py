@@ -67,7 +67,7 @@ class NodeSettings(Settings):
         10_000, ge=100, description="A follower this far behind leaves the in-sync set."
     )
     leave_wait_ms: int = Field(
-        5_000, ge=0, description="How long a clean stop may wait until others took over; 0 = not."
+        5_000, ge=0, description="How long a clean stop waits until others took over."
     )
 
     @model_validator(mode="after")

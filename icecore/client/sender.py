@@ -284,6 +284,8 @@ class Sender:
             queue.attempts = 0
         queue.ready.extendleft(batch for batch, _ in reversed(failed))
         head, error = failed[0]
+        if isinstance(queue.error, RollingError) and isinstance(error, _MOVED):
+            queue.attempts = 0  # the roll is over and the next leader is known
         queue.error = error
         if isinstance(error, _GAPS) and self._idempotent:
             self._close_gap(queue, head, error)
