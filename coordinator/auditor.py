@@ -24,7 +24,7 @@ from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, WriteBackItem, Written, by_node
 from coordinator.node_sessions import NodeSessions
 from coordinator.sealing import LiveSealing
-from coordinator.segment_changes import add_sealed_replica
+from coordinator.segment_changes import add_sealed_replica, remove_sealed_replica
 from coordinator.segment_opening import SegmentOpening
 from coordinator.topic_changes import continue_delete
 from icecore.errors import IcecoreError
@@ -78,6 +78,8 @@ class Auditor:
             clock, REPLACE_WAIT_MS, REPLACE_WAIT_MS_MAX
         )
         self._prepared_since_ms: dict[int, float] = {}
+        self._last_copies: dict[tuple[int, int], None] = {}
+        """(node, segment) of damaged copies that stay listed, because there is no other."""
         self._first_own_segment_id = 0
         """Segments below it were opened before this process looked the first time."""
 
@@ -85,6 +87,7 @@ class Auditor:
         """One pass over all but the sealed segments."""
         if not self._first_own_segment_id:
             self._first_own_segment_id = self._ledger.state.next_of("segment_id").next_value
+        await self._drop_damaged()
         await self._roll()
         await self._abandon_prepared()
         topics = self._ledger.state.topics.values()
@@ -93,6 +96,37 @@ class Auditor:
         await self._forget_tombstones()
 
     # --- sealed segments ------------------------------------------------------------------------
+
+    async def _drop_damaged(self) -> None:
+        """Stop counting copies that their nodes call damaged or missing; repair follows."""
+        segments = self._ledger.state.segments
+        listed = [
+            (node_id, segment_id)
+            for node_id, ids in self._sessions.unknown.items()
+            for segment_id in ids
+            if segment_id in segments
+            and segments[segment_id].segment.state == SegmentState.SEALED
+            and node_id in segments[segment_id].segment.replicas
+        ]
+        await self._ledger.decide_all(
+            [
+                lambda state, node=node_id, segment=segment_id: remove_sealed_replica(  # type: ignore[misc]
+                    state, segment, node
+                )
+                for node_id, segment_id in listed
+            ]
+        )
+        last = self._last_copies
+        self._last_copies = {}
+        for node_id, segment_id in listed:
+            record = segments.get(segment_id)
+            if record is None or node_id not in record.segment.replicas:
+                log.warning("event=copy_damaged node=%d segment=%d", node_id, segment_id)
+                continue
+            self._last_copies[node_id, segment_id] = None
+            if (node_id, segment_id) not in last:
+                log.critical("event=page segment=%d node=%d why='the last copy is damaged'",
+                             segment_id, node_id)  # fmt: skip
 
     def repairs(self) -> list[Repair]:
         """Copies that are due now, a bounded number; sources and targets are both live."""
@@ -110,7 +144,11 @@ class Auditor:
             if segment.state != SegmentState.SEALED or not self._repairing.is_due(segment_id):
                 continue
             counted = [each for each in segment.replicas if self._counts(each)]
-            donors = [each for each in segment.replicas if state.is_live(each)]
+            donors = [
+                each
+                for each in segment.replicas
+                if state.is_live(each) and not self._sessions.is_unknown(each, segment_id)
+            ]
             if len(counted) >= segment.settings.replication_factor or not donors:
                 continue
             targets = [
@@ -191,6 +229,7 @@ class Auditor:
             if isinstance(result, IcecoreError):
                 self._log_failure(repair, result.message)
             else:
+                self._sessions.copied(target, repair.segment.segment_id)
                 log.info("event=repaired segment=%d node=%d", repair.segment.segment_id, target)
 
     @staticmethod
@@ -212,7 +251,8 @@ class Auditor:
             if len(found) >= ROLLS_AT_ONCE:
                 break
             segment = state.segments[segment_id].segment
-            if is_calm and len(segment.replicas) == segment.settings.replication_factor:
+            is_full = len(segment.replicas) == segment.settings.replication_factor
+            if is_calm and is_full and not self._unknown_replicas(segment):
                 continue
             if segment.state != SegmentState.ACTIVE or not self._rolling.is_due(segment_id):
                 continue
@@ -228,12 +268,25 @@ class Auditor:
         stay = [each for each in segment.replicas if state.is_eligible(each)]
         if len(stay) + len(others) < segment.settings.min_insync:
             return ""
+        if self._unknown_replicas(segment):
+            return "unknown_replica"
         if not others:
             return ""
         if NodeState.READ_ONLY in states:
             return "read_only"
         live = sum(each != NodeState.DOWN for each in states)
         return "roll_up" if live < segment.settings.replication_factor else ""
+
+    def _unknown_replicas(self, segment: Segment) -> list[int]:
+        """Members that have said that their copy counts for nothing."""
+        is_unknown = self._sessions.is_unknown
+        return [each for each in segment.replicas if is_unknown(each, segment.segment_id)]
+
+    def _must_recover(self, segment: Segment) -> bool:
+        """Whether its leader could not seal it: it is damaged itself, or too few are in sync."""
+        unknown = self._unknown_replicas(segment)
+        sound = [each for each in segment.isr if each not in unknown]
+        return segment.leader in unknown or len(sound) < segment.settings.min_insync
 
     def _is_ripe(self, node_id: int) -> bool:
         since = self._sessions.up_since_ms.get(node_id)
@@ -280,6 +333,9 @@ class Auditor:
         self._rolling.take(segment.segment_id for segment, _ in rolls)
         try:
             for segment, why in rolls:
+                if why == "unknown_replica" and self._must_recover(segment):
+                    self._recover(segment.segment_id)
+                    continue
                 if self._is_empty(segment):
                     self._replace(segment, why)
                     continue

@@ -94,6 +94,8 @@ class NodeSessions:
         self.registered: dict[int, Registered] = {}
         self.usage: dict[int, Usage] = {}
         self.high_watermarks: dict[int, int] = {}
+        self.unknown: dict[int, dict[int, None]] = {}
+        """By node: segments whose copy there is damaged or missing, as it said itself."""
         self.up_since_ms: dict[int, float] = {}
         self.down_since_ms: dict[int, float] = {}
         self._state = state
@@ -144,6 +146,14 @@ class NodeSessions:
             if now >= deadline:
                 self._set_down(node_id, "no stream")
 
+    def is_unknown(self, node_id: int, segment_id: int) -> bool:
+        """Whether the node has said that its copy counts for nothing."""
+        return segment_id in self.unknown.get(node_id, ())
+
+    def copied(self, node_id: int, segment_id: int) -> None:
+        """The node has proved to hold the segment again."""
+        self.unknown.get(node_id, {}).pop(segment_id, None)
+
     # --- streams --------------------------------------------------------------------------------
 
     def connect(self, node_id: int, incarnation: int) -> Session:
@@ -156,6 +166,7 @@ class NodeSessions:
         self._deadlines.pop(node_id, None)
         self.down_since_ms.pop(node_id, None)
         self.up_since_ms[node_id] = session.last_beat_ms
+        self.unknown[node_id] = {}  # its first beat says all of it
         status = self._state.status[node_id]
         status.is_connected = True
         if status.state == NodeState.DOWN:
@@ -171,6 +182,7 @@ class NodeSessions:
         session.answer = request.sequence
         session.wake.set()
         self.usage[session.node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
+        self.unknown[session.node_id].update(dict.fromkeys(request.unknown_segment_ids))
         for each in request.led:
             known = self.high_watermarks.get(each.segment_id, 0)
             self.high_watermarks[each.segment_id] = max(known, each.high_watermark)

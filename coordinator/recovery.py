@@ -271,6 +271,7 @@ class Recovery:
             assert case.donor is not None
             if written.seal_digest == case.donor.seal_digest:
                 case.verified[node_id] = written.incarnation
+                self._sessions.copied(node_id, case.segment_id)
             else:
                 log.critical("event=page segment=%d node=%d why='digests differ'",
                              case.segment_id, node_id)  # fmt: skip

@@ -104,8 +104,7 @@ class NodeCommands:
             try:
                 await replica.settle()
             except IcecoreError as error:
-                _log.error("UNKNOWN segment_id=%d error=%s", replica.segment_id, error)
-                replica.intact = False
+                self._context.replicas.condemn(replica, f"its log did not settle: {error}")
 
     # --- open -----------------------------------------------------------------------------------
 

@@ -49,6 +49,13 @@ class NodeSettings(Settings):
     )
     preallocate_bytes: ByteSize = _size(8 * MIB, "Step in which segment files grow.", least=4096)
 
+    scrub_bytes_per_s: ByteSize = _size(
+        8 * MIB, "Sealed segments read back and checked, per second; 0 = not at all.", least=0
+    )
+    scrub_days: float = Field(
+        7.0, gt=0, description="Days within which each sealed segment is read back once."
+    )
+
     # batches and requests
     record_bytes_max: ByteSize = _size(MIB, "Largest key + value + headers of a record.")
     batch_bytes_max: ByteSize = _size(4 * MIB, "Largest batch as sent.")

@@ -81,6 +81,7 @@ class CoordinatorLink:
         self._sequence = 0
         self._sent_at_ms: dict[int, float] = {}
         self._moved: dict[int, int] = {}
+        self._unknown: dict[int, None] = {}
         self._draining = False
         self._leaving = False
         self._beat_now = asyncio.Event()
@@ -145,6 +146,7 @@ class CoordinatorLink:
             await asyncio.sleep(RETRY_S)
 
     async def _converse(self, stream: ClientStream) -> None:
+        self._unknown = dict.fromkeys(self._context.replicas.unknown_ids())
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         try:
             while (body := await stream.read()) is not None:
@@ -167,6 +169,7 @@ class CoordinatorLink:
             self._sequence += 1
             self._sent_at_ms[self._sequence] = context.clock.monotonic_ms()
             moved, self._moved = self._moved, {}
+            unknown, self._unknown = self._unknown, {}
             used, free = await context.executor.run(context.files.space)
             beat = coordinator_pb2.HeartbeatRequest(
                 cluster_id=context.cluster_id,
@@ -181,6 +184,7 @@ class CoordinatorLink:
                 leaving=self._leaving,
                 disk_used_bytes=used,
                 disk_free_bytes=free,
+                unknown_segment_ids=unknown,
             )
             try:
                 await stream.write(beat.SerializeToString())
@@ -212,6 +216,10 @@ class CoordinatorLink:
     def watermark_moved(self, segment_id: int, high_watermark: int) -> None:
         """Report with the next beat."""
         self._moved[segment_id] = high_watermark
+
+    def report_unknown(self, segment_id: int) -> None:
+        """A replica here is damaged or missing: say so with the next beat."""
+        self._unknown[segment_id] = None
 
     # --- requests of leaders --------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 
-from icecore.errors import ConflictError, IcecoreError
+from icecore.errors import ConflictError, IcecoreError, OutOfSpaceError, StorageError
 from icecore.v1 import coordinator_pb2
 from node.context import NodeContext
 from node.replica import Replica
@@ -56,8 +56,10 @@ class DigestReporter:
                 self._context.store.full_digest, replica.segment_id
             )
         except IcecoreError as error:
-            _log.error("damaged segment_id=%d error=%s", replica.segment_id, error)
-            replica.intact = False
+            if isinstance(error, StorageError) and not isinstance(error, OutOfSpaceError):
+                self._context.replicas.condemn(replica, str(error))
+            else:
+                _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
             return False
         return True
 
@@ -82,5 +84,4 @@ class DigestReporter:
                 break
         for replica, verdict in zip(replicas, errors, strict=True):
             if isinstance(verdict, ConflictError):
-                _log.critical("digest disagrees segment_id=%d %s", replica.segment_id, verdict)
-                replica.intact = False
+                self._context.replicas.condemn(replica, f"digest disagrees: {verdict}")

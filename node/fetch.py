@@ -121,8 +121,8 @@ class FetchHandler:
         )
         if not data:
             context.metrics.disk_reads.inc()
-            body, next_offset = await context.executor.run(
-                context.store.read, replica.segment_id, entry.offset, max_bytes, end
+            body, next_offset = await context.replicas.read(
+                replica, context.store.read, replica.segment_id, entry.offset, max_bytes, end
             )
             data, length = [body], len(body)
         result.next_offset = next_offset
@@ -173,11 +173,10 @@ class FetchHandler:
                 continue
             end = max(end, replica.high_watermark)
             started_ms = context.clock.monotonic_ms()
-            found = await context.executor.run(
+            found = await context.replicas.read(
+                replica,
                 context.store.offset_for_time,
-                replica.segment_id,
-                entry.timestamp_ms,
-                replica.high_watermark,
+                *(replica.segment_id, entry.timestamp_ms, replica.high_watermark),
             )
             elapsed_ms = context.clock.monotonic_ms() - started_ms
             context.metrics.index_lookup_seconds.observe(elapsed_ms / 1000)

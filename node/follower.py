@@ -56,6 +56,10 @@ class Follower:
         """Stop following."""
         self._link.detach(self)
 
+    def leave(self) -> None:
+        """Stop following, and tell the leader so."""
+        self._link.leave(self)
+
     def on_stream_opened(self) -> None:
         """The link has a fresh stream."""
         self.feed(inputs.StreamOpened())
@@ -121,6 +125,7 @@ class Follower:
             _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
             self.feed(inputs.LocalFailed(error))
             if isinstance(error, OutOfSpaceError):
+                self.leave()
                 self._context.replicas.follow_again(self.replica)
 
     def feed(self, *happened: inputs.FollowerInput) -> None:
@@ -144,9 +149,7 @@ class Follower:
             case effects.AdvanceHighWatermark():
                 self._context.replicas.watermark_moved(replica)
             case effects.Quarantine():
-                _log.error("diverged segment_id=%d why=%s", replica.segment_id, effect.why)
-                replica.intact = False
-                replica.end_role()
+                self._context.replicas.condemn(replica, effect.why)
             case effects.StopFollowing():
                 _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
                 self._link.detach(self)

@@ -117,6 +117,15 @@ class NodeMetrics:
         self.index_lookup_seconds = self._histogram(
             "icecore_index_lookup_seconds", "Offset for a time, from index and file."
         )
+        self.scrubbed_bytes = self._counter(
+            "icecore_scrubbed_bytes_total", "Bytes of sealed replicas read back and checked."
+        )
+        self.scrubbed_segments = self._counter(
+            "icecore_scrubbed_segments_total", "Sealed replicas read back and checked."
+        )
+        self.replicas_damaged = self._counter(
+            "icecore_replicas_damaged_total", "Replicas that turned out to be damaged."
+        )
         self.disk_reads = self._counter(
             "icecore_disk_reads_total", "Fetches that the tail cache could not answer."
         )

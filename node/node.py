@@ -32,6 +32,7 @@ from node.replica import Replica
 from node.replicas import Replicas
 from node.replication_client import LeaderLinks
 from node.replication_server import ReplicateService
+from node.scrub import Scrubber
 from node.store import RecoveredReplica, SegmentStore
 from node.tail_cache import TailCache
 from replication import inputs
@@ -113,6 +114,7 @@ class Node:
         self.data = DataService(context)
         self._digests = DigestReporter(context)
         context.replicas.on_sealed = self._digests.sealed
+        self._scrubber = Scrubber(context)
         self._server: Server | None = None
         self._background: list[asyncio.Task[None]] = []
         self._deleting: dict[int, asyncio.Task[None]] = {}
@@ -138,6 +140,7 @@ class Node:
         self._begin(self._tick())
         self._begin(self._sync_index())
         self._begin(self._digests.run())
+        self._begin(self._scrubber.run())
 
     def _handlers(self) -> Handlers:
         return Handlers(
@@ -181,8 +184,7 @@ class Node:
             )
         )
         if answer.disk_unknown:
-            for replica in context.replicas:
-                replica.intact = False
+            await self._condemn_everything()
         await context.executor.run(self._keep_registration, answer)
         context.cluster_id = answer.cluster_id
         context.incarnation = answer.incarnation
@@ -195,6 +197,19 @@ class Node:
             context.incarnation,
             context.cluster_id.hex(),
         )
+
+    async def _condemn_everything(self) -> None:
+        """The folder was replaced, or is an old copy: nothing on it counts, after a restart too.
+
+        Durable before the incarnation is: with that the folder looks as good as new.
+        """
+        context = self.context
+        held = [replica.segment_id for replica in context.replicas]
+        why = "the data folder is older than one that this node had before"
+        _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
+        for replica in context.replicas:
+            replica.intact = False
+        await context.executor.run(context.store.condemn, held, why)
 
     def _keep_registration(self, answer: coordinator_pb2.RegisterResponse) -> None:
         """Durable before the first beat: this folder's cluster and the process's incarnation."""

@@ -9,6 +9,7 @@ when a watermark moves or a partition's replicas change.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from icecore.errors import (
     IcecoreError,
@@ -16,6 +17,8 @@ from icecore.errors import (
     NotLeaderError,
     NotReplicaError,
     OffsetOutOfRangeError,
+    OutOfSpaceError,
+    StorageError,
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
@@ -27,6 +30,8 @@ from node.replication_client import LeaderLinks
 from replication import inputs
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SPACE_RETRY_S = 1.0
 
@@ -99,6 +104,7 @@ class Replicas:
         self._topic_ids: dict[str, bytes] = {}
         self._sealing: dict[int, asyncio.Task[None]] = {}
         self._waiting_for_space: set[asyncio.Task[None]] = set()
+        self._condemning: set[asyncio.Task[None]] = set()
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
 
@@ -183,11 +189,17 @@ class Replicas:
         self._topic_ids[segment.topic] = segment.topic_id
         replica = self._replicas.get(segment.segment_id)
         if replica is None:
+            has_copy = segment.state in (SegmentState.ACTIVE, SegmentState.SEALED)
+            if has_copy and self._context.node_id in segment.replicas:
+                _log.error("missing segment_id=%d", segment.segment_id)
+                self._context.coordinator.report_unknown(segment.segment_id)
             return
         known = replica.segment
         if known is not None and segment.version < known.version:
             return
         replica.segment = segment
+        if segment.full_digest and replica.full_digest not in (b"", segment.full_digest):
+            self.condemn(replica, "its full digest is not the one that was agreed on")
         replica.full_digest = replica.full_digest or segment.full_digest
         if segment.state is SegmentState.ACTIVE:
             self._note_tail(segment)
@@ -254,11 +266,64 @@ class Replicas:
                 try:
                     await replica.settle()
                 except IcecoreError as error:
-                    _log.error("not usable segment_id=%d error=%s", replica.segment_id, error)
-                    replica.intact = False
+                    self.condemn(replica, f"not usable after a failed append: {error}")
                     return
             _log.info("space again, following segment_id=%d", replica.segment_id)
             self._apply_active(replica, replica.segment)
+
+    # --- damage ---------------------------------------------------------------------------------
+
+    async def read(self, replica: Replica, function: Callable[..., T], *args: object) -> T:
+        """Run a store's read of this replica; damage that it meets makes the replica UNKNOWN.
+
+        Raises what ``function`` raises, but NotReplicaError for damage: ask another node.
+        """
+        try:
+            return await self._context.executor.run(function, *args)
+        except OutOfSpaceError:
+            raise
+        except StorageError as error:
+            _log.warning("unreadable segment_id=%d error=%s", replica.segment_id, error)
+        try:
+            # Again in line with the log's changes: damage, or did a cut get in the way?
+            return await replica.worker.run(function, *args)
+        except OutOfSpaceError:
+            raise
+        except StorageError as error:
+            self.condemn(replica, str(error))
+            raise NotReplicaError(f"segment {replica.segment_id} is damaged here") from error
+
+    def condemn(self, replica: Replica, why: str) -> None:
+        """The replica is UNKNOWN from now on: no role, no readers, and the coordinator hears of it.
+
+        A leader gives up its segment; of a follower its leader is told at once.
+        """
+        if not replica.intact:
+            return
+        replica.intact = False
+        _log.critical("UNKNOWN segment_id=%d why=%s", replica.segment_id, why)
+        self._context.metrics.replicas_damaged.inc()
+        if replica.leader is not None:
+            replica.leader.feed(inputs.LocalFailed(StorageError(why)))
+        if replica.follower is not None:
+            replica.follower.leave()
+        replica.end_role()
+        task = asyncio.get_running_loop().create_task(self._condemn(replica, why))
+        self._condemning.add(task)
+        task.add_done_callback(self._condemning.discard)
+        self._of(replica).wake()
+
+    async def _condemn(self, replica: Replica, why: str) -> None:
+        """Durable first: after a crash the damage must not be forgotten, for it may not show."""
+        try:
+            await self._context.executor.run(self._context.store.condemn, [replica.segment_id], why)
+        except IcecoreError as error:
+            _log.error("not remembered segment_id=%d error=%s", replica.segment_id, error)
+        self._context.coordinator.report_unknown(replica.segment_id)
+
+    def unknown_ids(self) -> list[int]:
+        """Segments whose copy here counts for nothing."""
+        return [each.segment_id for each in self if not each.intact]
 
     def leadership_ended(self, replica: Replica) -> None:
         """The leader of this replica stepped down."""
@@ -309,13 +374,15 @@ class Replicas:
             task.add_done_callback(lambda _: self._sealing.pop(replica.segment_id, None))
 
     async def _seal(self, replica: Replica, segment: Segment) -> None:
-        """Bring our log to the sealed end and mark it; what differs is left for repair."""
+        """Bring our log to the sealed end and mark it; what differs is repaired as a whole."""
         async with replica.exclusive:
             replica.end_role()
             try:
                 await self.finish_sealed(replica, segment)
-            except IcecoreError as error:
+            except OutOfSpaceError as error:
                 _log.warning("not sealed here segment_id=%d error=%s", replica.segment_id, error)
+            except (InvalidRequestError, StorageError) as error:
+                self.condemn(replica, f"not what was sealed: {error}")
         self._of(replica).wake()
 
     async def finish_sealed(self, replica: Replica, segment: Segment) -> None:
@@ -348,4 +415,4 @@ class Replicas:
         """Wait for seals under way."""
         for task in list(self._waiting_for_space):
             task.cancel()
-        await asyncio.gather(*self._sealing.values(), return_exceptions=True)
+        await asyncio.gather(*self._sealing.values(), *self._condemning, return_exceptions=True)

@@ -57,6 +57,20 @@ class LeaderLink:
             del self._followers[segment_id]
             self._progress.pop(segment_id, None)
 
+    def leave(self, follower: Follower) -> None:
+        """Stop following a segment, and tell the leader not to wait for us."""
+        segment_id = follower.replica.segment_id
+        is_ours = self._followers.get(segment_id) is follower
+        self.detach(follower)
+        if is_ours and self._connected:
+            self._progress[segment_id] = replication_pb2.ProgressEntry(
+                segment_id=segment_id,
+                epoch=follower.segment.epoch,
+                durable_end_offset=follower.core.durable_end_offset,
+                leaving=True,
+            )
+            self._wake.set()
+
     def report(
         self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
     ) -> None:

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from icecore import wire
-from icecore.errors import FencedError, IcecoreError, InvalidRequestError
+from icecore.errors import FencedError, IcecoreError, InvalidRequestError, NotReplicaError
 from icecore.ports import CallContext, ServerStream
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
@@ -144,6 +144,10 @@ class FollowerStream:
             return
         if entry.epoch != leader.segment.epoch:
             self._reject(entry.segment_id, "FENCED")
+        elif entry.leaving:
+            if self._sent.pop(entry.segment_id, None) is not None:
+                leader.streams.pop(self.node_id, None)
+                leader.feed(inputs.FollowerDiverged(self.node_id, entry.durable_end_offset))
         elif entry.attach:
             if await self._chain_agrees(leader, entry):
                 self._attach(leader, entry)
@@ -161,13 +165,15 @@ class FollowerStream:
         tail: LogTail | None = leader.replica.tail
         if entry.durable_end_offset != log_end_offset:
             try:
-                tail = await leader.replica.worker.run(
+                tail = await self._context.replicas.read(
+                    leader.replica,
                     self._context.store.tail_at,
-                    leader.replica.segment_id,
-                    entry.durable_end_offset,
+                    *(leader.replica.segment_id, entry.durable_end_offset),
                 )
             except InvalidRequestError:
                 tail = None
+            except NotReplicaError:
+                return False  # it is we who are damaged
         if tail is not None and tail.last_header_crc32c == entry.last_header_crc32c:
             return True
         _log.error(
@@ -251,8 +257,10 @@ class FollowerStream:
                 # Evicted before it was written: comes back with the next durable group.
                 return 0
             try:
-                body, end = await self._context.executor.run(
-                    self._context.store.read, segment_id, start, room, durable_end_offset
+                body, end = await self._context.replicas.read(
+                    leader.replica,
+                    self._context.store.read,
+                    *(segment_id, start, room, durable_end_offset),
                 )
             except IcecoreError as error:
                 _log.error("cannot read for follower segment_id=%d error=%s", segment_id, error)

@@ -28,7 +28,7 @@ from icecore.batch import (
     verify_producer_crc,
 )
 from icecore.errors import CorruptBatchError, StorageError
-from node.ports import File
+from node.ports import File, FileSystem
 from node.store import LogTail, SegmentIdentity
 
 FILE_HEADER_LENGTH = 4096
@@ -71,6 +71,21 @@ def file_name(identity: SegmentIdentity) -> str:
     """Data file of one replica, relative to the data folder; built from ids only."""
     name = f"{identity.segment_id:020d}.{identity.generation}.log"
     return f"{folder_name(identity)}/{name}"
+
+
+def aside_name(file_system: FileSystem, name: str) -> str:
+    """A free name to set this file aside under."""
+    number = 0
+    while file_system.exists(f"{name}{ASIDE}{number}"):
+        number += 1
+    return f"{name}{ASIDE}{number}"
+
+
+def files_of(file_system: FileSystem, name: str) -> list[str]:
+    """This file, if it is there, and what was set aside of it before."""
+    folder, _, own = name.rpartition("/")
+    names = file_system.list_dir(folder)
+    return [f"{folder}/{each}" for each in names if each == own or each.startswith(own + ASIDE)]
 
 
 def _encode_slot(identity: SegmentIdentity, base_offset: int) -> bytes:
@@ -329,32 +344,50 @@ def walk_to(file: File, position: int, end_position: int, offset: int) -> tuple[
     raise CorruptBatchError(f"no batch for offset {offset} at {position}")
 
 
-def tree_digest(file: File, end_position: int, scan: BatchScan) -> bytes:
-    """SHA-256 tree over the batch bytes: leaves of 1 MiB, and a root over the leaves' digests.
+class TreeHash:
+    """SHA-256 tree over bytes given in pieces: leaves of 1 MiB, and a root over their digests."""
 
-    ``scan`` (with bodies) must walk the whole log: each batch is CRC-checked on the way.
+    def __init__(self) -> None:
+        self._root = hashlib.sha256(b"\x01")
+        self._leaf, self._room = hashlib.sha256(b"\x00"), LEAF_BYTES
+
+    def update(self, data: bytes) -> None:
+        """The next piece, however long."""
+        position = 0
+        while position < len(data):
+            piece = data[position : position + self._room]
+            self._leaf.update(piece)
+            position += len(piece)
+            self._room -= len(piece)
+            if self._room == 0:
+                self._root.update(self._leaf.digest())
+                self._leaf, self._room = hashlib.sha256(b"\x00"), LEAF_BYTES
+
+    def digest(self) -> bytes:
+        """Of everything so far; nothing may follow."""
+        if self._room < LEAF_BYTES:
+            self._root.update(self._leaf.digest())
+        return self._root.digest()
+
+
+def tree_digest(file: File, end_position: int, scan: BatchScan) -> bytes:
+    """The tree hash over the batch bytes of a whole log.
+
+    ``scan`` (with bodies) must walk all of it: each batch is CRC-checked on the way.
 
     Raises:
         StorageError: A batch is damaged, or the log does not end at ``end_position``.
     """
-    root = hashlib.sha256(b"\x01")
-    leaf, room = hashlib.sha256(b"\x00"), LEAF_BYTES
-    start = scan.position
+    position = scan.position
     for _ in scan:
         pass
     if scan.position != end_position:
         raise StorageError(f"damaged at position {scan.position}: {scan.stop}")
-    position = start
+    tree = TreeHash()
     while position < end_position:
-        data = file.pread(min(room, end_position - position), position)
+        data = file.pread(min(LEAF_BYTES, end_position - position), position)
         if not data:
             raise StorageError(f"the file ends at {position}, not at {end_position}")
-        leaf.update(data)
+        tree.update(data)
         position += len(data)
-        room -= len(data)
-        if room == 0:
-            root.update(leaf.digest())
-            leaf, room = hashlib.sha256(b"\x00"), LEAF_BYTES
-    if room < LEAF_BYTES:
-        root.update(leaf.digest())
-    return root.digest()
+    return tree.digest()

@@ -2,7 +2,7 @@
 
 The newest batches are found in memory, older ones through the sparse index and a short walk over
 headers. An index that is missing or wrong only makes the walk longer: what is in the file decides,
-and every byte that did not come from the newest batches is CRC-checked before it is returned.
+and every byte is CRC-checked before it is returned.
 """
 
 import logging
@@ -11,7 +11,14 @@ from icecore.batch import HEADER_LENGTH, parse_header, peek
 from icecore.errors import CorruptBatchError, InvalidRequestError, StorageError
 from node import segment_index
 from node.ports import File, Index
-from node.segment_file import FILE_HEADER_LENGTH, BatchScan, check_run, tree_digest, walk_to
+from node.segment_file import (
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    TreeHash,
+    check_run,
+    tree_digest,
+    walk_to,
+)
 from node.segment_log import SegmentLog
 from node.store import LogTail
 
@@ -48,7 +55,7 @@ class SegmentReader:
                 if next_offset > end_offset:
                     return b"", offset
                 data = file.pread(length, start)
-                if check_run(data, log.identity, offset) != next_offset:
+                if check_run(data, log.identity, offset, with_bodies=True) != next_offset:
                     raise CorruptBatchError(f"the run at {start} does not end at {next_offset}")
             except CorruptBatchError as error:
                 raise _damaged(log, error) from error
@@ -163,3 +170,34 @@ class SegmentReader:
                 file, log.identity, FILE_HEADER_LENGTH, log.start, position, with_bodies=True
             )
             return tree_digest(file, position, scan)
+
+
+class LogVerification:
+    """Reads a sealed log back from disk in small steps: chain, CRCs and, at the end, its digest."""
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self._position, self._tail = FILE_HEADER_LENGTH, log.start
+        self._tree = TreeHash()
+        self.digest = b""
+
+    def step(self, max_bytes: int) -> int:
+        """See ``Verification.step``. May be repeated after an error: nothing has moved then."""
+        log, start, end_position = self._log, self._position, self._log.end[1]
+        with log.reading() as file:
+            scan = BatchScan(file, log.identity, start, self._tail, end_position, with_bodies=True)
+            for _ in scan:
+                if scan.position - start >= max_bytes:
+                    break
+            if scan.stop and scan.position < end_position:
+                raise _damaged(log, f"{scan.stop} at {scan.position}")
+            data = file.pread(scan.position - start, start)
+        if len(data) < scan.position - start:
+            raise _damaged(log, f"the file ends before {scan.position}")
+        self._tree.update(data)
+        self._position, self._tail = scan.position, scan.tail
+        if self._position == end_position:
+            if self._tail.digest != log.tail.digest:
+                raise _damaged(log, "its seal digest is another one")
+            self.digest = self._tree.digest()
+        return len(data)

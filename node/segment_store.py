@@ -32,17 +32,18 @@ from node.ports import DiskFailedError, File, FileSystem, Index
 from node.recovery import Recovery, Verdict, report_unknown_files
 from node.recycle import FOLDER, RecyclePool
 from node.segment_file import (
-    ASIDE,
     FILE_HEADER_LENGTH,
+    aside_name,
     confirm_slot,
     decode_file_header,
     empty_tail,
     encode_file_header,
     file_name,
+    files_of,
     folder_name,
 )
 from node.segment_log import FIRST_ALLOCATION_BYTES, OpenFiles, SegmentLog, StoreSettings
-from node.segment_reader import SegmentReader
+from node.segment_reader import LogVerification, SegmentReader
 from node.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, 0)
@@ -201,7 +202,7 @@ class SegmentFileStore:
         file = self._fs.open(name)
         found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
         file.close()
-        self._fs.rename(name, self._aside_name(name))
+        self._fs.rename(name, aside_name(self._fs, name))
         return int(found is not None and found.base_offset >= 0)
 
     def _new_file(self, identity: SegmentIdentity, name: str) -> File:
@@ -351,6 +352,13 @@ class SegmentFileStore:
         self._control.change_row(segment_id, full_digest=digest)
         return digest
 
+    def verification(self, segment_id: int) -> LogVerification:
+        """See ``SegmentStore.verification``."""
+        log = self._readable(segment_id)
+        if not log.is_sealed:
+            raise InvalidRequestError(f"segment {segment_id} is not sealed here")
+        return LogVerification(log)
+
     # --- the end of a log ---------------------------------------------------------------------
 
     def truncate(self, segment_id: int, end_offset: int) -> LogTail:
@@ -404,11 +412,12 @@ class SegmentFileStore:
 
     # --- setting aside and deleting -----------------------------------------------------------
 
-    def _aside_name(self, name: str) -> str:
-        number = 0
-        while self._fs.exists(f"{name}{ASIDE}{number}"):
-            number += 1
-        return f"{name}{ASIDE}{number}"
+    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
+        """See ``SegmentStore.condemn``."""
+        rows = [self._control.row(segment_id) for segment_id in segment_ids]
+        self._control.put_rows(
+            [replace(row, damage=why) for row in rows if row is not None and not row.damage]
+        )
 
     def quarantine(self, segment_id: int, why: str) -> None:
         """See ``SegmentStore.quarantine``."""
@@ -427,7 +436,7 @@ class SegmentFileStore:
                 log.close()
             name = file_name(identity)
             if self._fs.exists(name):
-                self._fs.rename(name, self._aside_name(name))
+                self._fs.rename(name, aside_name(self._fs, name))
                 self._fs.sync_dir(folder_name(identity))
             segment_index.forget(self._index, segment_index.key_prefix(identity))
             self._control.change_row(segment_id, state=QUARANTINED)
@@ -456,14 +465,10 @@ class SegmentFileStore:
 
     def _remove_files(self, intent: DeleteIntent) -> None:
         """The file, if it did not go to the pool, and what was set aside of this replica."""
-        folder, _, name = intent.name.rpartition("/")
-        names = [
-            one
-            for one in self._fs.list_dir(folder)
-            if one == name or one.startswith(f"{name}{ASIDE}")
-        ]
-        for one in names:
-            self._fs.unlink(f"{folder}/{one}")
+        folder = intent.name.rpartition("/")[0]
+        names = files_of(self._fs, intent.name)
+        for name in names:
+            self._fs.unlink(name)
         if names:
             self._fs.sync_dir(folder)
 

@@ -83,6 +83,20 @@ class RecoveredReplica:
     """152-byte headers of all batches of an *unsealed* log (to rebuild the producer state)."""
 
 
+class Verification(Protocol):
+    """One pass over the bytes of a sealed replica, in steps. Each step blocks."""
+
+    digest: bytes
+    """The full digest as it was found, once the last step is done; empty before."""
+
+    def step(self, max_bytes: int) -> int:
+        """Check about so many bytes more; how many it were.
+
+        Raises: StorageError (damage), NotReplicaError (the replica is gone).
+        """
+        ...
+
+
 class SegmentStore(Protocol):
     """All replicas of one node's data folder."""
 
@@ -168,9 +182,20 @@ class SegmentStore(Protocol):
         and CRC-checked; remembered in the control store."""
         ...
 
+    def verification(self, segment_id: int) -> Verification:
+        """Start to read a sealed replica back, to see whether it is still what was sealed.
+
+        Raises: NotReplicaError, InvalidRequestError (not sealed).
+        """
+        ...
+
     def certify(self, segment_id: int) -> None:
         """A replica created again after a loss is complete now, durably; until then (or until it
         is sealed) ``recover`` reports it as not intact."""
+        ...
+
+    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
+        """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
         ...
 
     def quarantine(self, segment_id: int, why: str) -> None:

@@ -79,6 +79,16 @@ class AdminServiceStub:
                 request_serializer=icecore_dot_v1_dot_admin__pb2.ListSegmentsRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.ListSegmentsResponse.FromString,
                 _registered_method=True)
+        self.DeclareLost = channel.unary_unary(
+                '/icecore.v1.AdminService/DeclareLost',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.DeclareLostRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.DeclareLostResponse.FromString,
+                _registered_method=True)
+        self.RecoverUnclean = channel.unary_unary(
+                '/icecore.v1.AdminService/RecoverUnclean',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -141,6 +151,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeclareLost(self, request, context):
+        """Gives up a sealed segment whose every copy is gone: readers skip it. Recorded as lossy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecoverUnclean(self, request, context):
+        """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +212,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListSegments,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.ListSegmentsRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.ListSegmentsResponse.SerializeToString,
+            ),
+            'DeclareLost': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareLost,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.DeclareLostRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.DeclareLostResponse.SerializeToString,
+            ),
+            'RecoverUnclean': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecoverUnclean,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -433,6 +467,60 @@ class AdminService:
             '/icecore.v1.AdminService/ListSegments',
             icecore_dot_v1_dot_admin__pb2.ListSegmentsRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.ListSegmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareLost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/DeclareLost',
+            icecore_dot_v1_dot_admin__pb2.DeclareLostRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.DeclareLostResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecoverUnclean(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/RecoverUnclean',
+            icecore_dot_v1_dot_admin__pb2.RecoverUncleanRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.RecoverUncleanResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class AdminServiceStub:
     GetMetadata: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetMetadataRequest, _admin_pb2.GetMetadataResponse]
     """What clients need to find leaders and replicas."""
     ListSegments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListSegmentsRequest, _admin_pb2.ListSegmentsResponse]
+    DeclareLost: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeclareLostRequest, _admin_pb2.DeclareLostResponse]
+    """Gives up a sealed segment whose every copy is gone: readers skip it. Recorded as lossy."""
+    RecoverUnclean: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RecoverUncleanRequest, _admin_pb2.RecoverUncleanResponse]
+    """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -59,6 +63,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetMetadata: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetMetadataRequest, _admin_pb2.GetMetadataResponse]  # type: ignore[assignment]
     """What clients need to find leaders and replicas."""
     ListSegments: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListSegmentsRequest, _admin_pb2.ListSegmentsResponse]  # type: ignore[assignment]
+    DeclareLost: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeclareLostRequest, _admin_pb2.DeclareLostResponse]  # type: ignore[assignment]
+    """Gives up a sealed segment whose every copy is gone: readers skip it. Recorded as lossy."""
+    RecoverUnclean: _aio.UnaryUnaryMultiCallable[_admin_pb2.RecoverUncleanRequest, _admin_pb2.RecoverUncleanResponse]  # type: ignore[assignment]
+    """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -126,5 +134,21 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListSegmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListSegmentsResponse, _abc.Awaitable[_admin_pb2.ListSegmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeclareLost(
+        self,
+        request: _admin_pb2.DeclareLostRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeclareLostResponse, _abc.Awaitable[_admin_pb2.DeclareLostResponse]]:
+        """Gives up a sealed segment whose every copy is gone: readers skip it. Recorded as lossy."""
+
+    @_abc_1.abstractmethod
+    def RecoverUnclean(
+        self,
+        request: _admin_pb2.RecoverUncleanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RecoverUncleanResponse, _abc.Awaitable[_admin_pb2.RecoverUncleanResponse]]:
+        """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -158,6 +158,7 @@ class HeartbeatRequest(_message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -174,6 +175,10 @@ class HeartbeatRequest(_message.Message):
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
         """of segments this node leads, when changed"""
 
+    @_builtins.property
+    def unknown_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """replicas here that are damaged or missing: all of"""
+
     def __init__(
         self,
         *,
@@ -187,10 +192,11 @@ class HeartbeatRequest(_message.Message):
         disk_free_bytes: _builtins.int = ...,
         disk_used_bytes: _builtins.int = ...,
         leaving: _builtins.bool = ...,
+        unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "draining", b"draining", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "draining", b"draining", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,6 +339,7 @@ class SegmentAssignment(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    LOSSY_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     generation: _builtins.int
     topic_id: _builtins.bytes
@@ -353,6 +360,8 @@ class SegmentAssignment(_message.Message):
     version: _builtins.int
     log_start_offset: _builtins.int
     """of the partition"""
+    lossy: _builtins.bool
+    """an admin accepted that acknowledged records are missing; SEALED"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """SEALED: only verified ones"""
@@ -382,10 +391,11 @@ class SegmentAssignment(_message.Message):
         version: _builtins.int = ...,
         settings: Global___SegmentSettings | None = ...,
         log_start_offset: _builtins.int = ...,
+        lossy: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "log_start_offset", b"log_start_offset", "partition", b"partition", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

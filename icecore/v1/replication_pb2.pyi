@@ -69,6 +69,7 @@ class ProgressEntry(_message.Message):
     DURABLE_END_OFFSET_FIELD_NUMBER: _builtins.int
     LAST_HEADER_CRC32C_FIELD_NUMBER: _builtins.int
     ATTACH_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     epoch: _builtins.int
     durable_end_offset: _builtins.int
@@ -77,6 +78,8 @@ class ProgressEntry(_message.Message):
     """header CRC of the batch that ends there (segment seed at base)"""
     attach: _builtins.bool
     """(re)start sending at durable_end_offset"""
+    leaving: _builtins.bool
+    """follows no more (damaged, no space): wait for it no longer"""
     def __init__(
         self,
         *,
@@ -85,10 +88,11 @@ class ProgressEntry(_message.Message):
         durable_end_offset: _builtins.int = ...,
         last_header_crc32c: _builtins.int = ...,
         attach: _builtins.bool = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "durable_end_offset", b"durable_end_offset", "epoch", b"epoch", "last_header_crc32c", b"last_header_crc32c", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "durable_end_offset", b"durable_end_offset", "epoch", b"epoch", "last_header_crc32c", b"last_header_crc32c", "leaving", b"leaving", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,79 @@
+"""Scrub: sealed replicas are read back from disk, slowly, to find bit rot before a reader does.
+
+Every sealed replica is verified at least once in ``scrub_days``: chain, CRCs, seal digest and the
+full digest that all replicas agreed on. At most ``scrub_bytes_per_s`` are read, so that nobody
+notices. A damaged replica becomes UNKNOWN, and the coordinator has it copied again from a good one.
+A pass begins at a random segment: a node that is restarted often must not check the same ones
+each time and never reach the others.
+"""
+
+import asyncio
+import logging
+
+from icecore.errors import IcecoreError
+from node.context import NodeContext
+from node.replica import Replica
+
+_log = logging.getLogger(__name__)
+
+STEP_BYTES = 256 << 10
+LOOK_AGAIN_S = 10.0
+DAY_MS = 24 * 3600 * 1000.0
+
+
+async def verify(context: NodeContext, replica: Replica, bytes_per_s: int = 0) -> bool:
+    """Read one sealed replica back; damage makes it UNKNOWN.
+
+    Args:
+        context: The node.
+        replica: Sealed.
+        bytes_per_s: At most so many; 0 = as fast as it goes.
+
+    Returns:
+        Whether it is what was sealed. False as well when it is gone, or was condemned meanwhile.
+    """
+    try:
+        walk = context.store.verification(replica.segment_id)
+        while not walk.digest:
+            length = await context.replicas.read(replica, walk.step, STEP_BYTES)
+            context.metrics.scrubbed_bytes.inc(length)
+            if bytes_per_s:
+                await asyncio.sleep(length / bytes_per_s)
+    except IcecoreError as error:
+        _log.info("not verified segment_id=%d error=%s", replica.segment_id, error)
+        return False
+    agreed = replica.segment.full_digest if replica.segment is not None else b""
+    if walk.digest != (agreed or replica.full_digest or walk.digest):
+        context.replicas.condemn(replica, "its full digest is not the one that was agreed on")
+    context.metrics.scrubbed_segments.inc()
+    return replica.intact
+
+
+class Scrubber:
+    """The background work of one node."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._done_ms: dict[int, float] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        bytes_per_s = int(self._context.settings.scrub_bytes_per_s)
+        while True:
+            for replica in self.due() if bytes_per_s else ():
+                if await verify(self._context, replica, bytes_per_s):
+                    self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def due(self) -> list[Replica]:
+        """What to verify in the next pass, in order."""
+        now_ms = self._context.clock.monotonic_ms()
+        # Half of the time is for the pass itself.
+        due_ms = now_ms - self._context.settings.scrub_days * DAY_MS / 2
+        sealed = [each for each in self._context.replicas if each.sealed and each.intact]
+        held = dict.fromkeys(each.segment_id for each in sealed)
+        self._done_ms = {key: at for key, at in self._done_ms.items() if key in held}
+        found = [each for each in sealed if self._done_ms.get(each.segment_id, due_ms) <= due_ms]
+        found.sort(key=lambda each: each.segment_id)
+        start = int(self._context.rng.random() * len(found))
+        return found[start:] + found[:start]

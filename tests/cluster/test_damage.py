@@ -1,0 +1,208 @@
+"""Bits flip, files lose their ends, folders vanish: no wrong byte is read, copies come back."""
+
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from icecore import Admin
+from icecore.dev import LocalCluster
+from icecore.errors import IcecoreError
+from icecore.model import Segment, SegmentState
+from tests.chaos.damage import flip_bit, segment_file, truncate
+from tests.cluster.raw import RawClient
+from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
+
+TOPIC = "t"
+SEGMENT_BYTES = 64 << 10
+
+
+async def filled(cluster: LocalCluster, records: int = 2000) -> Log:
+    """One partition with several sealed segments and an active one."""
+    await create(cluster.bootstrap, TOPIC, partitions=1, segment_bytes=SEGMENT_BYTES)
+    return await produce(
+        cluster.bootstrap, TOPIC, numbered(0, records), linger_ms=1, batch_bytes=8 << 10
+    )
+
+
+async def segments(cluster: LocalCluster) -> list[Segment]:
+    async with Admin(cluster.bootstrap) as admin:
+        return await admin.list_segments(TOPIC)
+
+
+async def a_sealed_one(cluster: LocalCluster) -> Segment:
+    return next(each for each in await segments(cluster) if each.state is SegmentState.SEALED)
+
+
+def file_of(cluster: LocalCluster, node_id: int, segment: Segment) -> Path:
+    found = segment_file(cluster.folder / f"node-{node_id}", segment)
+    assert found is not None
+    return found
+
+
+async def wait_whole(cluster: LocalCluster, timeout_s: float = 30.0) -> None:
+    """Until every segment has all its copies again, for two seconds in a row."""
+    good = 0
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(timeout_s):
+        while good < 10:
+            good = 0 if (await admin.describe_cluster()).under_replicated else good + 1
+            await asyncio.sleep(0.2)
+
+
+async def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not is_so():  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.1)
+
+
+def aside(cluster: LocalCluster, node_id: int) -> list[Path]:
+    """Files that a node has set aside."""
+    return sorted((cluster.folder / f"node-{node_id}").glob("segments/*/*/*.quarantined*"))
+
+
+async def read_from(cluster: LocalCluster, node_id: int, expected: Log) -> int:
+    """Ask one node for everything: each record is right, or there is an error; how many came."""
+    count = 0
+    offset, end = 0, len(expected[0])
+    async with RawClient(cluster.bootstrap) as client:
+        while offset < end:
+            try:
+                header = await client.fetch(cluster.addresses[node_id], TOPIC, offset)
+            except IcecoreError:
+                return count
+            [part] = header.partitions
+            if not part.records:
+                offset += 1  # skip what this node can't serve
+                continue
+            for record in part.records:
+                assert (record.offset, record.value) == expected[0][record.offset]
+            count += len(part.records)
+            offset = part.next_offset
+    return count
+
+
+def verified(cluster: LocalCluster, *, copies: int = 3) -> None:
+    """Stop everything; each sealed segment has intact, equal copies on so many disks."""
+    assert cluster.stop() == []
+    digests: dict[int, list[str]] = {}
+    for node_id in cluster.addresses:
+        folder = cluster.folder / f"node-{node_id}"
+        command = [sys.executable, "-m", "node.verify", str(folder), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        report = json.loads(done.stdout)
+        assert report["damaged"] == 0, [each for each in report["replicas"] if each["problem"]]
+        for each in report["replicas"]:
+            if each["state"] == "sealed":
+                digests.setdefault(each["segment_id"], []).append(each["full_digest"])
+    assert digests
+    for found in digests.values():
+        assert len(found) == copies
+        assert len(set(found)) == 1
+
+
+async def test_bit_rot_of_a_running_node_is_found_by_its_reader(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    damaged = await a_sealed_one(cluster)
+    cluster.stop_node(2)
+    cluster.start_node(2)  # nothing of it is in memory any more
+    assert flip_bit(file_of(cluster, 2, damaged), random.Random(1))
+
+    assert await read_from(cluster, 2, log) < len(log[0])
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+    await wait_until(lambda: len(aside(cluster, 2)) == 1)
+    await wait_whole(cluster)
+
+    assert await read_from(cluster, 2, log) == len(log[0])
+    verified(cluster)
+
+
+async def test_bit_rot_of_a_stopped_node_is_found_by_the_scrub(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    damaged = await a_sealed_one(cluster)
+    cluster.stop_node(3)
+    assert flip_bit(file_of(cluster, 3, damaged), random.Random(2))
+    cluster.start_node(3)
+
+    await wait_until(lambda: len(aside(cluster, 3)) == 1)  # nobody has read anything
+    await wait_whole(cluster)
+
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+    verified(cluster)
+
+
+async def test_short_sealed_file_is_repaired(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    damaged = await a_sealed_one(cluster)
+    cluster.kill_node(1)
+    assert truncate(file_of(cluster, 1, damaged), random.Random(3))
+    cluster.start_node(1)
+
+    await wait_until(lambda: len(aside(cluster, 1)) == 1)
+    await wait_whole(cluster)
+
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+    verified(cluster)
+
+
+async def test_follower_that_lost_its_log_is_replaced_soon(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    active = (await segments(cluster))[-1]
+    assert active.state is SegmentState.ACTIVE
+    victim = next(each for each in active.replicas if each != active.leader)
+    cluster.stop_node(victim)
+    assert truncate(file_of(cluster, victim, active), random.Random(4))
+    cluster.start_node(victim)
+
+    await wait_whole(cluster, timeout_s=15.0)
+
+    log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(2000, 500)))
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+    verified(cluster)
+
+
+async def test_replaced_folder_counts_for_nothing_and_is_filled_again(
+    own_cluster: LocalCluster,
+) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    cluster.kill_node(2)
+    shutil.rmtree(cluster.folder / "node-2")
+    cluster.start_node(2)
+
+    await wait_until(lambda: any((cluster.folder / "node-2").glob("segments/*/*/*.log")))
+    await wait_whole(cluster)
+
+    log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(2000, 500)))
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+    verified(cluster)
+
+
+async def test_old_copy_of_a_folder_counts_for_nothing(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    folder, old = cluster.folder / "node-2", cluster.folder / "old"
+    cluster.stop_node(2)
+    shutil.copytree(folder, old)
+    cluster.start_node(2)
+    log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(2000, 1000)))
+    cluster.kill_node(2)
+    shutil.rmtree(folder)
+    old.rename(folder)
+
+    cluster.start_node(2)
+    await read_from(cluster, 2, log)
+    cluster.kill_node(2)
+    cluster.start_node(2)  # by now its incarnation is the newest, its logs are as old as before
+    await wait_whole(cluster)
+
+    log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(3000, 500)))
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+    verified(cluster)
