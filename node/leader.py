@@ -111,6 +111,8 @@ class Leader:
         if durable_tail is not None:
             self.replica.durable_tail = durable_tail
             self.feed(inputs.LocalDurable(durable_tail.end_offset))
+            for stream in self.streams.values():
+                stream.on_durable(self.replica.segment_id)
         if error is not None:
             self.feed(inputs.LocalFailed(error))
 

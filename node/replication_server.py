@@ -48,6 +48,8 @@ class FollowerStream:
         self._credit_bytes = 0
         self._sent: dict[int, _Sent] = {}
         self._unsent: dict[int, None] = {}
+        self._evicted: set[int] = set()
+        """Segments whose next batches left the cache before they were on disk."""
         self._watermarks: dict[int, None] = {}
         self._rejected: dict[int, replication_pb2.ReplicaDataEntry] = {}
         self._early: dict[int, replication_pb2.ProgressEntry] = {}
@@ -63,6 +65,12 @@ class FollowerStream:
         """A led segment has a new batch."""
         self._unsent[segment_id] = None
         self._wake.set()
+
+    def on_durable(self, segment_id: int) -> None:
+        """A group of a led segment is on disk."""
+        if segment_id in self._evicted:
+            self._evicted.discard(segment_id)
+            self.mark_data(segment_id)
 
     def mark_watermark(self, segment_id: int) -> None:
         """A led segment's high watermark moved."""
@@ -254,7 +262,8 @@ class FollowerStream:
         if not data:
             durable_end_offset = leader.core.durable_end_offset
             if start >= durable_end_offset:
-                # Evicted before it was written: comes back with the next durable group.
+                # Evicted before it was written: sent when it can be read from disk.
+                self._evicted.add(segment_id)
                 return 0
             try:
                 body, end = await self._context.replicas.read(

@@ -14,6 +14,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks
 from tests.simulation import checkers, shells
 from tests.simulation.cluster import COORDINATOR, World
+from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.observer import Observer
 from tests.simulation.shells import Knobs
@@ -57,6 +58,8 @@ class Plan:
     acks: Acks = Acks.ALL
     shuffle: float = 0.0
     inject: Callable[[World, "Plan"], Awaitable[None]] | None = None
+    all_acked: bool = False
+    """The faults are so few that every record must be acknowledged in the end."""
 
 
 def draw_knobs(rng: random.Random) -> Knobs:
@@ -73,7 +76,7 @@ def draw_knobs(rng: random.Random) -> Knobs:
         heartbeat_ms=rng.choice([50, 100]),
         recovery_wait_ms=rng.choice([100, 500]),
         roll_up_wait_ms=rng.choice([300, 1500]),
-        thread_delay_s=rng.choice([0.0002, 0.001, 0.004]),
+        thread_delay_s=rng.choice([0.0002, 0.001, 0.01]),
         slow_node=rng.choice([0, 0, 1, 2, 3]),
         latency_s=rng.choice([0.001, 0.005, 0.02]),
         tail_cache_bytes=rng.choice([8, 64, 256]) * 1024,
@@ -87,19 +90,32 @@ def draw_knobs(rng: random.Random) -> Knobs:
 def smoke_plan(seed: int) -> Plan:
     """Three nodes, a leader killed in the middle of traffic and restarted later."""
     rng = random.Random(f"smoke plan {seed}")
-    return Plan(knobs=draw_knobs(rng), shuffle=rng.choice([0.0, 0.2]), inject=kill_a_leader)
+    return Plan(
+        knobs=draw_knobs(rng),
+        shuffle=rng.choice([0.0, 0.2]),
+        inject=kill_a_leader,
+        all_acked=True,
+    )
 
 
 async def kill_a_leader(world: World, plan: Plan) -> None:
-    """SIGKILL, power cut, or death in the middle of a write; back after a while."""
+    """SIGKILL, power cut, or death in the middle of a write; back after a while. Sometimes its
+    followers hear nothing of its last moments."""
     rng = world.rng
     await asyncio.sleep(rng.uniform(0.2, 1.5))
     name = leader_of(world, rng.randrange(plan.partitions)) or rng.choice(list(world.hosts))
     power_cut = rng.random() < 0.5
+    others = [other for other in world.hosts if other != name]
+    if rng.random() < 0.5:
+        for other in others:
+            world.network.cut(name, other)
+        await asyncio.sleep(rng.uniform(0.02, 0.5))
     if rng.random() < 0.4:
         world.kill_in_mid_write(name, rng.randint(0, 12), power_cut=power_cut)
         await asyncio.sleep(rng.uniform(0.1, 0.5))
     world.kill(name, power_cut=power_cut)
+    for other in others:
+        world.network.heal(name, other)
     await asyncio.sleep(rng.uniform(0.05, 4.0))
     if not world.is_up(name):
         world.start(name)
@@ -133,8 +149,8 @@ async def black_out(world: World, plan: Plan) -> None:
             world.kill(name, power_cut=True)
         rng.shuffle(names)
         for name in names:
-            await asyncio.sleep(rng.choice([0.01, 0.1, 1.0]))
             world.start(name)
+            await asyncio.sleep(rng.choice([0.01, 0.1, 4.0]))
         await asyncio.sleep(plan.knobs.lease_ms / 1000)
 
 
@@ -314,7 +330,7 @@ def run_seed(scenario: str, seed: int, *, keep_trace: bool = False) -> Report:
         world.run(lambda world: _run(world, plan, report))
     except (SimulationError, TimeoutError, IcecoreError) as error:
         report.problems.append(f"stuck: {error!r}")
-    _judge(world, report)
+    _judge(world, plan, report)
     return report
 
 
@@ -358,10 +374,14 @@ async def _settle(world: World, observer: Observer) -> str:
     return missing
 
 
-def _judge(world: World, report: Report) -> None:
+def _judge(world: World, plan: Plan, report: Report) -> None:
     """Fill the report from the history."""
     history = world.history
     report.problems += world.loop.failures
+    if plan.all_acked:
+        for produce in history.produces:
+            if produce.outcome is not Outcome.OK:
+                report.problems.append(f"never acknowledged: {produce}"[:300])
     if history.final:
         for violation in checkers.check(history):
             report.problems.append(str(violation))

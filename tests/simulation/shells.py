@@ -104,6 +104,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         rack="",
         metrics_listen="",
         log_level="error",
+        leave_wait_ms=1_000,
         insecure_bind=True,
         io_workers=knobs.io_workers,
         group_items_max=knobs.group_items_max,
