@@ -7,12 +7,13 @@ with anything; what is meant is 500 ms.
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-from icecore import Admin, Producer
+from icecore import Admin, Consumer, Producer
 from icecore.client.batches import SendHandle
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
@@ -51,10 +52,14 @@ class SteadyLoad:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        await self.stop()
+        await self._producer.close()
+
+    async def stop(self) -> None:
+        """Send no more; returns when every record has its outcome."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*self._notes)
-        await self._producer.close()
 
     async def _send(self, partition: int) -> None:
         number = 0
@@ -96,6 +101,20 @@ async def stop_node(cluster: LocalCluster, node_id: int) -> float:
     return time.monotonic() - began
 
 
+async def read_along(reader: Consumer, seen: Log) -> None:
+    async for record in reader:
+        assert record.value is not None
+        seen[record.partition].append((record.offset, record.value))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("not within 20 s")
+
+
 async def busiest(cluster: LocalCluster) -> int:
     nodes = await leaders(cluster.bootstrap, TOPIC)
     return max(set(nodes), key=nodes.count)
@@ -132,7 +151,9 @@ async def test_clean_stop_of_one_node_goes_unnoticed(own_cluster: LocalCluster, 
 async def test_rolling_restart_under_load_goes_unnoticed(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     await create(cluster.bootstrap, TOPIC, partitions=PARTITIONS, segment_bytes=64 << 10)
-    async with SteadyLoad(cluster.bootstrap) as load:
+    async with SteadyLoad(cluster.bootstrap) as load, Consumer(cluster.bootstrap, TOPIC) as reader:
+        seen: Log = defaultdict(list)
+        reading = asyncio.create_task(read_along(reader, seen))
         await asyncio.sleep(1.0)
         load.take_stall_ms()
         for node_id in cluster.addresses:
@@ -146,6 +167,10 @@ async def test_rolling_restart_under_load_goes_unnoticed(own_cluster: LocalClust
             )
         await until_whole(cluster)
         print(f"roll_up_stall_ms={load.take_stall_ms():.0f} records={len(load.latencies_ms)}")
+        await load.stop()
+        await until(lambda: reading.done() or seen == load.acked)
+        assert not reading.done()
+        reading.cancel()
     assert load.errors == []
     assert max(load.latencies_ms) < STALL_MS_MAX
     assert await read_all(cluster.bootstrap, TOPIC) == load.acked

@@ -132,6 +132,18 @@ def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
     assert watch.sessions.high_watermarks == {1: 7}
 
 
+def test_node_that_leaves_is_down_at_once_and_its_end_says_nothing_new(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True, leaving=True))
+    assert 1 not in watch.up() and not watch.state.is_eligible(1)
+    changes = watch.changes
+    watch.sessions.disconnected(session)
+    watch.pass_ms(1_000)
+    assert watch.changes == changes
+    watch.connect(1)
+    assert watch.state.is_eligible(1)
+
+
 # --- patience with many nodes ---------------------------------------------------------------------
 
 
