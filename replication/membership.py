@@ -126,6 +126,9 @@ class Membership(LeaderState):
                 continue
             follower.damaged = False  # it is out; what it holds now is what counts
             end = self._durable[node_id]
+            lag_max = self.limits.replica_lag_ms_max
+            if self._followers.must_leave(node_id, self._log_end, self._now_ms, lag_max):
+                continue  # it would be dropped again at once
             if isr_rules.can_expand(self.segment, follower.node, follower.attached, end, floor):
                 joining.add(node_id)
             elif (
