@@ -12,6 +12,7 @@ from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
     NotReplicaError,
+    StorageError,
     UnsupportedError,
 )
 from icecore.ports import CallContext

@@ -21,17 +21,17 @@ def data_end(path: Path) -> int:
     return len(path.read_bytes().rstrip(b"\0"))
 
 
-def flip_bit(path: Path, rng: random.Random) -> bool:
-    """One bit somewhere in the batches; False when there are none."""
+def flip_bit(path: Path, where: random.Random | int) -> bool:
+    """One bit in the batches, at a byte or anywhere; False when there are none."""
     end = data_end(path)
     if end <= HEADER_BYTES:
         return False
-    position = rng.randrange(HEADER_BYTES, end)
+    position = where if isinstance(where, int) else where.randrange(HEADER_BYTES, end)
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]
         file.seek(position)
-        file.write(bytes([byte ^ (1 << rng.randrange(8))]))
+        file.write(bytes([byte ^ (1 << position % 8)]))
         file.flush()
         os.fsync(file.fileno())
     return True

@@ -45,7 +45,7 @@ COLUMNS = {
 }
 """Fields of the last line, and the checker's categories that each of them counts."""
 WARM_UP_S = 2.0
-FINAL_READ_TRIES = 6
+FINAL_READ_TRIES = 4
 MEASURED = "kill"
 """The fault whose time to the first ack is reported: one node, and all others well."""
 
