@@ -184,6 +184,9 @@ class Auditor:
     async def _copy(self, target: int, repairs: list[Repair]) -> None:
         state = self._ledger.state
         done: list[tuple[Repair, Written]] = []
+        for repair in repairs:
+            # Before the copy: what the node says of it afterwards, even before it is counted, holds.
+            self._sessions.copied(target, repair.segment.segment_id)
         try:
             items = [
                 WriteBackItem(
@@ -229,7 +232,6 @@ class Auditor:
             if isinstance(result, IcecoreError):
                 self._log_failure(repair, result.message)
             else:
-                self._sessions.copied(target, repair.segment.segment_id)
                 log.info("event=repaired segment=%d node=%d", repair.segment.segment_id, target)
 
     @staticmethod

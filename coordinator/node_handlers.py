@@ -303,17 +303,11 @@ class NodeHandlers:
         return pb.RequestRecoveryResponse().SerializeToString()
 
     async def report_digests(self, body: bytes, _: CallContext) -> bytes:
-        """The first full digest is set, the others must agree; damaged copies stop to count."""
+        """The first full digest of a segment is set, the others must agree."""
         request = parse(pb.ReportDigestsRequest, body)
-        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
-        for each in request.digests:
-            record = self._ledger.state.segments.get(each.segment_id)
-            if each.damaged and record and asker.node_id in record.segment.replicas:
-                log.warning("event=copy_damaged node=%d segment=%d", asker.node_id, each.segment_id)
+        self._check_caller(request.cluster_id, request.node_id, request.incarnation)
 
         def decision(state: ClusterState, each: pb.FullDigest) -> Change:
-            if each.damaged:
-                return remove_sealed_replica(state, each.segment_id, asker.node_id)
             return set_full_digest(state, each.segment_id, each.generation, each.full_digest)
 
         results = await self._ledger.decide_all(

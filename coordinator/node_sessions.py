@@ -151,7 +151,7 @@ class NodeSessions:
         return segment_id in self.unknown.get(node_id, ())
 
     def copied(self, node_id: int, segment_id: int) -> None:
-        """The node has proved to hold the segment again."""
+        """The node holds the segment again, or is about to; it says so when it does not."""
         self.unknown.get(node_id, {}).pop(segment_id, None)
 
     # --- streams --------------------------------------------------------------------------------

@@ -2,15 +2,14 @@
 
 One replica at a time is read back from disk and hashed, so that the digest speaks of the bytes
 that are really there. The first report sets the segment's digest; a replica that disagrees with
-it is damaged, and stops serving. So does one that cannot be read back, which is said to the
-coordinator too: it has the whole copied again from a good replica.
+it is damaged, and stops serving.
 """
 
 import asyncio
 import logging
 from collections import deque
 
-from icecore.errors import ConflictError, IcecoreError
+from icecore.errors import ConflictError, IcecoreError, OutOfSpaceError, StorageError
 from icecore.v1 import coordinator_pb2
 from node.context import NodeContext
 from node.replica import Replica
@@ -18,9 +17,6 @@ from node.replica import Replica
 _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-DAMAGE_AGAIN_S = 2.0
-"""Damage is reported until the replica is replaced: a copy that was being counted as the report
-came would else stay counted."""
 REPORT_MAX = 256
 
 
@@ -30,7 +26,6 @@ class DigestReporter:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._queue: deque[Replica] = deque()
-        self._damaged: list[Replica] = []
         self._wake = asyncio.Event()
 
     def sealed(self, replica: Replica) -> None:
@@ -39,57 +34,43 @@ class DigestReporter:
         self._queue.append(replica)
         self._wake.set()
 
-    def doubt(self, replica: Replica) -> None:
-        """Somebody could not read it: look at all of it, unless that is due anyway."""
-        if replica.sealed and replica.intact and replica not in self._queue:
-            self._queue.append(replica)
-            self._wake.set()
-
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            damaged = [each for each in self._damaged if self._is_current(each)]
-            try:
-                async with asyncio.timeout(DAMAGE_AGAIN_S if damaged else None):
-                    await self._wake.wait()
-            except TimeoutError:
-                await self._report(damaged)
-            self._damaged = damaged
+            await self._wake.wait()
             self._wake.clear()
             done: list[Replica] = []
             while self._queue:
                 replica = self._queue.popleft()
-                if replica.intact and self._is_current(replica):
-                    await self._compute(replica)
+                if await self._compute(replica):
                     done.append(replica)
                 if len(done) >= REPORT_MAX or not self._queue:
                     await self._report(done)
                     done = []
 
-    def _is_current(self, replica: Replica) -> bool:
-        """Whether it was neither deleted nor replaced by a copy."""
-        return self._context.replicas.get(replica.segment_id) is replica
-
-    async def _compute(self, replica: Replica) -> None:
+    async def _compute(self, replica: Replica) -> bool:
+        if not replica.intact or self._context.replicas.get(replica.segment_id) is not replica:
+            return False
         try:
             replica.full_digest = await self._context.executor.run(
                 self._context.store.full_digest, replica.segment_id
             )
         except IcecoreError as error:
-            if self._is_current(replica):
+            if isinstance(error, StorageError) and not isinstance(error, OutOfSpaceError):
                 self._context.replicas.condemn(replica, str(error))
-                self._damaged.append(replica)
+            else:
+                _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
+            return False
+        return True
 
     async def _report(self, replicas: list[Replica]) -> None:
-        replicas = [replica for replica in replicas if self._is_current(replica)]
         if not replicas:
             return
         digests = [
             coordinator_pb2.FullDigest(
                 segment_id=replica.segment_id,
                 generation=replica.identity.generation,
-                full_digest=replica.full_digest if replica.intact else b"",
-                damaged=not replica.intact,
+                full_digest=replica.full_digest,
             )
             for replica in replicas
         ]

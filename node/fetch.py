@@ -12,7 +12,6 @@ from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
     NotReplicaError,
-    StorageError,
     UnsupportedError,
 )
 from icecore.ports import CallContext

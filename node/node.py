@@ -114,7 +114,6 @@ class Node:
         self.data = DataService(context)
         self._digests = DigestReporter(context)
         context.replicas.on_sealed = self._digests.sealed
-        context.replicas.on_unreadable = self._digests.doubt
         self._scrubber = Scrubber(context)
         self._server: Server | None = None
         self._background: list[asyncio.Task[None]] = []

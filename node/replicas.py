@@ -107,7 +107,6 @@ class Replicas:
         self._condemning: set[asyncio.Task[None]] = set()
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
-        self.on_unreadable: Callable[[Replica], None] = lambda _: None
 
     # --- look-up --------------------------------------------------------------------------------
 

@@ -179,10 +179,7 @@ class SegmentStore(Protocol):
 
     def full_digest(self, segment_id: int) -> bytes:
         """SHA-256 tree (1 MiB leaves) over the batch bytes of a sealed segment, read from disk
-        and CRC-checked; remembered in the control store.
-
-        Raises StorageError when they are damaged, or not what they were the last time.
-        """
+        and CRC-checked; remembered in the control store."""
         ...
 
     def verification(self, segment_id: int) -> Verification:

@@ -872,24 +872,20 @@ class FullDigest(_message.Message):
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     FULL_DIGEST_FIELD_NUMBER: _builtins.int
-    DAMAGED_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     generation: _builtins.int
     full_digest: _builtins.bytes
     """32 bytes"""
-    damaged: _builtins.bool
-    """instead: the bytes are not what was sealed; the copy no longer counts"""
     def __init__(
         self,
         *,
         segment_id: _builtins.int = ...,
         generation: _builtins.int = ...,
         full_digest: _builtins.bytes = ...,
-        damaged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "full_digest", b"full_digest", "generation", b"generation", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full_digest", b"full_digest", "generation", b"generation", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

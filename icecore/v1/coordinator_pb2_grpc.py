@@ -123,8 +123,7 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportDigests(self, request, context):
-        """Replicas report the full digest of sealed segments; the first sets it, others must agree. A
-        replica that finds itself damaged reports that: it stops to count, and is copied again.
+        """Replicas report the full digest of sealed segments; the first sets it, others must agree.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,9 +48,7 @@ class CoordinatorServiceStub:
     RequestRecovery: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RequestRecoveryRequest, _coordinator_pb2.RequestRecoveryResponse]
     """A leader that can't go on (lost data, unknown seal outcome) asks to be recovered."""
     ReportDigests: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportDigestsRequest, _coordinator_pb2.ReportDigestsResponse]
-    """Replicas report the full digest of sealed segments; the first sets it, others must agree. A
-    replica that finds itself damaged reports that: it stops to count, and is copied again.
-    """
+    """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AllocateProducerIdsRequest, _coordinator_pb2.AllocateProducerIdsResponse]
     """A range of producer ids, never handed out again."""
 
@@ -72,9 +70,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     RequestRecovery: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RequestRecoveryRequest, _coordinator_pb2.RequestRecoveryResponse]  # type: ignore[assignment]
     """A leader that can't go on (lost data, unknown seal outcome) asks to be recovered."""
     ReportDigests: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportDigestsRequest, _coordinator_pb2.ReportDigestsResponse]  # type: ignore[assignment]
-    """Replicas report the full digest of sealed segments; the first sets it, others must agree. A
-    replica that finds itself damaged reports that: it stops to count, and is copied again.
-    """
+    """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AllocateProducerIdsRequest, _coordinator_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A range of producer ids, never handed out again."""
 
@@ -135,9 +131,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ReportDigestsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ReportDigestsResponse, _abc.Awaitable[_coordinator_pb2.ReportDigestsResponse]]:
-        """Replicas report the full digest of sealed segments; the first sets it, others must agree. A
-        replica that finds itself damaged reports that: it stops to count, and is copied again.
-        """
+        """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
 
     @_abc_1.abstractmethod
     def AllocateProducerIds(
