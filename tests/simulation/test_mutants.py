@@ -88,7 +88,7 @@ MUTANTS: list[tuple[Mutant, str, range]] = [
     (fsync_does_nothing, "blackout", range(1, 7)),
     (no_folder_sync, "blackout", range(1, 7)),
     (ack_on_leader_alone, "smoke", range(1, 13)),
-    (quorum_of_one, "blackout", range(1, 13)),
+    (quorum_of_one, "smoke", range(1, 25)),
     (progress_before_fsync, "blackout", range(1, 13)),
     (decide_by_one, "blackout", range(1, 13)),
     (no_duplicates_known, "smoke", range(1, 13)),
