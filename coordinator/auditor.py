@@ -185,7 +185,7 @@ class Auditor:
         state = self._ledger.state
         done: list[tuple[Repair, Written]] = []
         for repair in repairs:
-            # Before the copy: what the node says of it afterwards, even before it is counted, holds.
+            # Before the copy: what the node says of it afterwards holds, counted or not.
             self._sessions.copied(target, repair.segment.segment_id)
         try:
             items = [
