@@ -382,8 +382,9 @@ class Sender:
             return self._identity
         if self._finding is None or self._finding.done():
             self._finding = share(self._init_producer())
-        await asyncio.wait({self._finding})  # shared by all partitions
-        return self._finding.result()
+        finding = self._finding  # shared by all partitions; the next search may have begun below
+        await asyncio.wait({finding})
+        return finding.result()
 
     async def _init_producer(self) -> Identity:
         request = data_pb2.InitProducerRequest(cluster_id=self._metadata.cluster_id)

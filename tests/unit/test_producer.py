@@ -430,3 +430,28 @@ def test_blocking() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+async def test_partitions_that_wait_for_an_id_miss_no_search_that_follows(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search fails, the next begins at once: those who waited for the first hear its outcome."""
+    async with producer(cluster) as p:
+        sender = p._sender
+        first_searches = asyncio.Event()
+        late: list[asyncio.Task[Any]] = []
+
+        async def search() -> Any:
+            if late:
+                await asyncio.sleep(3600)
+            await first_searches.wait()
+            late.append(asyncio.create_task(sender._find_identity()))  # runs before who waits
+            raise UnavailableError("no node is up")
+
+        monkeypatch.setattr(sender, "_init_producer", search)
+        waiting = asyncio.create_task(sender._find_identity())
+        await asyncio.sleep(0)
+        first_searches.set()
+        with pytest.raises(UnavailableError):
+            await asyncio.wait_for(waiting, 5)
+        late[0].cancel()
