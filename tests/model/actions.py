@@ -3,146 +3,31 @@
 Each function looks at a world and yields the worlds that may follow, with the number of the node
 that it happens to. Whether a step is allowed and what it leads to is decided by the functions in
 ``rules.py``, which are production's. Steps may come in any order or never: that is the network, the
-scheduler and every timeout. Rule numbers R… are those of docs/PROTOCOL.md.
+scheduler and every timeout; crashes are in ``faults.py``. Rule numbers R… are those of
+docs/PROTOCOL.md.
 """
 
-from collections.abc import Callable, Iterator
 from itertools import combinations
-from typing import TypeAlias
 
-from tests.model.configs import Config
-from tests.model.rules import LEADER, ROLLS, Decisions, Rules
+from tests.model.model import Action, Model, Steps, committed_set, proposal, stopped, stored_set
+from tests.model.rules import LEADER, ROLLS
 from tests.model.state import (
     ACTIVE,
     DRAINING,
-    GONE,
     IDLE,
     NEUTRAL,
-    NOBODY,
     PENDING,
     RECOVERING,
     SEAL_SENT,
     SEALED,
     SETTLED,
     UNCERTAIN,
-    Leader,
-    Member,
     Peer,
-    Record,
-    Replica,
-    View,
     World,
-    canonical,
     node_ids,
     with_peer,
     with_replica,
 )
-
-Steps: TypeAlias = Iterator[tuple[int, World]]
-"""(node, what follows)"""
-Action: TypeAlias = Callable[["Model", World], Steps]
-
-
-class Model:
-    """The steps of one configuration under one set of rules."""
-
-    def __init__(self, config: Config, rules: Rules) -> None:
-        self.config = config
-        self.rules = rules
-        self.ask = Decisions(rules, config)
-        self.followers = range(1, config.nodes)
-        self.everyone = range(config.nodes)
-        self.hides_unsynced = config.synced and rules.reports_only_durable and rules.scan_is_synced
-        self.actions = [*ALWAYS]
-        for wanted, some in (
-            (config.isr_changes, IN_SYNC_SET),
-            (config.live_seal, LIVE_SEAL),
-            (config.crashes > 0, (crash,)),
-            (config.rebuild, (certify,)),
-            (config.altered_to > 0, (alter_topic,)),
-            (not config.synced and config.crashes > 0, (clean_stop,)),
-        ):
-            self.actions += some if wanted else ()
-
-    def start(self) -> World:
-        """A fresh segment, everybody in sync."""
-        record = Record(crashes=self.config.crashes, losses=self.config.losses)
-        return World(record, Leader(), (Peer(),) * self.config.nodes)
-
-    def successors(self, world: World) -> Iterator[tuple[str, int, World]]:
-        """(action, node, next world) of every step that is possible."""
-        over = world.record.state == SEALED and not world.leader.leads
-        if over and self.rules.restart_ends_leadership:
-            return
-        for action in self.actions:
-            for node, following in action(self, world):
-                yield action.__name__, node, canonical(_forget(following))
-
-    def says(self, log: str, before: int) -> int:
-        """What a process takes for durable after an append, before any fsync."""
-        return before if self.config.synced and self.rules.reports_only_durable else len(log)
-
-    def may_follow(self, replica: Replica) -> bool:
-        """UNKNOWN replicas take no part, unless they are being rebuilt; fenced ones neither."""
-        return not replica.promised and bool(replica.intact or self.config.rebuild)
-
-    # --- the leader's sets ------------------------------------------------------------------------
-
-    def ends(self, world: World) -> tuple[int, ...]:
-        """Durable ends as the leader knows them, its own first."""
-        own, *others = world.peers
-        return (own.replica.says, *[peer.view.end for peer in others])
-
-    def advance(self, world: World) -> tuple[int, int, int, int]:
-        """High watermark and acks that the leader may give now (R4-R6)."""
-        committed = committed_set(world)
-        change = world.leader.change
-        maximal = self.ask.maximal(change, committed, proposal(world) if change else ())
-        return self.ask.advance(self.ends(world), committed, maximal, len(world.record.seen))
-
-    def settle(self, world: World) -> World:
-        """End of each step of the leader: what may be shown is shown, what may be acked is."""
-        record, leader, peers = world
-        if not leader.leads:
-            return world
-        high, all_end, quorum_end, _ = self.advance(world)
-        if (
-            high <= len(record.seen)
-            and all_end <= record.acked_all
-            and quorum_end <= record.acked_quorum
-        ):
-            return world
-        log, broken = peers[0].replica.log, record.broken
-        if not log.startswith(record.seen):
-            broken = "I2: an offset is shown with two values"
-        if quorum_end > record.acked_quorum:
-            copies = sum([end >= quorum_end for end in self.ends(world)])
-            if copies <= self.config.replication_factor // 2:
-                broken = "I1: acked at quorum on too few replicas to survive a minority"
-        record = record._replace(
-            seen=record.seen + log[len(record.seen) : high],
-            acked_all=max(all_end, record.acked_all),
-            acked_quorum=max(quorum_end, record.acked_quorum),
-            broken=broken,
-        )
-        return World(record, leader, peers)
-
-
-def committed_set(world: World) -> tuple[int, ...]:
-    """As the leader knows it."""
-    return node_ids([1, *[peer.view.committed for peer in world.peers[1:]]])
-
-
-def stored_set(world: World) -> tuple[int, ...]:
-    """As the metadata store holds it."""
-    return node_ids([peer.member.stored for peer in world.peers])
-
-
-def proposal(world: World) -> tuple[tuple[int, int], ...]:
-    """(node, incarnation) of each member of the proposal in flight."""
-    followers = enumerate(world.peers[1:], LEADER + 1)
-    return ((LEADER, 1), *[(n, p.view.proposed) for n, p in followers if p.view.proposed])
-
 
 # --- append and replicate -------------------------------------------------------------------------
 
@@ -185,7 +70,7 @@ def commonprefix(one: str, other: str) -> str:
 
 
 def fsync(model: Model, world: World) -> Steps:
-    """A group becomes durable."""
+    """A group becomes durable. (Of replicas that are not synced nobody asks what is.)"""
     for i in model.everyone:
         replica = world.peers[i].replica
         end = len(replica.log)
@@ -197,14 +82,9 @@ def fsync(model: Model, world: World) -> Steps:
 def local_failure(model: Model, world: World) -> Steps:
     """The leader's disk refuses what the leader has already sent: it leaves for ever (R3)."""
     own = world.peers[0].replica
-    if world.leader.leads and model.config.synced and own.durable < len(own.log):
+    if world.leader.leads and own.durable < len(own.log):
         after = with_replica(world, 0, log=own.log[: own.durable], says=own.durable)
         yield 0, stopped(after)
-
-
-def stopped(world: World) -> World:
-    """The leader leaves; what it acked stays acked, what it showed stays seen."""
-    return World(world.record, world.leader._replace(leads=0), world.peers)
 
 
 def report(model: Model, world: World) -> Steps:
@@ -545,7 +425,10 @@ def decision(model: Model, world: World) -> tuple[int, str] | None:
 
 
 def write_back(model: Model, world: World) -> Steps:
-    """A reachable replica is brought to the end and verified, the donor's equals first (R33)."""
+    """A reachable replica is brought to the end and verified, the donor's equals first (R33).
+
+    It need not have promised anything: that a follower may go on following afterwards does no harm.
+    """
     decided = decision(model, world)
     if decided is None or not decided[1]:
         return
@@ -560,7 +443,7 @@ def write_back(model: Model, world: World) -> Steps:
         is_donor = bool(member.reply) and replica.intact and replica.log == content
         if is_donor or has_donor:
             end = len(content)
-            after = replica._replace(log=content, durable=end, says=end, intact=1, promised=1)
+            after = replica._replace(log=content, durable=end, says=end, intact=1)
             member = member._replace(verified=1)
             following = with_peer(world, i, Peer(after, member, view))
             yield i, following if i else stopped(following)
@@ -587,120 +470,11 @@ def next_round(model: Model, world: World) -> Steps:
         yield 0, World(world.record, world.leader, peers)
 
 
-# --- faults ---------------------------------------------------------------------------------------
-
-
-def crash(model: Model, world: World) -> Steps:
-    """Process or power goes: any part of what was not synced may survive; perhaps the disk dies.
-
-    The restart is in the same step: a node that is down, for a while or for ever, is one that
-    nothing happens to. Once the leader is gone, nobody can tell a synced follower that was started
-    again on its disk from one that was not: left out.
-    """
-    record = world.record
-    if not record.crashes:
-        return
-    once = record._replace(crashes=record.crashes - 1)
-    lost = once._replace(losses=record.losses - 1)
-    for i in model.everyone:
-        replica = world.peers[i].replica
-        gone = replica._replace(promised=replica.promised * model.rules.promise_is_durable)
-        if i and model.hides_unsynced and not world.leader.leads and not record.losses:
-            continue
-        if model.config.synced or replica.clean:
-            for end in range(replica.durable, len(replica.log) + 1):
-                yield i, restart(model, world, once, i, gone._replace(log=replica.log[:end]))
-        else:
-            unknown = gone._replace(log="", durable=0, intact=0)
-            yield i, restart(model, world, once, i, unknown)
-        if record.losses:
-            intact = int(not model.rules.missing_is_unknown)
-            empty = gone._replace(log="", durable=0, intact=intact, promised=0, clean=0)
-            yield i, restart(model, world, lost, i, empty)
-
-
-def clean_stop(model: Model, world: World) -> Steps:
-    """A not-synced replica that shuts down cleanly syncs everything and leaves a marker."""
-    record = world.record
-    if record.crashes:
-        once = record._replace(crashes=record.crashes - 1)
-        for i in model.everyone:
-            replica = world.peers[i].replica
-            synced = replica._replace(durable=len(replica.log), clean=1)
-            yield i, restart(model, world, once, i, synced)
-
-
-def restart(model: Model, world: World, record: Record, i: int, disk: Replica) -> World:
-    """A process starts on what the disk holds, syncs it (R11) and registers a new incarnation.
-
-    What the old process reported last may still be under way. (Where no durable log can shrink, a
-    report that says what the leader knows already is left out.)
-    """
-    before, member, view = world.peers[i]
-    if world.leader.leads and i and before.says > (0 if model.config.rebuild else view.end):
-        view = view._replace(late=(before.incarnation, before.says))
-    told = model.rules.promise_is_told_again and not disk.intact and record.state != ACTIVE
-    after = disk._replace(
-        incarnation=disk.incarnation + 1,
-        durable=len(disk.log) if model.rules.scan_is_synced else disk.durable,
-        says=len(disk.log),
-        promised=int(disk.promised or told),
-        clean=disk.clean * (not model.rules.marker_is_removed),
-    )
-    member = member._replace(verified=0)
-    following = with_peer(World(record, world.leader, world.peers), i, Peer(after, member, view))
-    if i:
-        return following
-    segment = model.ask.segment(record.state, (LEADER,), 0)
-    if model.rules.may_lead(segment, LEADER, after.incarnation) and not after.promised:
-        return resumed(following)
-    return stopped(following)
-
-
-def resumed(world: World) -> World:
-    """What a process knows that leads again although it was started again (a mutant)."""
-    peers = [
-        Peer(p.replica, p.member, View(p.member.stored, 0, p.replica.incarnation, 0, 0))
-        for p in world.peers
-    ]
-    return World(world.record, Leader(), tuple(peers))
-
-
-def alter_topic(model: Model, world: World) -> Steps:
-    """An admin raises min_insync of the topic; the segment keeps what is pinned in it."""
-    if world.record.state == ACTIVE and not world.record.altered:
-        yield 0, world._replace(record=world.record._replace(altered=1))
-
-
-# --- what no longer matters -----------------------------------------------------------------------
-
-
-def _forget(world: World) -> World:
-    """Drop what nothing can read any more, so that fewer states differ."""
-    record, leader, peers = world
-    if record.state == SEALED:
-        # A leader that is behind has yet to hear which set was stored.
-        peers = tuple(
-            [Peer(p.replica, Member(p.member.stored * leader.stale), p.view) for p in peers]
-        )
-        record = record._replace(seal_sent="", altered=0)
-    if leader.leads:
-        return World(record, leader, peers)
-    if leader.change == SETTLED or record.state != ACTIVE or leader.stale:
-        if leader.stale:
-            record = record._replace(seal_sent="")
-        peers = tuple([p if p.view is NOBODY else Peer(p.replica, p.member, NOBODY) for p in peers])
-        return World(record, GONE, peers)
-    # Its proposal may yet arrive.
-    views = [NOBODY._replace(proposed=peer.view.proposed) for peer in peers]
-    peers = tuple([Peer(p.replica, p.member, view) for p, view in zip(peers, views, strict=True)])
-    return World(record, GONE._replace(change=PENDING), peers)
-
-
 ALWAYS: tuple[Action, ...] = (
-    *(append, fetch, fsync, local_failure, report, late_report, registration),
+    *(append, fetch, report, late_report, registration),
     *(start_recovery, fence, write_back, seal_recovered, next_round),
 )
+SYNCED: tuple[Action, ...] = (fsync, local_failure)
 IN_SYNC_SET: tuple[Action, ...] = (
     *(propose, proposal_times_out, coordinator_takes_proposal, leader_hears_record),
 )

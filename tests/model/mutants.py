@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coordinator.cluster_state import Change, ClusterState
+from coordinator.segment_changes import Opening, Sealing, seal
 from icecore.model import NodeInfo, Segment
 from replication import isr, recovery, sealing, watermark
 from replication.inputs import FollowerProgress
@@ -159,6 +161,14 @@ def leads_again(segment: Segment, node_id: int, incarnation: int) -> bool:
     return segment.leader == node_id
 
 
+def seal_on_old_confirmations(
+    cluster: ClusterState, order: Sealing, successor: Opening, now_ms: int
+) -> Change:
+    """Who confirmed the successor's files and was started again since still counts."""
+    now = {node_id: cluster.incarnation(node_id) for node_id in successor.confirmed}
+    return seal(cluster, order, replace(successor, confirmed=now), now_ms)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("report_leo_before_fence", "R30", {"fence_before_report": False}, CALM),
     Mutant("fenced_leader_goes_on", "R30", {"fence_stops_leader": False}, CALM),
@@ -211,6 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("seal_without_catch_up", "R27, R28", {"seal_waits": False}, SEAL),
     Mutant("seal_without_write_back", "R33", {"writes_back": False}, CALM),
+    Mutant("opened_on_old_confirmations", "R34", {"seal": seal_on_old_confirmations}, CALM),
     Mutant(
         "stale_clean_marker",
         "principle",

@@ -9,6 +9,7 @@ a few hundred different questions are asked millions of times.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations, product
 from typing import Any
 
 from coordinator import segment_changes
@@ -138,7 +139,15 @@ class Decisions:
         self.replicas = tuple(range(1, config.nodes + 1))
         for name in (
             *("segment", "isr_state", "maximal", "advance", "can_join", "stored_after"),
-            *("after_refusal", "report", "registered", "decision", "can_recover", "seal_change"),
+            *(
+                "after_refusal",
+                "report",
+                "registered",
+                "decision",
+                "can_recover",
+                "seal_change",
+                "open_error",
+            ),
         ):
             setattr(self, name, cache(getattr(self, name)))
 
@@ -305,7 +314,7 @@ class Decisions:
     def can_recover(self, state: int, stored: tuple[int, ...]) -> bool:
         """Whether the coordinator may move the record to RECOVERING."""
         try:
-            self.rules.start_recovery(self._cluster(state, stored, 0), 1, VERSION)
+            self.rules.start_recovery(self._cluster(state, stored, 0, set()), 1, VERSION)
         except IcecoreError:
             return False
         return True
@@ -314,12 +323,9 @@ class Decisions:
         self, state: int, stored: tuple[int, ...], stale: int, end: int, copies: tuple[int, ...]
     ) -> str | None:
         """What is wrong with the records once the seal is stored (""), or None: it was refused."""
-        cluster = self._cluster(state, stored, stale)
         order = segment_changes.Sealing(1, VERSION, end, b"d" * 32, copies)
-        opening = segment_changes.Opening(2, dict.fromkeys(self.replicas, 1))
-        try:
-            cluster.apply(self.rules.seal(cluster, order, opening, 0))
-        except IcecoreError:
+        cluster = self._sealed(state, stored, stale, order, set(self.replicas), set())
+        if cluster is None:
             return None
         old, new = cluster.segments.get(1), cluster.segments[2].segment
         partition = cluster.partitions[b"t" * 16, 0]
@@ -329,15 +335,55 @@ class Decisions:
             and new.state is SegmentState.ACTIVE
             and (old is None if end == 0 else old is not None and old.segment.end_offset == end)
         )
-        return "" if tiles else "I4: the segments do not tile"
+        return self.open_error(state, stored, order) if tiles else "I4: the segments do not tile"
 
-    def _cluster(self, state: int, stored: tuple[int, ...], stale: int) -> ClusterState:
+    def open_error(
+        self, state: int, stored: tuple[int, ...], order: segment_changes.Sealing
+    ) -> str:
+        """R34, for whoever confirmed the successor and whoever was started again since."""
+        everyone = [set(some) for size in range(4) for some in combinations(self.replicas, size)]
+        for confirmed, again in product(everyone, everyone):
+            cluster = self._sealed(state, stored, 0, order, confirmed, again)
+            if cluster is None:
+                continue
+            new = cluster.segments[2].segment
+            isr = set(new.isr)
+            if not set(new.replicas) <= confirmed - again:
+                return "R34: the successor opened on a node that may lack its file"
+            if not new.leader or new.leader not in isr or not isr <= set(new.replicas):
+                return "R34: the successor opened with a wrong in-sync set"
+            if len(isr) < self.config.min_insync:
+                return "I11: the successor opened with fewer than min_insync nodes"
+        return ""
+
+    def _sealed(
+        self,
+        state: int,
+        stored: tuple[int, ...],
+        stale: int,
+        order: segment_changes.Sealing,
+        confirmed: set[int],
+        again: set[int],
+    ) -> ClusterState | None:
+        """The records after the transaction, None if it was refused."""
+        cluster = self._cluster(state, stored, stale, again)
+        opening = segment_changes.Opening(2, dict.fromkeys(sorted(confirmed), 1))
+        try:
+            cluster.apply(self.rules.seal(cluster, order, opening, 0))
+        except IcecoreError:
+            return None
+        return cluster
+
+    def _cluster(
+        self, state: int, stored: tuple[int, ...], stale: int, again: set[int]
+    ) -> ClusterState:
+        """This segment, its prepared successor, and the nodes; some were started ``again``."""
         cluster = ClusterState()
         record = self.segment(state, stored, stale)
         successor = record.changed(
             segment_id=2, epoch=3, state=SegmentState.PREPARED, base_offset=-1, version=1
         )
-        nodes = [NodeRecord(n, b"", "", incarnation=1) for n in self.replicas]
+        nodes = [NodeRecord(n, b"", "", incarnation=1 + (n in again)) for n in self.replicas]
         partition = PartitionRecord(record.topic_id, 0, tail_segment_id=1, version=1)
         records = [SegmentRecord(record), SegmentRecord(successor)]
         cluster.apply(Change((*nodes, partition, *records)))
