@@ -86,6 +86,7 @@ class Describer:
             tail=segment_to_proto(state.assignment(tail)) if tail else None,
             segments=sum(not is_prepared(each) for each in records),
             under_replicated_segments=sum(state.is_under_replicated(each) for each in records),
+            lossy_segments=sum(each.segment.lossy for each in records),
         )
 
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
@@ -132,7 +133,10 @@ class Describer:
             segments=len(records),
             sealed_segments=len(sealed),
             under_replicated=sum(state.is_under_replicated(each) for each in records),
-            min_copies=min((len(each.segment.replicas) for each in sealed), default=0),
+            min_copies=min(
+                (len(each.segment.replicas) for each in sealed if not each.segment.is_lost),
+                default=0,
+            ),
             recoveries=self._recovery.count,
             offline_partitions=len(tails) - active,
         )

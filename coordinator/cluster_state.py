@@ -121,6 +121,8 @@ class SegmentRecord:
     length_bytes: int = 0
     producer_digest: bytes = b""
     max_append_timestamp_ms: int = 0
+    is_unclean_allowed: bool = False
+    """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
 
     @property
     def version(self) -> int:
@@ -342,7 +344,7 @@ class ClusterState:
             self.unsealed[segment.segment_id] = None
             return
         self.unsealed.pop(segment.segment_id, None)
-        if len(segment.replicas) < segment.settings.replication_factor:
+        if len(segment.replicas) < segment.settings.replication_factor and not segment.is_lost:
             self.thin[segment.segment_id] = None
 
     def _remove(self, record: Record) -> None:
@@ -452,7 +454,8 @@ class ClusterState:
         """Fewer verified (sealed) or in-sync (unsealed) copies than the replication factor."""
         segment = record.segment
         copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
-        return not is_prepared(record) and len(copies) < segment.settings.replication_factor
+        is_short = len(copies) < segment.settings.replication_factor
+        return is_short and not is_prepared(record) and not segment.is_lost
 
     def load_of_nodes(self) -> dict[int, "NodeLoad"]:
         """Unsealed replicas and leads of each node; every node has an entry."""

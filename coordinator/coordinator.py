@@ -17,6 +17,7 @@ from coordinator.cluster_state import Change, NodeRecord, PartitionRecord
 from coordinator.config import Timing
 from coordinator.leaving import HandOver
 from coordinator.ledger import Ledger
+from coordinator.lossy_handlers import LossyHandlers
 from coordinator.metadata_store import MetadataStore
 from coordinator.node_calls import NodeCalls
 from coordinator.node_handlers import NodeHandlers
@@ -72,7 +73,8 @@ class Coordinator:
         admin = AdminHandlers(
             ledger, calls, self._opener, self._auditor, describer, clock, rng, timing
         )
-        self._handlers = _merged(nodes.handlers(), admin.handlers())
+        lossy = LossyHandlers(ledger, self.sessions, self.recovery, clock)
+        self._handlers = _merged(nodes.handlers(), admin.handlers(), lossy.handlers())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._server: Server | None = None
 

@@ -30,7 +30,13 @@ from coordinator.segment_opening import SegmentOpening
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import Segment, SegmentState
 from icecore.ports import Clock
-from replication.recovery import EndDecision, FenceReply, decide_end, may_decide
+from replication.recovery import (
+    EndDecision,
+    FenceReply,
+    decide_end,
+    decide_unclean,
+    may_decide,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,11 @@ class Case:
 
     segment: Segment
     """As RECOVERING: frozen."""
+    is_unclean_allowed: bool = False
+    is_lossy: bool = False
+    """The end was not proved, but chosen with an admin's permission."""
+    is_lost: bool = False
+    """And nobody has a copy."""
     replies: dict[int, FenceReply] = field(default_factory=dict)
     end: EndDecision | None = None
     donor: Written | None = None
@@ -67,7 +78,9 @@ class Case:
         return self.end is not None and self.end.end_offset == self.segment.base_offset
 
     def is_written(self) -> bool:
-        return self.is_empty or len(self.verified) >= self.segment.settings.min_insync
+        return (
+            self.is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
+        )
 
 
 class Recovery:
@@ -157,7 +170,7 @@ class Recovery:
         for segment_id in segment_ids:
             record = self._ledger.state.segments.get(segment_id)
             if record is not None and record.segment.state == SegmentState.RECOVERING:
-                cases.append(Case(record.segment))
+                cases.append(Case(record.segment, record.is_unclean_allowed))
         return cases
 
     async def _ask(
@@ -223,24 +236,44 @@ class Recovery:
             take,
             lambda: all(may_decide(case.replies, case.segment) for case in cases),
         )
-        decided = []
         for case in cases:
-            decision = may_decide(case.replies, case.segment)
-            if decision is None:
-                intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
-                log.warning(
-                    "event=recovery_undecided segment=%d replicas=%s intact=%s",
-                    *(case.segment_id, case.segment.replicas, intact),
-                )
-                continue
-            try:
-                tripwire = self._sessions.high_watermarks.get(case.segment_id, 0)
-                case.end = decide_end(case.replies, tripwire)
-            except StorageError as error:
-                log.critical("event=page segment=%d why=%r", case.segment_id, error.message)
-                continue
-            decided.append(case)
-        return decided
+            self._decide(case)
+            if case.end is None and case.is_unclean_allowed:
+                self._decide_unclean(case)
+        return [case for case in cases if case.end is not None]
+
+    def _decide(self, case: Case) -> None:
+        """Set the end that the replies prove, if they prove one."""
+        if may_decide(case.replies, case.segment) is None:
+            intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
+            log.warning(
+                "event=recovery_undecided segment=%d replicas=%s intact=%s",
+                *(case.segment_id, case.segment.replicas, intact),
+            )
+            return
+        try:
+            case.end = decide_end(case.replies, self._tripwire(case))
+        except StorageError as error:
+            log.critical("event=page segment=%d why=%r", case.segment_id, error.message)
+
+    def _tripwire(self, case: Case) -> int:
+        return self._sessions.high_watermarks.get(case.segment_id, 0)
+
+    def _decide_unclean(self, case: Case) -> None:
+        """An admin accepted the loss: the longest log there is, or none."""
+        case.is_lossy = True
+        case.end = decide_unclean(case.replies)
+        if case.end is None:
+            case.is_lost = True
+            # Offsets that somebody has seen must not be given out again.
+            end_offset = max(case.segment.base_offset, self._tripwire(case))
+            case.end = EndDecision(end_offset, donor=0, last_header_crc32c=0)
+            now_ms = self._clock.now_ms()
+            case.donor = Written(0, b"", b"", b"", max_append_timestamp_ms=now_ms, length_bytes=0)
+        log.critical(
+            "event=unclean_recovery segment=%d end_offset=%d donor=%d seen=%d",
+            *(case.segment_id, case.end.end_offset, case.end.donor, self._tripwire(case)),
+        )
 
     async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
@@ -252,7 +285,8 @@ class Recovery:
         for case in cases:
             assert case.end is not None
             item = WriteBackItem(case.segment, case.end.end_offset)
-            asked.append((case.end.donor, (case, item)))
+            if not case.is_lost:
+                asked.append((case.end.donor, (case, item)))
         await self._ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
@@ -260,7 +294,7 @@ class Recovery:
             lambda: all(case.donor is not None for case in cases),
         )
         for case in cases:
-            if case.end is not None and case.donor is not None:
+            if case.end is not None and case.donor is not None and not case.is_lost:
                 case.verified[case.end.donor] = case.donor.incarnation
         return [case for case in cases if case.donor is not None]
 
@@ -279,6 +313,8 @@ class Recovery:
         asked = []
         for case in cases:
             assert case.end is not None and case.donor is not None
+            if case.is_lost:
+                continue
             donor_address = self._ledger.state.nodes[case.end.donor].address
             item = WriteBackItem(
                 case.segment, case.end.end_offset, donor_address, case.donor.seal_digest
@@ -344,6 +380,7 @@ class Recovery:
                 case.donor.length_bytes,
                 case.donor.producer_digest,
                 case.donor.max_append_timestamp_ms,
+                case.is_lossy,
             )
             return seal(state, sealing, openings.get(case.key), now_ms)
 

@@ -58,6 +58,8 @@ class Sealing:
     length_bytes: int = 0
     producer_digest: bytes = b""
     max_append_timestamp_ms: int = 0
+    is_lossy: bool = False
+    """Its end was not proved; without replicas nothing is left of it."""
 
 
 def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]]) -> Change:
@@ -146,7 +148,8 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
     is_empty = sealing.end_offset == segment.base_offset
     if is_empty and successor is None:
         raise NotEnoughReplicasError("an empty segment stays until its successor can be opened")
-    if not is_empty and len(sealing.replicas) < segment.settings.min_insync:
+    is_lost = sealing.is_lossy and not sealing.replicas
+    if not is_empty and not is_lost and len(sealing.replicas) < segment.settings.min_insync:
         raise NotEnoughReplicasError(
             f"{len(sealing.replicas)} verified replicas, {segment.settings.min_insync} needed"
         )
@@ -180,6 +183,7 @@ def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
         "seal_digest": sealing.seal_digest,
         "replicas": sealing.replicas,
         "isr": (),
+        "lossy": sealing.is_lossy,
     }
     done = updated_segment(
         record,

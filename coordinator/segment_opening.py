@@ -240,6 +240,8 @@ class TailOpener:
                 donors.append((live[0], (key, item)))
             elif not ended:
                 starts[key] = Start(base)
+            elif ended[-1].is_lost:
+                starts[key] = Start(base, max_append_timestamp_ms=self._clock.now_ms())
         grouped = by_node(donors)
         answers = await fan_out(
             self._clock,

@@ -82,6 +82,7 @@ def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
         version=segment.version,
         settings=settings_to_proto(segment.settings),
         log_start_offset=segment.log_start_offset,
+        lossy=segment.lossy,
     )
 
 
@@ -110,6 +111,7 @@ def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
         version=message.version,
         settings=settings_from_proto(message.settings),
         log_start_offset=message.log_start_offset,
+        lossy=message.lossy,
     )
 
 

@@ -90,6 +90,13 @@ class Segment:
     """Grows with each change of the record; the compare-and-set guard."""
     log_start_offset: int = 0
     """Of the partition, for convenience of replicas."""
+    lossy: bool = False
+    """An admin accepted that acknowledged records are missing; see ``is_lost``."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Declared lost as a whole: sealed, and nobody holds it. Readers skip it."""
+        return self.lossy and self.state is SegmentState.SEALED and not self.replicas
 
     def changed(self, **changes: object) -> Self:
         """A copy with some fields replaced."""

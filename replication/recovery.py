@@ -101,5 +101,19 @@ def decide_end(replies: Mapping[int, FenceReply], tripwire_high_watermark: int =
     return EndDecision(end_offset, donor, longest[donor].last_header_crc32c)
 
 
+def decide_unclean(replies: Mapping[int, FenceReply]) -> EndDecision | None:
+    """An admin's choice when nothing is provable: the longest intact log, whatever it lacks.
+
+    Records that were acknowledged may be missing; who calls this records that. None when no reply
+    is intact. Of equally long logs that differ the lowest node's is taken.
+    """
+    intact = sorted((-r.durable_end_offset, node) for node, r in replies.items() if r.intact)
+    if not intact:
+        return None
+    donor = intact[0][1]
+    reply = replies[donor]
+    return EndDecision(reply.durable_end_offset, donor, reply.last_header_crc32c)
+
+
 def _members(replies: Mapping[int, FenceReply], replicas: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(n for n, reply in replies.items() if n in replicas and reply.intact))

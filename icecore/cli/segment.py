@@ -25,13 +25,64 @@ def list_segments(
     session = session_of(context)
     segments = session.admin(lambda admin: admin.list_segments(topic, partition or []))
     rows = [{**plain(each), "copies": len(each.replicas)} for each in segments]
-    session.output.rows(
-        rows,
+    if session.output.is_json:
+        session.output.json(rows)
+        return
+    session.output.table(
+        [{**row, "lossy": "lossy" if row["lossy"] else ""} for row in rows],
         (
             *("partition", "segment_id", "state", "epoch", "base_offset", "end_offset"),
-            *("leader", "replicas", "isr"),
+            *("leader", "replicas", "isr", "lossy"),
         ),
     )
+
+
+Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
+SegmentId = Annotated[int, typer.Argument(help="As `segment list` shows it.", show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command("declare-lost")
+def declare_lost(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    partition: Partition,
+    segment_id: SegmentId,
+    yes: Yes = False,
+) -> None:
+    """Give up a sealed segment whose every copy is gone: consumers skip its records."""
+    session = session_of(context)
+    _confirm(f"Give up segment {segment_id} of {topic}/{partition} for ever?", yes=yes)
+    segment = session.admin(lambda admin: admin.declare_lost(topic, partition, segment_id))
+    session.output.note(f"records [{segment.base_offset}, {segment.end_offset}) are given up")
+
+
+@app.command("recover-unclean")
+def recover_unclean(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    partition: Partition,
+    segment_id: SegmentId,
+    yes: Yes = False,
+) -> None:
+    """End a segment that can't be recovered safely at the longest copy left of it."""
+    session = session_of(context)
+    _confirm(f"Accept that acknowledged records of {topic}/{partition} are lost?", yes=yes)
+    segment = session.admin(lambda admin: admin.recover_unclean(topic, partition, segment_id))
+    if segment is None:
+        session.output.note("nothing was left of it; the partition goes on where it began")
+    elif segment.is_lost:
+        session.output.note("nothing was left of it; the partition goes on behind it")
+    else:
+        session.output.note(f"sealed at {segment.end_offset} by the longest copy left")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("this is final: say --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
 
 
 @app.command()

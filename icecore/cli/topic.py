@@ -188,7 +188,7 @@ def _show(output: Output, topic: TopicDescription) -> None:
     shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
     columns = (
         *("partition", "leader", "isr", "replicas", "epoch", "start", "high_watermark"),
-        *("segments", "missing"),
+        *("segments", "missing", "lossy"),
     )
     output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
 
@@ -204,4 +204,5 @@ def _partition_row(each: PartitionDescription) -> dict[str, Any]:
         "high_watermark": each.high_watermark,
         "segments": each.segments,
         "missing": each.under_replicated_segments,
+        "lossy": each.lossy_segments or None,
     }

@@ -16,7 +16,12 @@ from icecore.client.types import (
     TopicDescription,
     TopicSettings,
 )
-from icecore.errors import InternalError, TopicExistsError, UnknownTopicError
+from icecore.errors import (
+    InternalError,
+    InvalidRequestError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from icecore.model import Segment
 from icecore.ports import Clock, Net, Rng
 from icecore.v1 import admin_pb2
@@ -174,6 +179,43 @@ class Admin:
             timeout_s=self._timeout_s,
         )
 
+    async def declare_lost(self, topic: str, partition: int, segment_id: int) -> Segment:
+        """Give up a sealed segment whose every copy is gone: consumers skip its records.
+
+        Raises:
+            InvalidRequestError: It is no such segment, or a node still holds a copy.
+        """
+        request = admin_pb2.DeclareLostRequest(
+            topic=topic, partition=partition, segment_id=segment_id
+        )
+        answer = await self._call("DeclareLost", request, admin_pb2.DeclareLostResponse)
+        return convert.segment_from_proto(answer.segment)
+
+    async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
+        """End a segment whose end can't be proved at the longest log left of it.
+
+        Acknowledged records may be lost, and their offsets given to others.
+
+        Returns:
+            The segment as sealed; None when nothing was left of it.
+
+        Raises:
+            InvalidRequestError: It is no such segment, or needs no such thing.
+            NotEnoughReplicasError: Too few nodes are up; it will be done when there are more.
+        """
+        request = admin_pb2.RecoverUncleanRequest(
+            topic=topic, partition=partition, segment_id=segment_id
+        )
+        try:
+            answer = await self._call("RecoverUnclean", request, admin_pb2.RecoverUncleanResponse)
+        except InvalidRequestError as error:
+            if error.metadata.get("repeated") != "true":
+                raise
+            found = await self.list_segments(topic, [partition])
+            return next((each for each in found if each.segment_id == segment_id), None)
+        has_segment = answer.HasField("segment")
+        return convert.segment_from_proto(answer.segment) if has_segment else None
+
     async def list_offsets(
         self, topic: str, position: Position, partitions: Iterable[int] | None = None
     ) -> dict[int, OffsetResult]:
@@ -238,6 +280,7 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
             tail=convert.segment_from_proto(found.tail) if found.tail.segment_id else None,
             segments=found.segments,
             under_replicated_segments=found.under_replicated_segments,
+            lossy_segments=found.lossy_segments,
         )
         for found in message.partitions
     )

@@ -7,6 +7,7 @@ a replica that knows a lower high watermark than we have seen must catch up firs
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from icecore.errors import (
 )
 from icecore.model import Segment, SegmentState
 from icecore.v1 import data_pb2
+
+_log = logging.getLogger(__name__)
 
 OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 
@@ -361,6 +364,15 @@ class Fetcher:
                 log_start_offset=segment.base_offset,
                 high_watermark=max(segment.base_offset, reader.high_watermark),
             )
+        if segment.is_lost:
+            _log.warning(
+                "records [%d, %d) of %s/%d were declared lost: skipped",
+                *(reader.offset, segment.end_offset, self._topic, reader.partition),
+            )
+            reader.offset = segment.end_offset
+            reader.use_leader()
+            self.news.set()
+            return
         is_sealed = segment.state is SegmentState.SEALED
         reader.segment_id = segment.segment_id if is_sealed else 0
         reader.node_id = self._choose(reader, segment)

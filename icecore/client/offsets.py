@@ -109,7 +109,7 @@ class OffsetLookup:
         segments = await list_segments(
             self._connection, self._topic, [partition], timeout_s=self._timeout_s
         )
-        sealed = [s for s in segments if s.state is SegmentState.SEALED]
+        sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_lost]
         best: data_pb2.ListOffsetsResult | None = None
         low, high = 0, len(sealed)
         while low < high:

@@ -57,6 +57,8 @@ class PartitionDescription:
     """The active segment, or the one being recovered; None when there is none."""
     segments: int
     under_replicated_segments: int
+    lossy_segments: int = 0
+    """An admin accepted that some of their records are lost."""
 
 
 @dataclass(frozen=True, slots=True)

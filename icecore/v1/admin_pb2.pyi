@@ -149,12 +149,15 @@ class PartitionDescription(_message.Message):
     TAIL_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     UNDER_REPLICATED_SEGMENTS_FIELD_NUMBER: _builtins.int
+    LOSSY_SEGMENTS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     log_start_offset: _builtins.int
     high_watermark: _builtins.int
     """as last reported by the leader"""
     segments: _builtins.int
     under_replicated_segments: _builtins.int
+    lossy_segments: _builtins.int
+    """an admin accepted that some of their records are lost"""
     @_builtins.property
     def tail(self) -> _coordinator_pb2.SegmentAssignment:
         """the active segment; state says when there is none"""
@@ -168,10 +171,11 @@ class PartitionDescription(_message.Message):
         tail: _coordinator_pb2.SegmentAssignment | None = ...,
         segments: _builtins.int = ...,
         under_replicated_segments: _builtins.int = ...,
+        lossy_segments: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "partition", b"partition", "segments", b"segments", "tail", b"tail", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "segments", b"segments", "tail", b"tail", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,16 @@ async def filled(cluster: LocalCluster, records: int = 2000) -> Log:
     )
 
 
+async def with_active(cluster: LocalCluster, log: Log) -> tuple[Log, Segment]:
+    """Let a roll that is due happen, then add some records; all records, and where the new are."""
+    await asyncio.sleep(1.0)
+    more = await produce(cluster.bootstrap, TOPIC, numbered(90_000, 100), batch_bytes=2 << 10)
+    await asyncio.sleep(1.0)  # so that the coordinator hears of the high watermark, too
+    active = (await segments(cluster))[-1]
+    assert active.state is SegmentState.ACTIVE
+    return merged(log, more), active
+
+
 async def segments(cluster: LocalCluster) -> list[Segment]:
     async with Admin(cluster.bootstrap) as admin:
         return await admin.list_segments(TOPIC)
@@ -153,9 +163,7 @@ async def test_short_sealed_file_is_repaired(own_cluster: LocalCluster) -> None:
 
 async def test_follower_that_lost_its_log_is_replaced_soon(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
-    log = await filled(cluster)
-    active = (await segments(cluster))[-1]
-    assert active.state is SegmentState.ACTIVE
+    log, active = await with_active(cluster, await filled(cluster))
     victim = next(each for each in active.replicas if each != active.leader)
     cluster.stop_node(victim)
     assert truncate(file_of(cluster, victim, active), random.Random(4))

@@ -21,6 +21,7 @@ from coordinator.cluster_state import (
     decode,
     encode,
 )
+from coordinator.lossy_changes import allow_unclean, declare_lost, named
 from coordinator.node_changes import (
     HeldReplica,
     lost_copies,
@@ -343,6 +344,38 @@ def test_inventory(
     sealed: ClusterState, held: dict[int, HeldReplica], is_unknown: bool, lost: list[int]
 ) -> None:
     assert lost_copies(sealed, 2, held, is_disk_unknown=is_unknown) == lost
+
+
+# --- acts of an admin -----------------------------------------------------------------------------
+
+
+def test_only_a_segment_without_copies_can_be_declared_lost(sealed: ClusterState) -> None:
+    record = named(sealed, "events", 0, 1)
+    for wrong in (("events", 1, 1), ("events", 0, 99)):
+        with pytest.raises(InvalidRequestError):
+            named(sealed, *wrong)
+    with pytest.raises(InvalidRequestError):
+        declare_lost(sealed, record, lambda node_id: node_id == 2)
+    with pytest.raises(InvalidRequestError):
+        declare_lost(sealed, named(sealed, "events", 0, 2), lambda _: False)
+    commit(sealed, declare_lost(sealed, record, lambda _: False))
+    assert segment(sealed).is_lost
+    assert not sealed.is_under_replicated(sealed.segments[1])
+    assert not sealed.thin
+    assert declare_lost(sealed, sealed.segments[1], lambda _: False) == Change()
+
+
+def test_unclean_end_needs_a_permission_and_is_recorded(state: ClusterState) -> None:
+    with pytest.raises(InvalidRequestError):
+        allow_unclean(state.segments[1])
+    commit(state, start_recovery(state, 1, segment(state).version))
+    commit(state, allow_unclean(state.segments[1]))
+    assert allow_unclean(state.segments[1]) == Change()
+    nothing_left = sealing(state, replicas=())
+    with pytest.raises(NotEnoughReplicasError):
+        seal(state, nothing_left, None, 0)
+    commit(state, seal(state, replace(nothing_left, is_lossy=True), None, 0))
+    assert segment(state).is_lost
 
 
 # --- stored forms ---------------------------------------------------------------------------------

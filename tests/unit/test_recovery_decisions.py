@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from icecore.errors import StorageError
-from replication.recovery import Decision, FenceReply, decide_end, may_decide
+from replication.recovery import Decision, FenceReply, decide_end, decide_unclean, may_decide
 from tests.unit.replication_setup import INCARNATION, segment, settings
 
 
@@ -121,3 +121,11 @@ def test_end_is_the_longest_intact_log() -> None:
 def test_contradictions_stop_the_decision(replies: dict[int, FenceReply], tripwire: int) -> None:
     with pytest.raises(StorageError):
         decide_end(replies, tripwire)
+
+
+def test_unclean_takes_the_longest_log_whatever_was_seen() -> None:
+    replies = {1: UNKNOWN, 2: reply(110, hw=121), 3: replace(reply(110), digest=b"other")}
+    decision = decide_unclean(replies)
+    assert decision is not None
+    assert (decision.end_offset, decision.donor) == (110, 2)
+    assert decide_unclean({1: UNKNOWN}) is None
