@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from icecore import Admin
 from icecore.errors import IcecoreError
@@ -73,6 +74,11 @@ async def _run_scenario(
     report: Report,
 ) -> None:
     """Load and faults, heal, final reads; problems go into the report."""
+
+    def on_lost_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        report.problems.append(f"in a client: {context['message']} {context.get('exception')!r}")
+
+    asyncio.get_running_loop().set_exception_handler(on_lost_exception)
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic(TOPIC, partitions=PARTITIONS, segment_bytes=SEGMENT_BYTES)
     net = GrpcNet()
