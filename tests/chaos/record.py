@@ -7,6 +7,7 @@ in, ``History`` out.
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -151,4 +152,30 @@ def first_acks_ms(lines: Iterable[str], fault: str) -> list[float]:
             if since is not None and event["type"] == "ok" and began_s >= since:
                 found.append((event["t"] - since) * 1000)
                 del waiting[event["partition"]]
+    return found
+
+
+def longest_stalls_ms(lines: Iterable[str], fault: str, within_s: float = 5.0) -> list[float]:
+    """Per fault of this kind and partition, the longest time without an ack soon after it.
+
+    Milliseconds; ``acks=leader`` does not count. Producers send every 100 ms, so that is the least.
+    """
+    ignored: set[str] = set()
+    times: dict[int, list[float]] = {}
+    faults: list[tuple[float, list[int]]] = []
+    for line in lines:
+        event: dict[str, Any] = json.loads(line)
+        if event["f"] == "fault" and event["kind"] == fault:
+            faults.append((event["t"], event["partitions"]))
+        elif event["f"] == "produce" and event["type"] == "invoke":
+            if event["acks"] == "leader":
+                ignored.add(event["value"])
+        elif event["f"] == "produce" and event["type"] == "ok" and event["value"] not in ignored:
+            times.setdefault(event["partition"], []).append(event["t"])
+    found: list[float] = []
+    for at_s, partitions in faults:
+        for partition in partitions:
+            window = [t for t in times.get(partition, []) if at_s <= t <= at_s + within_s]
+            gaps = [after - before for before, after in pairwise([at_s, *window])]
+            found.append(max(gaps, default=within_s) * 1000)
     return found

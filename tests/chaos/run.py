@@ -27,7 +27,7 @@ from icecore.net import GrpcNet
 from tests.chaos.cluster import NAMES, ChaosCluster, SmallDisks
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.network import Network, why_impossible
-from tests.chaos.record import Recorder, first_acks_ms, load
+from tests.chaos.record import Recorder, first_acks_ms, load, longest_stalls_ms
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
 from tests.simulation.checkers import check, lost_by_leader_acks
@@ -49,6 +49,8 @@ WARM_UP_S = 2.0
 FINAL_READ_TRIES = 4
 MEASURED = "kill"
 """The fault whose time to the first ack is reported: one node, and all others well."""
+STOPS = ("stop", "restart")
+"""Clean ends of a node: the longest time without acks is reported."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class Report:
     acked: Counter[Acks] = field(default_factory=Counter)
     lost_acks_leader: int = 0
     recoveries_ms: list[float] = field(default_factory=list)
+    stalls_ms: list[float] = field(default_factory=list)
     faults: int = 0
 
 
@@ -149,6 +152,9 @@ def judge(report: Report, history_path: Path) -> None:
     report.lost_acks_leader = lost_by_leader_acks(history)
     with history_path.open() as lines:
         report.recoveries_ms = first_acks_ms(lines, MEASURED)
+    for kind in STOPS:
+        with history_path.open() as lines:
+            report.stalls_ms += longest_stalls_ms(lines, kind)
 
 
 def run_one(name: str, folder: Path, seconds: float, *, no_network: str, no_disks: str) -> Report:
@@ -192,6 +198,8 @@ def show(report: Report, took_s: float, folder: Path) -> None:
     acked = " ".join(f"{acks.name.lower()}={report.acked[acks]}" for acks in Acks)
     slowest_ms = max(report.recoveries_ms, default=0.0)
     recovery = f" slowest_recovery_ms={slowest_ms:.0f}" if slowest_ms else ""
+    stall_ms = max(report.stalls_ms, default=0.0)
+    recovery += f" longest_stall_ms={stall_ms:.0f}" if stall_ms else ""
     print(f"  {report.name}: {verdict} in {took_s:.0f} s, faults={report.faults} {acked}{recovery}")
     for problem in report.problems[:30]:
         print(f"    {problem}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from icecore.model import Acks
-from tests.chaos.record import first_acks_ms, id_of, load, value_of
+from tests.chaos.record import first_acks_ms, id_of, load, longest_stalls_ms, value_of
 from tests.chaos.run import COLUMNS, Report, summary
 from tests.simulation.checkers import check, lost_by_leader_acks
 
@@ -172,6 +172,12 @@ def test_recovery_is_measured_from_the_fault_to_the_first_ack_sent_after_it() ->
     lines = [json.dumps(event) for event in good()]
     assert first_acks_ms(lines, "kill") == [pytest.approx(600.0)]
     assert first_acks_ms(lines, "pause") == []
+
+
+def test_stalls_are_the_longest_time_without_an_ack() -> None:
+    lines = [json.dumps(event) for event in good()]
+    assert longest_stalls_ms(lines, "kill") == [pytest.approx(600.0)]
+    assert longest_stalls_ms(lines, "kill", within_s=0.1) == [pytest.approx(100.0)]
 
 
 def test_values_are_recognised_as_a_whole() -> None:
