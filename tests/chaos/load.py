@@ -28,6 +28,7 @@ PENDING_BURSTS_MAX = 400
 REREAD_S = 6.0
 DIRECT_S = 0.15
 SETTLE_S = 60.0
+CLOSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,10 @@ class Load:
 
     @staticmethod
     async def _close(producer: Producer) -> None:
-        with contextlib.suppress(IcecoreError):  # each record's own outcome is recorded already
-            await producer.close()
+        # Each record's own outcome is recorded already; that some have none is known as well.
+        with contextlib.suppress(IcecoreError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await producer.close()
 
     def _send(
         self, producer: Producer, plan: ProducerPlan, partition: int, number: int

@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -238,6 +239,7 @@ def main() -> int:
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this")
     parser.add_argument("--keep", action="store_true", help="keep all folders")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it started, as Ctrl-C does
     root = Path(tempfile.mkdtemp(prefix="icecore-chaos-"))
     no_network = why_impossible()
     no_disks = "" if os.geteuid() == 0 else "mounting a tmpfs needs root"
