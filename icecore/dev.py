@@ -29,6 +29,7 @@ METRICS_PORT_OFFSET = 100
 _READY = re.compile(r"^icecore-(?:coordinator|node) ready .*?address=(\S+)", re.MULTILINE)
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 15
+_DISK_SETTING = "disk_free_bytes_min"
 
 Settings = Mapping[str, str | int | float | bool]
 
@@ -115,6 +116,7 @@ class LocalCluster:
         self._base_port = base_port
         self._settings = {"node": node_settings or {}, "coordinator": coordinator_settings or {}}
         self._common: list[str] = ["--insecure-bind"] if insecure_bind else []
+        is_ours = config_path is None
         if node_settings or coordinator_settings:
             if config_path is not None:
                 raise ConfigurationError("give settings or a configuration file, not both")
@@ -131,6 +133,9 @@ class LocalCluster:
         self._nodes = {i: member(f"node-{i}", "node", i) for i in range(1, nodes + 1)}
         for i, node in self._nodes.items():
             node.extra = ["--node-id", str(i)]
+            if is_ours and _DISK_SETTING not in (node_settings or {}):
+                # On a laptop a nearly full disk is no reason to refuse data.
+                node.extra += ["--disk-free-bytes-min", "1GiB"]
             if with_metrics and base_port is not None:
                 node.metrics_listen = f"{host}:{base_port + METRICS_PORT_OFFSET + i}"
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from icecore.batch import BatchLimits
-from icecore.settings import MIB, ByteSize, Settings, check_listen
+from icecore.settings import GIB, MIB, ByteSize, Settings, check_listen
 
 
 def _size(default: int, description: str, least: int = 1) -> ByteSize:
@@ -49,6 +49,15 @@ class NodeSettings(Settings):
     )
     preallocate_bytes: ByteSize = _size(8 * MIB, "Step in which segment files grow.", least=4096)
 
+    disk_read_only_percent: float = Field(
+        90.0, gt=0, le=100, description="From this use of the disk on no new replicas come here."
+    )
+    disk_full_percent: float = Field(
+        95.0, gt=0, le=100, description="From this use of the disk on nothing is followed here."
+    )
+    disk_free_bytes_min: ByteSize = _size(
+        50 * GIB, "A disk with so much free counts as roomy; 0 = always does.", least=0
+    )
     scrub_bytes_per_s: ByteSize = _size(
         8 * MIB, "Sealed segments read back and checked, per second; 0 = not at all.", least=0
     )
@@ -85,6 +94,7 @@ class NodeSettings(Settings):
             ("batch_bytes_max", "group_bytes_max"),
             ("batch_bytes_max", "produce_inflight_bytes_max"),
             ("batch_bytes_max", "replication_credit_bytes"),
+            ("disk_read_only_percent", "disk_full_percent"),
         ):
             if getattr(self, smaller) > getattr(self, larger):
                 raise ValueError(f"{smaller} must not exceed {larger}")

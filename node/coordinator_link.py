@@ -82,6 +82,8 @@ class CoordinatorLink:
         self._sent_at_ms: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._unknown: dict[int, None] = {}
+        self.read_only = False
+        """The disk is getting full: no new replicas, please."""
         self._draining = False
         self._leaving = False
         self._beat_now = asyncio.Event()
@@ -185,6 +187,7 @@ class CoordinatorLink:
                 disk_used_bytes=used,
                 disk_free_bytes=free,
                 unknown_segment_ids=unknown,
+                read_only=self.read_only,
             )
             try:
                 await stream.write(beat.SerializeToString())

@@ -25,6 +25,7 @@ from node.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
 from node.copying import SegmentCopier
 from node.data_service import DataService
 from node.digests import DigestReporter
+from node.disk_watermarks import DiskWatch
 from node.io_pool import IoPool
 from node.metrics import NodeMetrics
 from node.ports import Executor, FileSystem
@@ -141,6 +142,7 @@ class Node:
         self._begin(self._sync_index())
         self._begin(self._digests.run())
         self._begin(self._scrubber.run())
+        self._begin(DiskWatch(context).run())
 
     def _handlers(self) -> Handlers:
         return Handlers(

@@ -104,6 +104,7 @@ class Replicas:
         self._topic_ids: dict[str, bytes] = {}
         self._sealing: dict[int, asyncio.Task[None]] = {}
         self._waiting_for_space: set[asyncio.Task[None]] = set()
+        self._is_paused = False
         self._condemning: set[asyncio.Task[None]] = set()
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
@@ -222,6 +223,8 @@ class Replicas:
         if segment.leader == self._context.node_id:
             self._lead(replica, segment)
         elif self._context.node_id in segment.replicas and replica.follower is None:
+            if self._is_paused:
+                return
             replica.follower = Follower(
                 self._context, replica, segment, self._links.to(segment.leader)
             )
@@ -263,13 +266,39 @@ class Replicas:
                 if replica.follower is not follower or replica.segment is None:
                     return
                 replica.end_role()
-                try:
-                    await replica.settle()
-                except IcecoreError as error:
-                    self.condemn(replica, f"not usable after a failed append: {error}")
-                    return
+                await self._settle(replica)
             _log.info("space again, following segment_id=%d", replica.segment_id)
             self._apply_active(replica, replica.segment)
+
+    def pause_following(self) -> None:
+        """Follow nothing until told otherwise; leaders hear of it at once."""
+        self._is_paused = True
+        for replica in self:
+            if replica.follower is not None:
+                replica.follower.leave()
+                replica.end_role()
+
+    async def resume_following(self) -> None:
+        """Follow again what the coordinator says, if that was paused."""
+        if not self._is_paused:
+            return
+        waiting = [each for each in self if each.intact and each.idle and each.base_offset >= 0]
+        for replica in waiting:
+            async with replica.exclusive:
+                if replica.idle:
+                    await self._settle(replica)
+        self._is_paused = False
+        for replica in waiting:
+            segment = replica.segment
+            if replica.idle and segment is not None and segment.state is SegmentState.ACTIVE:
+                self._apply_active(replica, segment)
+
+    async def _settle(self, replica: Replica) -> None:
+        """As ``Replica.settle``; what can't be settled is UNKNOWN. ``exclusive`` is held."""
+        try:
+            await replica.settle()
+        except IcecoreError as error:
+            self.condemn(replica, f"not usable after a failed append: {error}")
 
     # --- damage ---------------------------------------------------------------------------------
 

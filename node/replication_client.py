@@ -75,7 +75,7 @@ class LeaderLink:
         self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
     ) -> None:
         """Tell the leader in the next message; a newer report replaces an older one."""
-        if not self._connected:
+        if not self._connected or segment_id not in self._followers:
             return
         earlier = self._progress.get(segment_id)
         self._progress[segment_id] = replication_pb2.ProgressEntry(

@@ -13,6 +13,7 @@ import pytest
 
 from icecore import Admin, Producer
 from icecore.dev import LocalCluster
+from icecore.model import NodeState
 from tests.cluster.traffic import create, read_all
 
 DISK_BYTES = 96 << 20
@@ -21,9 +22,12 @@ TOPIC = "t"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
 
 
-@pytest.fixture
-def small_disks(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three nodes whose data folders are small file systems of their own."""
+@pytest.fixture(params=[0])
+def small_disks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes whose data folders are small file systems of their own.
+
+    Without watermarks, unless a test asks for ``disk_free_bytes_min``: appends meet the disk's end.
+    """
     folder = tmp_path / "cluster"
     mounts = [folder / f"node-{node_id}" for node_id in (1, 2, 3)]
     for mount in mounts:
@@ -34,7 +38,11 @@ def small_disks(tmp_path: Path) -> Iterator[LocalCluster]:
         with LocalCluster(
             folder,
             nodes=3,
-            node_settings={"preallocate_bytes": 1 << 20, "recycle_bytes_max": 0},
+            node_settings={
+                "preallocate_bytes": 1 << 20,
+                "recycle_bytes_max": 0,
+                "disk_free_bytes_min": request.param,
+            },
             coordinator_settings={"lease_ms": 3000},
         ) as cluster:
             yield cluster
@@ -119,3 +127,34 @@ async def test_one_full_disk_stops_nobody(small_disks: LocalCluster) -> None:
 
 async def test_all_disks_full_resume_when_there_is_space(small_disks: LocalCluster) -> None:
     await run_full(small_disks, [1, 2, 3])
+
+
+@pytest.mark.parametrize("small_disks", [1 << 30], indirect=True)
+async def test_node_steps_back_before_its_disk_is_full(small_disks: LocalCluster) -> None:
+    cluster = small_disks
+
+    async def wait_for(state: NodeState) -> None:
+        async with Admin(cluster.bootstrap) as admin, asyncio.timeout(20):
+            while True:
+                nodes = (await admin.describe_cluster()).nodes
+                if {each.node.node_id: each.node.state for each in nodes}[3] is state:
+                    return
+                await asyncio.sleep(0.1)
+
+    await create(cluster.bootstrap, TOPIC, partitions=2, segment_bytes=8 << 20)
+    async with Producer(cluster.bootstrap, linger_ms=1) as producer:
+        load = Load(producer)
+        running = asyncio.create_task(load.run())
+        await load.grow(100)
+        ballast = fill(cluster, 3, DISK_BYTES // 50)
+        await wait_for(NodeState.READ_ONLY)
+        await load.grow(300, timeout_s=5.0)  # it left: nobody waits for it until it lags
+        ballast.unlink()
+        await wait_for(NodeState.UP)
+        load.stop()
+        await running
+
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(30):
+        while (await admin.describe_cluster()).under_replicated:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert await read_all(cluster.bootstrap, TOPIC) == load.acked
