@@ -44,6 +44,7 @@ class RocksIndex:
         self.was_rebuilt = False
         """True when a damaged database was thrown away: everything must be scanned again."""
         self._families = tuple(families)
+        self._was_full = False
         try:
             self._open(path)
         except Exception as error:
@@ -84,7 +85,19 @@ class RocksIndex:
         try:
             self._db.write(batch)
         except Exception as error:
-            raise _error(error, "write") from error
+            raise self._failed(error, "write") from error
+
+    def _failed(self, error: Exception, what: str) -> StorageError:
+        """What to raise for a change that failed.
+
+        After a write that found no space RocksDB refuses those that follow in words of its own.
+        """
+        found = _error(error, what)
+        if isinstance(found, OutOfSpaceError):
+            self._was_full = True
+        elif self._was_full and "previous error" in str(error):
+            found = OutOfSpaceError(f"index {what}: {error}")
+        return found
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -127,14 +140,14 @@ class RocksIndex:
         try:
             self._columns[family].delete_range(lower, upper)
         except Exception as error:
-            raise _error(error, "delete") from error
+            raise self._failed(error, "delete") from error
 
     def flush(self) -> None:
         """Sync the write-ahead log; releases the GIL."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise _error(error, "flush") from error
+            raise self._failed(error, "flush") from error
 
     def close(self) -> None:
         """Close; idempotent. Later calls raise StorageError."""
