@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.cluster_state import Change, ClusterState
 from coordinator.config import Timing
-from coordinator.leaving import SETTLE_MS, HandOver
+from coordinator.leaving import ASK_AGAIN_MS, SETTLE_MS, HandOver
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, Rolling
 from coordinator.node_sessions import NodeSessions
@@ -128,17 +128,21 @@ async def test_leader_is_asked_once_a_while(world: World) -> None:
     await world.hand_over.hand_over([segment(world.state)])
     assert world.asked == [(1, [1])] and not world.recovered
     assert world.hand_over.needed() == []
-    world.clock.now += 1_000
+    world.clock.now += ASK_AGAIN_MS
     assert world.hand_over.needed() == [segment(world.state)]
 
 
-async def test_empty_segments_are_recovered_and_failures_asked_again(world: World) -> None:
+async def test_segments_that_stay_empty_are_recovered_and_failures_asked_again(
+    world: World,
+) -> None:
     world.answer = Rolling(is_empty=True)
+    await world.hand_over.hand_over([segment(world.state)])
+    assert not world.recovered  # it may just have opened
     await world.hand_over.hand_over([segment(world.state)])
     assert world.recovered == [1]
     world.answer = Rolling(UnavailableError("gone"))
     await world.hand_over.hand_over([segment(world.state)])
-    assert len(world.asked) == 2 and world.recovered == [1]
+    assert len(world.asked) == 3 and world.recovered == [1]
 
 
 # --- where successors open ------------------------------------------------------------------------
