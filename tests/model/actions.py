@@ -55,18 +55,12 @@ def fetch(model: Model, world: World) -> Steps:
     for i in model.followers:
         replica = world.peers[i].replica
         log = sent[: len(replica.log) + 1]
-        if model.may_follow(replica) and len(log) > len(replica.log) == len(
-            commonprefix(replica.log, sent)
-        ):
+        is_chained = sent.startswith(replica.log)  # the batch headers show where logs part
+        if model.may_follow(replica) and is_chained and log != replica.log:
             if model.hides_unsynced:
                 yield i, with_replica(world, i, log=log, durable=len(log), says=len(log))
             else:
                 yield i, with_replica(world, i, log=log, says=model.says(log, replica.says))
-
-
-def commonprefix(one: str, other: str) -> str:
-    """What both logs begin with: the chain in the batch headers shows where they part."""
-    return one if other.startswith(one) else ""
 
 
 def fsync(model: Model, world: World) -> Steps:
