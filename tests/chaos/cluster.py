@@ -28,7 +28,7 @@ class ChaosCluster(LocalCluster):
         super().__init__(
             folder,
             nodes=SPARE,
-            node_settings={"preallocate_bytes": 1 << 20, "recycle_bytes_max": 8 << 20},
+            node_settings={"preallocate_bytes": 256 << 10, "recycle_bytes_max": 8 << 20},
             coordinator_settings={"lease_ms": LEASE_MS},
             insecure_bind=network is not None,
         )

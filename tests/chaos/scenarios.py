@@ -5,6 +5,7 @@ healing is part of it. Each round begins with a cluster that takes writes.
 """
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,11 +221,11 @@ async def _fill_and_free(world: World, node_ids: list[int], *, works: bool) -> N
     try:
         for node_id in node_ids:
             folder = world.cluster.data_folder(node_id)
-            ballasts.append(await asyncio.to_thread(fill, folder, 256 << 10))
+            ballasts.append(await asyncio.to_thread(fill, folder, 64 << 10))
         if works:
             await world.writes(6000, within_s=40.0)
         else:
-            await asyncio.sleep(8.0)
+            await world.until("no writes without space", world.stands_still, 40.0)
     finally:
         for ballast in ballasts:
             ballast.unlink()
@@ -286,6 +287,49 @@ async def truncate_active(world: World) -> None:
         leader = not leader
 
 
+async def replace_disk(world: World) -> None:
+    """A node comes back with an empty data folder."""
+    while world.left_s > 0:
+        await world.writes(600)
+        victim = world.rng.choice(NODES)
+        await world.kill(victim, "replace_disk")
+        await asyncio.to_thread(shutil.rmtree, world.cluster.data_folder(victim))
+        await world.writes()
+        await world.start(victim)
+        await world.settled()
+
+
+# --- everything at once ---------------------------------------------------------------------------
+
+
+async def storm(world: World) -> None:
+    """Kills, pauses and cuts on top of each other, without waiting for anything to recover."""
+    cluster, rng = world.cluster, world.rng
+    paused: set[int] = set()
+    names = [COORDINATOR, *map(name_of, NODES)]
+    while world.left_s > 0:
+        node_id = rng.choice(NODES)
+        match rng.randrange(6):
+            case 0 if cluster.node(node_id).is_running:
+                await world.kill(node_id, "storm_kill")
+                paused.discard(node_id)
+            case 1 if cluster.node(node_id).is_running and node_id not in paused:
+                world.fault("storm_pause", node=node_id)
+                cluster.pause_node(node_id)
+                paused.add(node_id)
+            case 2 if cluster.coordinator.is_running:
+                world.fault("storm_kill_coordinator")
+                await asyncio.to_thread(cluster.kill_coordinator)
+            case 3 | 4:
+                source, target = rng.sample(names, 2)
+                world.fault("storm_cut", source=source, target=target)
+                world.links.cut(source, target)
+            case _:
+                await world.heal()
+                paused.clear()
+        await asyncio.sleep(rng.uniform(0.2, 2.0))
+
+
 SCENARIOS: dict[str, Scenario] = {
     "kill_leader": Scenario(kill_leader),
     "kill_all": Scenario(kill_all),
@@ -300,8 +344,10 @@ SCENARIOS: dict[str, Scenario] = {
     "flip_sealed": Scenario(flip_sealed),
     "flip_active": Scenario(flip_active),
     "truncate_active": Scenario(truncate_active),
+    "replace_disk": Scenario(replace_disk),
     "kill_coordinator_in_recovery": Scenario(kill_coordinator_in_recovery),
     "rolling_restart": Scenario(rolling_restart, is_smooth=True),
     "clean_stop": Scenario(clean_stop, is_smooth=True),
     "add_node": Scenario(add_node),
+    "storm": Scenario(storm, needs_network=True),
 }

@@ -114,6 +114,12 @@ class World:
 
         await self.until("writes", missing, within_s)
 
+    async def stands_still(self) -> str:
+        """Empty when nothing was acknowledged for two seconds."""
+        before = self.load.acked
+        await asyncio.sleep(2.0)
+        return f"{self.load.acked - before} acks in 2 s" if self.load.acked != before else ""
+
     # --- faults ---------------------------------------------------------------------------------
 
     async def kill(self, node_id: int, kind: str = "kill") -> None:
