@@ -340,6 +340,42 @@ class SegmentStoreConformance:
 
     # --- promises, quarantine, delete ---------------------------------------------------------
 
+    def test_verification_in_steps_finds_what_full_digest_says(self, harness: StoreHarness) -> None:
+        store = harness.store
+        log = opened(store, 1)
+        for _ in range(20):
+            append(store, log, batches=10, records=3)
+        with pytest.raises(InvalidRequestError):
+            store.verification(1)
+        store.seal(1, log.tail.end_offset, log.tail.digest)
+        digest, size = store.full_digest(1), len(read_all(store, log))
+        walk, length, steps = store.verification(1), 0, 0
+        while not walk.digest:
+            length += walk.step(1000)
+            steps += 1
+        assert (walk.digest, length) == (digest, size)
+        assert steps > 5
+
+        harness.damage(1, size - 20)
+        walk = store.verification(1)
+        with pytest.raises(StorageError):
+            while not walk.digest:
+                walk.step(1000)
+        with pytest.raises(StorageError):  # nothing has moved: the same again
+            walk.step(1000)
+
+    def test_a_condemned_replica_stays_unknown(self, harness: StoreHarness) -> None:
+        log = opened(harness.store, 1)
+        append(harness.store, log)
+        opened(harness.store, 2)
+        harness.store.condemn([1, 99], "an old copy")
+        first, second = harness.kill()
+        assert (first.intact, first.why, second.intact) == (False, "an old copy", True)
+        [error] = harness.store.create([log.identity])
+        assert isinstance(error, StorageError)  # never in its place without setting it aside
+        harness.store.quarantine(1, "repair")
+        assert harness.store.create([log.identity]) == [None]
+
     def test_promises_never_go_back(self, harness: StoreHarness) -> None:
         harness.store.set_promises([(1, 5), (2, 3)], 10)
         for stale in (([(1, 4)], 10), ([(2, 9), (1, 4)], 10), ([(1, 6)], 9)):
