@@ -24,7 +24,8 @@ TOPIC = "t"
 PARTITIONS = 8
 PAUSE_S = 0.02
 STALL_MS_MAX = 3_000.0
-STOP_S_MAX = 3.0
+STOP_S_MAX = 5.0
+"""Less than ``leave_wait_ms`` and the end of a process together: nobody waited in vain."""
 
 
 class SteadyLoad:
@@ -144,7 +145,7 @@ async def test_clean_stop_of_one_node_goes_unnoticed(own_cluster: LocalCluster, 
         stall_ms = load.take_stall_ms()
     print(f"acks={acks} stall_ms={stall_ms:.0f} before_ms={before_ms:.0f} stop_s={took_s:.2f}")
     assert load.errors == []
-    assert stall_ms < STALL_MS_MAX and took_s < STOP_S_MAX + 5
+    assert stall_ms < STALL_MS_MAX and took_s < STOP_S_MAX
     assert await read_all(cluster.bootstrap, TOPIC) == load.acked
 
 
