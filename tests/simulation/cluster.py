@@ -50,7 +50,8 @@ class Host:
 
 
 class SimLog(logging.Handler):
-    """Puts what the shells log into the kept trace; an unexpected exception there is a failure."""
+    """Puts what the shells log into the kept trace. An unexpected exception there is a failure,
+    and so is a call for an operator: no fault of ours breaks what the protocol relies on."""
 
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()
@@ -62,6 +63,8 @@ class SimLog(logging.Handler):
         if process is not None and not process.alive:
             return
         error = record.exc_info[1] if record.exc_info else None
+        if record.getMessage().startswith("event=page"):
+            self._loop.failures.append(f"{process} called for help: {record.getMessage()}")
         if error is not None and not isinstance(error, IcecoreError):
             where = "".join(traceback.format_exception(error))
             self._loop.failures.append(f"{process} logged {record.getMessage()}: {where}")

@@ -53,8 +53,8 @@ class Plan:
     min_insync: int = 2
     nodes: int = 3
     producers: int = 1
-    records: int = 150
-    """Per producer."""
+    records: int = 600
+    """At most, per producer; they send as long as there are faults."""
     acks: Acks = Acks.ALL
     shuffle: float = 0.0
     inject: Callable[[World, "Plan"], Awaitable[None]] | None = None
@@ -136,7 +136,6 @@ def blackout_plan(seed: int) -> Plan:
     return Plan(
         knobs=knobs,
         producers=2,
-        records=300,
         acks=rng.choice([Acks.ALL, Acks.QUORUM]),
         inject=black_out,
     )
@@ -178,7 +177,7 @@ def swarm_plan(seed: int) -> Plan:
         min_insync=rng.randint(1, max(1, replication_factor - 1)),
         nodes=rng.choice([3, 4, 5]),
         producers=rng.choice([1, 2, 3]),
-        records=rng.choice([100, 200]),
+        records=rng.choice([150, 300]),
         acks=rng.choice([Acks.ALL, Acks.ALL, Acks.QUORUM, Acks.LEADER]),
         shuffle=rng.choice([0.0, 0.0, 0.2]),
         inject=swarm,
@@ -359,6 +358,7 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
         if plan.inject is not None:
             await plan.inject(world, plan)
         world.heal()
+        await asyncio.sleep(0.5)
         await traffic.finish(HEAL_S)
         # A coordinator that was just restarted believes for a lease what it last knew.
         await asyncio.sleep(plan.knobs.lease_ms / 1000 + 1)

@@ -107,11 +107,11 @@ class Traffic:
 
     async def _produce(self, name: str, producer: Producer) -> None:
         rng = random.Random(f"{name} {self._world.seed}")
-        pause_s = rng.choice([0.002, 0.01, 0.03])
+        pause_s = rng.choice([0.01, 0.02, 0.04])
         await producer.start()
         waiting: list[asyncio.Task[None]] = []
         for sequence in range(self._plan.records):
-            if self._stopping and sequence > self._plan.records // 2:
+            if self._stopping:
                 break
             partition = rng.randrange(self._plan.partitions)
             text = f"{name} {sequence} " + "x" * rng.choice([0, 10, 100, 800])
