@@ -224,6 +224,10 @@ class CoordinatorLink:
         """A replica here is damaged or missing: say so with the next beat."""
         self._unknown[segment_id] = None
 
+    def forget_unknown(self, segment_id: int) -> None:
+        """The damaged replica is gone; a copy takes its place."""
+        self._unknown.pop(segment_id, None)
+
     # --- requests of leaders --------------------------------------------------------------------
 
     async def alter_isr(self, change: coordinator_pb2.IsrChange) -> Segment:

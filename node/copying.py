@@ -116,7 +116,7 @@ class SegmentCopier:
             # The coordinator counts it not, so it may be damaged although nobody met it here.
             await verify(context, replica)
         if replica is not None and not replica.intact and donor_address:
-            await self._set_aside(replica)
+            await context.replicas.set_aside(replica)
             replica = None
         if replica is None or replica.base_offset < 0:
             if not donor_address:
@@ -136,7 +136,7 @@ class SegmentCopier:
                     )
                 return await self._report(replica)
         if donor_address:
-            await self._set_aside(replica)
+            await context.replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
             f"from the one at {end_offset}"
@@ -249,15 +249,6 @@ class SegmentCopier:
         replica.segment = segment
         context.replicas.add(replica)
         return replica
-
-    async def _set_aside(self, replica: Replica) -> None:
-        """An UNKNOWN replica is never patched: quarantine the bytes and copy the whole."""
-        async with replica.exclusive:
-            replica.end_role()
-            await replica.worker.run(
-                self._context.store.quarantine, replica.segment_id, "replaced by a repair"
-            )
-            self._context.replicas.remove(replica)
 
     async def _report(self, replica: Replica) -> coordinator_pb2.WrittenBack:
         return coordinator_pb2.WrittenBack(

@@ -105,7 +105,7 @@ class Replicas:
         self._sealing: dict[int, asyncio.Task[None]] = {}
         self._waiting_for_space: set[asyncio.Task[None]] = set()
         self._is_paused = False
-        self._condemning: set[asyncio.Task[None]] = set()
+        self._condemning: dict[Replica, asyncio.Task[None]] = {}
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
 
@@ -338,8 +338,8 @@ class Replicas:
             replica.follower.leave()
         replica.end_role()
         task = asyncio.get_running_loop().create_task(self._condemn(replica, why))
-        self._condemning.add(task)
-        task.add_done_callback(self._condemning.discard)
+        self._condemning[replica] = task
+        task.add_done_callback(lambda _: self._condemning.pop(replica, None))
         self._of(replica).wake()
 
     async def _condemn(self, replica: Replica, why: str) -> None:
@@ -349,6 +349,21 @@ class Replicas:
         except IcecoreError as error:
             _log.error("not remembered segment_id=%d error=%s", replica.segment_id, error)
         self._context.coordinator.report_unknown(replica.segment_id)
+
+    async def set_aside(self, replica: Replica) -> None:
+        """Quarantine an UNKNOWN replica, which is never patched, so that a copy can take its place.
+
+        What is still to be stored or said of its damage must not hit the copy.
+        """
+        while replica in self._condemning:
+            await asyncio.wait([self._condemning[replica]])
+        async with replica.exclusive:
+            replica.end_role()
+            await replica.worker.run(
+                self._context.store.quarantine, replica.segment_id, "replaced by a repair"
+            )
+            self.remove(replica)
+        self._context.coordinator.forget_unknown(replica.segment_id)
 
     def unknown_ids(self) -> list[int]:
         """Segments whose copy here counts for nothing."""
@@ -444,4 +459,6 @@ class Replicas:
         """Wait for seals under way."""
         for task in list(self._waiting_for_space):
             task.cancel()
-        await asyncio.gather(*self._sealing.values(), *self._condemning, return_exceptions=True)
+        await asyncio.gather(
+            *self._sealing.values(), *self._condemning.values(), return_exceptions=True
+        )

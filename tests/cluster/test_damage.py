@@ -214,3 +214,18 @@ async def test_old_copy_of_a_folder_counts_for_nothing(own_cluster: LocalCluster
     log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(3000, 500)))
     assert await read_all(cluster.bootstrap, TOPIC) == log
     verified(cluster)
+
+
+async def test_leader_gives_up_a_segment_that_it_cannot_read(tmp_path: Path) -> None:
+    node_settings = {"tail_cache_bytes": 1, "scrub_bytes_per_s": 0}  # all reads are from disk
+    with LocalCluster(tmp_path / "cluster", nodes=3, node_settings=node_settings) as cluster:
+        log, active = await with_active(cluster, await filled(cluster))
+        assert flip_bit(file_of(cluster, active.leader, active), random.Random(8))
+
+        await read_from(cluster, active.leader, log)
+        await wait_until(lambda: len(aside(cluster, active.leader)) == 1)
+        await wait_whole(cluster)
+
+        log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(95_000, 500)))
+        assert await read_all(cluster.bootstrap, TOPIC) == log
+        verified(cluster)
