@@ -1,7 +1,7 @@
 """``make model``: exhaust every configuration, then show that every seeded mistake is found.
 
 Configurations and mutants share two processes. With names of configurations or mutants as
-arguments only those run, and traces are printed. The last line is
+arguments only those run, one after the other, and traces are printed. The last line is
 ``model: configs=… states=… violations=… mutants=… killed=…``; the exit status is 0 only if nothing
 is violated and every mutant was killed.
 """
@@ -10,7 +10,7 @@ import argparse
 import gc
 import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -35,8 +35,7 @@ def worlds() -> dict[str, Config]:
 
 
 def run(job: Job) -> tuple[Job, Result]:
-    """One search, in a process of its own."""
-    gc.disable()  # millions of tuples, no cycles: looking for them takes a third of the time
+    """One search."""
     kind, name = job
     rules = Rules()
     if kind == "mutant":
@@ -71,6 +70,16 @@ def jobs(names: Sequence[str]) -> list[Job]:
     return [job for job in everything if not names or job[1] in names]
 
 
+def results(wanted: Sequence[Job], in_parallel: bool) -> Iterator[tuple[Job, Result]]:
+    """Of all jobs, as they end."""
+    if not in_parallel:
+        yield from map(run, wanted)
+        return
+    # No garbage collection: of millions of tuples none is in a cycle, and looking takes long.
+    with multiprocessing.Pool(PROCESSES, gc.disable, maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(run, wanted)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and report; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -82,17 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = perf_counter()
     counts = {"config": 0, "mutant": 0}
     states = violations = killed = 0
-    with multiprocessing.Pool(PROCESSES, maxtasksperchild=1) as pool:
-        for job, result in pool.imap_unordered(run, wanted):
-            is_bad = bool(result.violation) == (job[0] != "mutant")
-            if job[0] != "world" or is_bad:
-                print(describe(job, result), flush=True)
-            if result.trace and (names or is_bad):
-                print(*[f"    {step}" for step in result.trace], sep="\n", flush=True)
-            states += result.states
-            counts[job[0]] = counts.get(job[0], 0) + 1
-            violations += job[0] != "mutant" and bool(result.violation)
-            killed += job[0] == "mutant" and bool(result.violation)
+    for job, result in results(wanted, in_parallel=not names):
+        is_bad = bool(result.violation) == (job[0] != "mutant")
+        if job[0] != "world" or is_bad:
+            print(describe(job, result), flush=True)
+        if result.trace and (names or is_bad):
+            print(*[f"    {step}" for step in result.trace], sep="\n", flush=True)
+        states += result.states
+        counts[job[0]] = counts.get(job[0], 0) + 1
+        violations += job[0] != "mutant" and bool(result.violation)
+        killed += job[0] == "mutant" and bool(result.violation)
     print(
         f"took {perf_counter() - started:.0f} s, worlds of mutants clean: {counts.get('world', 0)}"
     )
