@@ -284,7 +284,7 @@ class Auditor:
         is_unknown = self._sessions.is_unknown
         return [each for each in segment.replicas if is_unknown(each, segment.segment_id)]
 
-    def _must_recover(self, segment: Segment) -> bool:
+    def must_recover(self, segment: Segment) -> bool:
         """Whether its leader could not seal it: it is damaged itself, or too few are in sync."""
         unknown = self._unknown_replicas(segment)
         sound = [each for each in segment.isr if each not in unknown]
@@ -335,7 +335,7 @@ class Auditor:
         self._rolling.take(segment.segment_id for segment, _ in rolls)
         try:
             for segment, why in rolls:
-                if why == "unknown_replica" and self._must_recover(segment):
+                if why == "unknown_replica" and self.must_recover(segment):
                     self._recover(segment.segment_id)
                     continue
                 if self._is_empty(segment):

@@ -132,6 +132,18 @@ def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
     assert watch.sessions.high_watermarks == {1: 7}
 
 
+def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, unknown_segment_ids=[9]))
+    assert [each for each in range(12) if watch.sessions.is_unknown(1, each)] == [7, 8, 9]
+    assert not watch.sessions.is_unknown(2, 7)
+    watch.sessions.copied(1, 8)
+    assert not watch.sessions.is_unknown(1, 8)
+    watch.sessions.beat(watch.connect(1), pb.HeartbeatRequest(unknown_segment_ids=[9]))
+    assert [each for each in range(12) if watch.sessions.is_unknown(1, each)] == [9]
+
+
 def test_node_that_leaves_is_down_at_once_and_its_end_says_nothing_new(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True, leaving=True))

@@ -1,0 +1,95 @@
+"""What the auditor does about copies that their nodes call damaged or missing."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from coordinator.auditor import Auditor
+from coordinator.cluster_state import ClusterState
+from coordinator.config import Timing
+from coordinator.segment_changes import Opening, alter_isr, seal
+from icecore.v1 import coordinator_pb2 as pb
+from replication.isr import IsrProposal
+from tests.unit.cluster_states import ALL, commit, prepared_successor, sealing, segment
+from tests.unit.test_node_sessions import Watch
+
+
+@dataclass
+class StateOnly:
+    """The part of a ledger that decisions read."""
+
+    state: ClusterState
+
+
+class Audited(Watch):
+    """Three connected nodes and an auditor that is only asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = {node_id: self.connect(node_id) for node_id in ALL}
+        unused = cast(Any, None)
+        self.auditor = Auditor(
+            cast(Any, StateOnly(self.state)),
+            unused,
+            self.sessions,
+            *(unused, unused, unused, self.clock, Timing(roll_up_wait_ms=0)),
+        )
+
+    def damage(self, node_id: int, segment_id: int) -> None:
+        beat = pb.HeartbeatRequest(unknown_segment_ids=[segment_id])
+        self.sessions.beat(self.streams[node_id], beat)
+
+    def repairs(self) -> list[tuple[int, int, int]]:
+        found = self.auditor.repairs()
+        return [(each.segment.segment_id, each.donor, each.target) for each in found]
+
+
+@pytest.fixture
+def audited() -> Audited:
+    return Audited()
+
+
+def test_whole_segments_stay_where_they_are(audited: Audited) -> None:
+    assert audited.auditor.rolls() == []
+    assert audited.repairs() == []
+
+
+def test_active_segment_moves_on_from_a_damaged_member(audited: Audited) -> None:
+    audited.damage(2, 1)
+    [(found, why)] = audited.auditor.rolls()
+    assert (found.segment_id, why) == (1, "unknown_replica")
+
+
+def test_damage_of_another_segment_or_node_moves_nothing(audited: Audited) -> None:
+    audited.damage(2, 99)
+    assert audited.auditor.rolls() == []
+
+
+@pytest.mark.parametrize(
+    ("isr", "damaged", "expected"),
+    [((1, 2, 3), 2, False), ((1, 2), 2, True), ((1, 2), 3, False), ((1, 2, 3), 1, True)],
+)
+def test_leader_seals_only_what_it_can(
+    audited: Audited, isr: tuple[int, ...], damaged: int, expected: bool
+) -> None:
+    state = audited.state
+    if isr != segment(state).isr:
+        before = segment(state)
+        proposal = IsrProposal(
+            *(1, ALL[1], before.epoch, before.version, isr), tuple(ALL[each] for each in isr)
+        )
+        commit(state, alter_isr(state, 1, proposal))
+    audited.damage(damaged, 1)
+    assert audited.auditor.must_recover(segment(state)) is expected
+
+
+def test_damaged_copy_is_no_donor_and_its_node_is_copied_to(audited: Audited) -> None:
+    state = audited.state
+    successor = prepared_successor(state)
+    commit(state, seal(state, sealing(state, replicas=(1, 2)), Opening(successor, ALL), 0))
+    audited.damage(2, 1)
+    audited.damage(3, 1)
+    assert audited.repairs() == [(1, 1, 3)]
+    audited.damage(1, 1)
+    assert audited.repairs() == []  # nobody to copy from
