@@ -36,7 +36,7 @@ from tests.simulation.shells import Knobs, NodePorts
 
 COORDINATOR = "coordinator"
 RESTART_S = 0.5
-SAMPLE_S = 0.02
+SAMPLE_S = 0.05
 
 
 @dataclass

@@ -53,7 +53,7 @@ class Plan:
     min_insync: int = 2
     nodes: int = 3
     producers: int = 1
-    records: int = 600
+    records: int = 300
     """At most, per producer; they send as long as there are faults."""
     acks: Acks = Acks.ALL
     shuffle: float = 0.0
@@ -103,7 +103,7 @@ async def kill_a_leader(world: World, plan: Plan) -> None:
     """SIGKILL, power cut, or death in the middle of a write; back after a while. Sometimes its
     followers hear nothing of its last moments."""
     rng = world.rng
-    await asyncio.sleep(rng.uniform(0.2, 1.5))
+    await asyncio.sleep(rng.uniform(0.2, 1.0))
     name = leader_of(world, rng.randrange(plan.partitions)) or rng.choice(list(world.hosts))
     power_cut = rng.random() < 0.5
     others = [other for other in world.hosts if other != name]

@@ -14,7 +14,6 @@ from coordinator.coordinator import Coordinator
 from coordinator.metadata_store import MetadataStore
 from coordinator.sqlite_store import SqliteDatabase
 from icecore.ports import Clock, Net, Rng
-from icecore.settings import ByteSize
 from node.config import NodeSettings
 from node.control_store import ControlStore
 from node.metrics import NodeMetrics
@@ -95,27 +94,24 @@ class SimFolder:
 
 def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs: Knobs) -> Node:
     """A node process without the process."""
-    settings = NodeSettings(
-        data=Path("simulated"),
-        node_id=node_id,
-        coordinator=f"{coordinator}:{COORDINATOR_PORT}",
-        listen=f"{host}:{NODE_PORT}",
-        advertise="",
-        rack="",
-        metrics_listen="",
-        log_level="error",
-        leave_wait_ms=1_000,
-        insecure_bind=True,
-        io_workers=knobs.io_workers,
-        group_items_max=knobs.group_items_max,
-        group_bytes_max=ByteSize(knobs.group_bytes_max),
-        preallocate_bytes=ByteSize(knobs.allocation_step_bytes),
-        record_bytes_max=ByteSize(4096),
-        batch_bytes_max=ByteSize(16 * 1024),
-        uncompressed_bytes_max=ByteSize(64 * 1024),
-        tail_cache_bytes=ByteSize(knobs.tail_cache_bytes),
-        replication_credit_bytes=ByteSize(knobs.credit_bytes),
-        replica_lag_ms_max=knobs.replica_lag_ms_max,
+    settings = NodeSettings.model_validate(
+        {
+            "data": Path("simulated"),
+            "node_id": node_id,
+            "coordinator": f"{coordinator}:{COORDINATOR_PORT}",
+            "listen": f"{host}:{NODE_PORT}",
+            "insecure_bind": True,
+            "io_workers": knobs.io_workers,
+            "group_items_max": knobs.group_items_max,
+            "group_bytes_max": knobs.group_bytes_max,
+            "preallocate_bytes": knobs.allocation_step_bytes,
+            "record_bytes_max": 4096,
+            "batch_bytes_max": 16 * 1024,
+            "uncompressed_bytes_max": 64 * 1024,
+            "tail_cache_bytes": knobs.tail_cache_bytes,
+            "replication_credit_bytes": knobs.credit_bytes,
+            "replica_lag_ms_max": knobs.replica_lag_ms_max,
+        }
     )
     control = ControlStore(cast(sqlite3.Connection, ports.control))
     folder = SimFolder(control, node_id, ports.rng)
