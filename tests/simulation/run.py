@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--seed", type=int, help="run this one seed and print its trace")
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="swarm")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--once", action="store_true", help="skip the second run of each seed")
     parser.add_argument("--trace", type=Path, help="with --seed: write the trace to this file")
     arguments = parser.parse_args()

