@@ -247,7 +247,7 @@ def main() -> int:
     for name in arguments.scenario or SCENARIOS:
         began_s = time.monotonic()
         print(f"  {name} …", flush=True)
-        folder = root / name
+        folder = root / f"{len(reports) + 1:02d}-{name}"
         try:
             report = run_one(
                 name, folder, arguments.seconds, no_network=no_network, no_disks=no_disks
