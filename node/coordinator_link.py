@@ -91,6 +91,8 @@ class CoordinatorLink:
         """Set by every message of the coordinator, and when the stream breaks."""
         self.is_connected = False
         """Whether a stream is open on which the coordinator has answered."""
+        self.was_heard = False
+        """Whether the coordinator ever answered a beat: then our incarnation counted."""
         self.may_leave = False
         """Whether the coordinator said that nobody needs this node, which is draining."""
         self._isr: _Batcher[coordinator_pb2.IsrChange, coordinator_pb2.IsrResult] = _Batcher(
@@ -153,7 +155,7 @@ class CoordinatorLink:
         try:
             while (body := await stream.read()) is not None:
                 update = coordinator_pb2.HeartbeatResponse.FromString(body)
-                self.is_connected = True
+                self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave
                 self._renew(update.sequence)
                 self._on_update(update)

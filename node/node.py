@@ -14,7 +14,7 @@ from typing import Protocol
 
 from icecore import convert
 from icecore.batch import parse_header
-from icecore.errors import IcecoreError, UnavailableError
+from icecore.errors import FencedError, IcecoreError, UnavailableError
 from icecore.model import NodeState, SegmentState
 from icecore.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1 import coordinator_pb2
@@ -137,7 +137,7 @@ class Node:
         self._server = await context.net.serve(context.settings.listen, self._handlers())
         context.address = context.settings.advertise or self._server.address
         await self._register(recovered)
-        self._begin(context.coordinator.run())
+        self._begin(self._stay_registered(recovered))
         self._begin(self._tick())
         self._begin(self._sync_index())
         self._begin(self._digests.run())
@@ -199,6 +199,19 @@ class Node:
             context.incarnation,
             context.cluster_id.hex(),
         )
+
+    async def _stay_registered(self, recovered: list[RecoveredReplica]) -> None:
+        """Beat. An incarnation that was lost before its first beat, because the coordinator
+        restarted in between, never counted: get another one."""
+        coordinator = self.context.coordinator
+        while True:
+            try:
+                await coordinator.run()
+            except FencedError:
+                if coordinator.was_heard:
+                    raise
+                _log.warning("incarnation %d was forgotten, again", self.context.incarnation)
+                await self._register(recovered)
 
     async def _condemn_everything(self) -> None:
         """The folder was replaced, or is an old copy: nothing on it counts, after a restart too.
