@@ -399,7 +399,9 @@ def fence(model: Model, world: World) -> Steps:
         else:
             end, after = replica.says, replica
         stops = model.rules.fence_before_report and model.rules.fence_stops_leader
-        member = member._replace(reply=(1, replica.log[:end], replica.incarnation))
+        # Of followers nobody asks for the incarnation.
+        reply = (1, replica.log[:end], 0 if i else replica.incarnation)
+        member = member._replace(reply=reply)
         following = with_peer(world, i, Peer(after, member, view))
         yield i, stopped(following) if i == 0 and stops else following
 

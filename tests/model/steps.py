@@ -68,9 +68,18 @@ def _forget(world: World) -> World:
     if leader.change == SETTLED or record.state != ACTIVE or leader.stale:
         if leader.stale:
             record = record._replace(seal_sent="")
-        peers = tuple([p if p.view is NOBODY else Peer(p.replica, p.member, NOBODY) for p in peers])
-        return World(record, GONE, peers)
+        return World(record, GONE, (_alone(peers[0], 2), *[_alone(p, 1) for p in peers[1:]]))
     # Its proposal may yet arrive.
     views = [NOBODY._replace(proposed=peer.view.proposed) for peer in peers]
     peers = tuple([Peer(p.replica, p.member, view) for p, view in zip(peers, views, strict=True)])
     return World(record, GONE._replace(change=PENDING), peers)
+
+
+def _alone(peer: Peer, incarnation_max: int) -> Peer:
+    """A replica without a leader: only of the old leader one asks whether it was started again."""
+    replica, member, view = peer
+    if replica.incarnation > incarnation_max:
+        replica = replica._replace(incarnation=incarnation_max)
+    elif view is NOBODY:
+        return peer
+    return Peer(replica, member, NOBODY)
