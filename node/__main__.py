@@ -53,7 +53,7 @@ async def serve(settings: NodeSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    starting = loop.create_task(node.start())
+    starting = loop.create_task(_start(node))
     stop = loop.create_task(stopping.wait())
     endpoint = None
     try:
@@ -85,6 +85,11 @@ async def serve(settings: NodeSettings) -> None:
         await node.stop()
         folder.close()
         _log.info("stopped node_id=%d", settings.node_id)
+
+
+async def _start(node: Node) -> None:
+    await node.start()
+    await node.until_counted_on()
 
 
 def main() -> None:

@@ -144,6 +144,19 @@ class Node:
         self._begin(self._scrubber.run())
         self._begin(DiskWatch(context).run())
 
+    async def until_counted_on(self) -> None:
+        """Return when the coordinator answered a beat: from now on it gives this node work.
+
+        Raises what ended the node instead.
+        """
+        coordinator = self.context.coordinator
+        self.ended.add_done_callback(lambda _: coordinator.heard.set())
+        while not coordinator.was_heard and not self.ended.done():
+            coordinator.heard.clear()
+            await coordinator.heard.wait()
+        if self.ended.done():
+            self.ended.result()
+
     def _handlers(self) -> Handlers:
         return Handlers(
             unary={
