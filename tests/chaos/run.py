@@ -243,7 +243,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="icecore-chaos-"))
     no_network = why_impossible()
     no_disks = "" if os.geteuid() == 0 else "mounting a tmpfs needs root"
-    reports = []
+    reports: list[Report] = []
     for name in arguments.scenario or SCENARIOS:
         began_s = time.monotonic()
         print(f"  {name} …", flush=True)
