@@ -12,13 +12,13 @@ from icecore.settings import load_from_arguments
 from icecore.system import SystemClock, SystemRng, tune_process
 from node import metrics as node_metrics
 from node.config import NodeSettings
-from node.data_folder import DataFolder
 from node.executor import ThreadExecutor
 from node.metrics import NodeMetrics
 from node.node import Node
 from node.sampling import sample
-from node.segment_log import StoreSettings
-from node.segment_store import SegmentFileStore
+from node.storage.data_folder import DataFolder
+from node.storage.segment_log import StoreSettings
+from node.storage.segment_store import SegmentFileStore
 
 _log = logging.getLogger("node")
 

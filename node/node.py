@@ -49,7 +49,7 @@ SHRINK_WAIT_MS = 1_000.0
 
 
 class Folder(Protocol):
-    """What the data folder knows of itself; ``node/data_folder.py``."""
+    """What the data folder knows of itself; ``node/storage/data_folder.py``."""
 
     cluster_id: bytes
     """Empty before the first registration."""

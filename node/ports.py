@@ -1,6 +1,6 @@
 """The node's own ports: files, the index database and the I/O threads.
 
-Production stands in ``node/file_system.py``, ``node/index.py`` and ``node/executor.py``; the
+Production stands in ``node/storage`` (files, index) and ``node/executor.py`` (threads); the
 simulator has a disk that loses unsynced sectors, an index that loses its tail, and threads that
 are turns of its event loop. Each pair passes one conformance suite (``tests/conformance``).
 """

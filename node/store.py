@@ -1,6 +1,6 @@
 """The interface of storage engines: what a replica needs from its log, whoever keeps it.
 
-``node/segment_store.py`` (one file per segment) is the default engine; every engine passes
+``node/storage/segment_store.py`` (one file per segment) is the default engine; every engine passes
 ``tests/conformance/test_segment_store.py``. The loop owns the *tail* of each log (``LogTail``:
 next offset, chain, digest) and stamps batches; the store owns bytes and indexes. All methods
 block: ``append_group`` runs on the I/O worker of the segment's partition, the others on that

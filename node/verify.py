@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
-from node.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
-from node.data_folder import CONTROL_NAME
-from node.file_system import OsFile, OsFileSystem
-from node.segment_file import (
+from node.storage.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
+from node.storage.data_folder import CONTROL_NAME
+from node.storage.file_system import OsFile, OsFileSystem
+from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
     BatchScan,
     FoundBatch,

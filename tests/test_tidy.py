@@ -51,7 +51,7 @@ ADAPTERS = frozenset(
         "icecore/net.py",
         "icecore/system.py",
         "node/__main__.py",
-        "node/data_folder.py",
+        "node/storage/data_folder.py",
         "node/executor.py",
         "coordinator/__main__.py",
     }

@@ -3,7 +3,7 @@
 import struct
 
 from icecore.batch import HEADER_LENGTH, assemble, digest_step, pad8, parse_header, stamp
-from node.segment_file import empty_tail
+from node.storage.segment_file import empty_tail
 from node.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 
 CLUSTER = bytes(range(16))

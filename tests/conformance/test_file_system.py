@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import OutOfSpaceError, StorageError
-from node.file_system import OsFileSystem
+from node.storage.file_system import OsFileSystem
 from tests.conformance.file_system_suite import FileSystemConformance
 
 
 class TestOsFileSystem(FileSystemConformance):
-    """node.file_system."""
+    """node.storage.file_system."""
 
     @pytest.fixture
     def fs(self, tmp_path: Path) -> Iterator[OsFileSystem]:
@@ -59,7 +59,7 @@ class TestOsFileSystem(FileSystemConformance):
         code = (
             "import resource, signal, sys; from pathlib import Path\n"
             "from icecore.errors import OutOfSpaceError\n"
-            "from node.file_system import OsFileSystem\n"
+            "from node.storage.file_system import OsFileSystem\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
             "file = OsFileSystem(Path(sys.argv[1])).open('a', create=True)\n"

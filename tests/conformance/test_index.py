@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import ConfigurationError
-from node.index import RocksIndex
+from node.storage.index import RocksIndex
 from tests.conformance.index_suite import IndexConformance
 
 
 class TestRocksIndex(IndexConformance):
-    """node.index."""
+    """node.storage.index."""
 
     @pytest.fixture
     def index(self, tmp_path: Path) -> Iterator[RocksIndex]:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import OutOfSpaceError
-from node.data_folder import DataFolder
-from node.segment_file import FILE_HEADER_LENGTH, file_name
-from node.segment_log import StoreSettings
-from node.segment_store import SegmentFileStore
+from node.storage.data_folder import DataFolder
+from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
+from node.storage.segment_log import StoreSettings
+from node.storage.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.segment_store_suite import (
@@ -63,7 +63,7 @@ class DiskHarness:
 
 
 class TestSegmentFileStore(SegmentStoreConformance):
-    """node.segment_store."""
+    """node.storage.segment_store."""
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[DiskHarness]:

@@ -10,10 +10,10 @@ import pytest
 
 from coordinator.metadata_store import MetadataStore
 from coordinator.sqlite_store import SqliteDatabase, SqliteStore
-from node.control_store import ControlStore
 from node.ports import WorkerQueue
-from node.segment_file import FILE_HEADER_LENGTH, file_name
-from node.segment_store import SegmentFileStore
+from node.storage.control_store import ControlStore
+from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
+from node.storage.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
 from tests.conformance.file_system_suite import FileSystemConformance
 from tests.conformance.index_suite import IndexConformance
@@ -90,7 +90,7 @@ class SimHarness:
 
 
 class TestSegmentStoreOnSimDisk(SegmentStoreConformance):
-    """node.segment_store, killed."""
+    """node.storage.segment_store, killed."""
 
     @pytest.fixture
     def harness(self) -> SimHarness:
@@ -98,7 +98,7 @@ class TestSegmentStoreOnSimDisk(SegmentStoreConformance):
 
 
 class TestSegmentStoreUnderPowerCuts(SegmentStoreConformance):
-    """node.segment_store, whose every kill is a power cut: what it promised must be there."""
+    """The segment store, whose every kill is a power cut: what it promised must be there."""
 
     @pytest.fixture(params=range(5))
     def harness(self, request: pytest.FixtureRequest) -> SimHarness:

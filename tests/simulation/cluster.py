@@ -93,6 +93,7 @@ class World:
         )
         self.history = History()
         self.faults = 0
+        self.damaged_disks = 0
         self.hosts = {f"node-{number}": Host(number) for number in range(1, nodes + 1)}
         self.processes: dict[str, SimProcess] = {}
         self.shells: dict[str, Any] = {}

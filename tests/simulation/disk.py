@@ -389,7 +389,7 @@ class SimFileSystem:
 
 def _garbled(old: bytearray, new: bytes, rng: random.Random) -> bytes:
     """Noise where a write was under way. Bytes it did not change are safe, synced neighbours in the
-    same sector above all (powersafe overwrite, which node/recovery.py assumes)."""
+    same sector above all (powersafe overwrite, which node/storage/recovery.py assumes)."""
     noise = rng.randbytes(len(new))
     return bytes(
         before if before == after else chance

@@ -218,10 +218,6 @@ def _victim(world: World, plan: Plan) -> str:
     return world.rng.choice(list(world.hosts))
 
 
-def _down(world: World) -> int:
-    return sum(not world.is_up(name) for name in world.hosts)
-
-
 async def fault_kill(world: World, plan: Plan) -> None:
     """One node, by signal or by power cut, back a little later."""
     name = _victim(world, plan)
@@ -305,11 +301,13 @@ async def fault_clog(world: World, plan: Plan) -> None:
 
 
 async def fault_fsync(world: World, plan: Plan) -> None:
-    """The next fsync of one node fails: it must stop at once."""
-    name = _victim(world, plan)
-    if _down(world):
+    """The next fsync of one node fails: it must stop at once and trust none of its copies. Once
+    per world, and only where ``min_insync`` keeps another copy of everything."""
+    if plan.min_insync < 2 or world.damaged_disks:
         return
+    name = _victim(world, plan)
     world.faults += 1
+    world.damaged_disks += 1
     world.loop.trace(f"fsync will fail on {name}")
     world.hosts[name].disk.faults.failing_syncs = 1
     await asyncio.sleep(world.rng.uniform(0.2, 1.0))
@@ -319,7 +317,7 @@ async def fault_fsync(world: World, plan: Plan) -> None:
 Fault = Callable[[World, Plan], Awaitable[None]]
 FAULTS: list[Fault] = [
     *(fault_kill, fault_kill_in_mid_write, fault_power_cut_everywhere, fault_pause),
-    *(fault_coordinator, fault_cut, fault_clog),
+    *(fault_coordinator, fault_cut, fault_clog, fault_fsync),
 ]
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

@@ -15,12 +15,12 @@ from coordinator.metadata_store import MetadataStore
 from coordinator.sqlite_store import SqliteDatabase
 from icecore.ports import Clock, Net, Rng
 from node.config import NodeSettings
-from node.control_store import ControlStore
 from node.metrics import NodeMetrics
 from node.node import Node
 from node.ports import Executor, FileSystem, Index
-from node.segment_log import StoreSettings
-from node.segment_store import SegmentFileStore
+from node.storage.control_store import ControlStore
+from node.storage.segment_log import StoreSettings
+from node.storage.segment_store import SegmentFileStore
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
 
@@ -68,7 +68,7 @@ class NodePorts:
 
 
 class SimFolder:
-    """What node.data_folder.DataFolder knows of itself, over the control store alone."""
+    """What node.storage.data_folder.DataFolder knows of itself, over the control store alone."""
 
     def __init__(self, control: ControlStore, node_id: int, rng: Rng) -> None:
         if not control.disk_id:

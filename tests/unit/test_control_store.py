@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import FencedError, OutOfSpaceError, StorageError, WrongClusterError
-from node.control_store import (
+from node.storage.control_store import (
     CONFIRMED,
     RESERVE_BYTES,
     ControlStore,

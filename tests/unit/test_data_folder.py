@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
-from node.data_folder import CONTROL_NAME, DataFolder
+from node.storage.data_folder import CONTROL_NAME, DataFolder
 
 CLUSTER = b"c" * 16
 
@@ -61,7 +61,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from icecore.errors import ConfigurationError\n"
-        "from node.data_folder import DataFolder\n"
+        "from node.storage.data_folder import DataFolder\n"
         "try: DataFolder.open(Path(sys.argv[1]), 1).close(); print('open')\n"
         "except ConfigurationError as error: print(error)\n"
     )

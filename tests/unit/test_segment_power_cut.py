@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from icecore.errors import IcecoreError
-from node.control_store import ControlStore
-from node.segment_log import StoreSettings
-from node.segment_store import SegmentFileStore
+from node.storage.control_store import ControlStore
+from node.storage.segment_log import StoreSettings
+from node.storage.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.disk import SimDisk, SimFileSystem

@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import StorageError
-from node.control_store import ControlStore
-from node.file_system import OsFile, OsFileSystem
-from node.segment_file import FILE_HEADER_LENGTH, confirm_slot, encode_file_header, file_name
-from node.segment_log import StoreSettings
-from node.segment_store import SegmentFileStore
+from node.storage.control_store import ControlStore
+from node.storage.file_system import OsFile, OsFileSystem
+from node.storage.segment_file import (
+    FILE_HEADER_LENGTH,
+    confirm_slot,
+    encode_file_header,
+    file_name,
+)
+from node.storage.segment_log import StoreSettings
+from node.storage.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.index import SimIndex, SimIndexDisk

@@ -15,9 +15,9 @@ import logging
 from dataclasses import dataclass, field
 
 from icecore.errors import StorageError
-from node.control_store import PREPARED, SEALED, ReplicaRow
 from node.ports import File, FileSystem, Index
-from node.segment_file import (
+from node.storage.control_store import PREPARED, SEALED, ReplicaRow
+from node.storage.segment_file import (
     ASIDE,
     FILE_HEADER_LENGTH,
     BatchScan,
@@ -26,8 +26,8 @@ from node.segment_file import (
     file_name,
     find_own_batches,
 )
-from node.segment_index import PointMaker, Put, key_prefix, pack_durable, read_durable
-from node.segment_log import StoreSettings
+from node.storage.segment_index import PointMaker, Put, key_prefix, pack_durable, read_durable
+from node.storage.segment_log import StoreSettings
 from node.store import BatchMark, LogTail, SegmentIdentity
 
 _PUTS_PER_WRITE = 5000

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Self
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
-from node.control_store import ControlStore
-from node.file_system import OsFileSystem
-from node.index import RocksIndex
+from node.storage.control_store import ControlStore
+from node.storage.file_system import OsFileSystem
+from node.storage.index import RocksIndex
 
 CONTROL_NAME = "control.db"
 

@@ -7,7 +7,7 @@ has served.
 """
 
 from node.ports import FileSystem
-from node.segment_log import StoreSettings
+from node.storage.segment_log import StoreSettings
 
 FOLDER = "recycle"
 

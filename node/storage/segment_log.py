@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from icecore.errors import IcecoreError, NotReplicaError
 from node.executor import Lock
 from node.ports import File
-from node.segment_file import FILE_HEADER_LENGTH
-from node.segment_index import PointMaker, key_prefix
+from node.storage.segment_file import FILE_HEADER_LENGTH
+from node.storage.segment_index import PointMaker, key_prefix
 from node.store import BatchMark, LogTail, SegmentIdentity
 
 _RECENT_BATCHES = 4096

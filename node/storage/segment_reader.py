@@ -9,9 +9,9 @@ import logging
 
 from icecore.batch import HEADER_LENGTH, parse_header, peek
 from icecore.errors import CorruptBatchError, InvalidRequestError, StorageError
-from node import segment_index
 from node.ports import File, Index
-from node.segment_file import (
+from node.storage import segment_index
+from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
     BatchScan,
     TreeHash,
@@ -19,7 +19,7 @@ from node.segment_file import (
     tree_digest,
     walk_to,
 )
-from node.segment_log import SegmentLog
+from node.storage.segment_log import SegmentLog
 from node.store import LogTail
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 The header holds two slots of one sector each. ``create`` writes the first (base offset unknown),
 ``confirm`` the second: a slot is never overwritten by another content, so a crash cannot tear what
 was durable. Batches follow from position 4096, each a multiple of 8 bytes long. A file may have
-had a former life (``node/recycle.py``), so behind the last batch anything may follow: zeros, or
+had a former life (``recycle.py``), so behind the last batch anything may follow: zeros, or
 batches of another segment id. Positions are bytes, offsets count records.
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError, StorageError
 from node.ports import Buffer, DiskFailedError, FileSystem, Index
-from node.segment_index import Put, pack_durable
-from node.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
+from node.storage.segment_index import Put, pack_durable
+from node.storage.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
 from node.store import AppendRequest, BatchMark
 
 _LAGGING_PUTS_MAX = 1000

@@ -1,6 +1,6 @@
 """The default storage engine: one file per segment, a RocksDB index, a control store.
 
-Bytes go through ``node/group_commit.py``, start-up through ``node/recovery.py``; here is the life
+Bytes go through ``group_commit.py``, start-up through ``recovery.py``; here is the life
 of a replica: created, confirmed, read, cut, sealed, set aside, deleted. Whatever must survive is
 in the control store before anyone is told, and files go only by an intent that is stored there.
 """
@@ -16,8 +16,10 @@ from icecore.errors import (
     OutOfSpaceError,
     StorageError,
 )
-from node import segment_index
-from node.control_store import (
+from node.executor import Lock
+from node.ports import DiskFailedError, File, FileSystem, Index
+from node.storage import segment_index
+from node.storage.control_store import (
     CONFIRMED,
     PREPARED,
     QUARANTINED,
@@ -26,12 +28,10 @@ from node.control_store import (
     DeleteIntent,
     ReplicaRow,
 )
-from node.executor import Lock
-from node.group_commit import GroupCommit
-from node.ports import DiskFailedError, File, FileSystem, Index
-from node.recovery import Recovery, Verdict, report_unknown_files
-from node.recycle import FOLDER, RecyclePool
-from node.segment_file import (
+from node.storage.group_commit import GroupCommit
+from node.storage.recovery import Recovery, Verdict, report_unknown_files
+from node.storage.recycle import FOLDER, RecyclePool
+from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
     aside_name,
     confirm_slot,
@@ -42,8 +42,8 @@ from node.segment_file import (
     files_of,
     folder_name,
 )
-from node.segment_log import FIRST_ALLOCATION_BYTES, OpenFiles, SegmentLog, StoreSettings
-from node.segment_reader import LogVerification, SegmentReader
+from node.storage.segment_log import FIRST_ALLOCATION_BYTES, OpenFiles, SegmentLog, StoreSettings
+from node.storage.segment_reader import LogVerification, SegmentReader
 from node.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, 0)
