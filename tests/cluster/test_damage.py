@@ -54,7 +54,7 @@ def file_of(cluster: LocalCluster, node_id: int, segment: Segment) -> Path:
     return found
 
 
-async def wait_whole(cluster: LocalCluster, timeout_s: float = 30.0) -> None:
+async def wait_whole(cluster: LocalCluster, timeout_s: float = 60.0) -> None:
     """Until every segment has all its copies again, for two seconds in a row."""
     good = 0
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(timeout_s):
@@ -95,14 +95,17 @@ async def read_from(cluster: LocalCluster, node_id: int, expected: Log) -> int:
     return count
 
 
-def verified(cluster: LocalCluster, *, copies: int = 3) -> None:
+async def verified(cluster: LocalCluster, *, copies: int = 3) -> None:
     """Stop everything; each sealed segment has intact, equal copies on so many disks."""
+    await wait_whole(cluster)
     assert cluster.stop() == []
     digests: dict[int, list[str]] = {}
     for node_id in cluster.addresses:
         folder = cluster.folder / f"node-{node_id}"
         command = [sys.executable, "-m", "node.verify", str(folder), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
+            command, capture_output=True, text=True, check=False
+        )
         report = json.loads(done.stdout)
         assert report["damaged"] == 0, [each for each in report["replicas"] if each["problem"]]
         for each in report["replicas"]:
@@ -128,7 +131,7 @@ async def test_bit_rot_of_a_running_node_is_found_by_its_reader(own_cluster: Loc
     await wait_whole(cluster)
 
     assert await read_from(cluster, 2, log) == len(log[0])
-    verified(cluster)
+    await verified(cluster)
 
 
 async def test_bit_rot_of_a_stopped_node_is_found_by_the_scrub(own_cluster: LocalCluster) -> None:
@@ -143,7 +146,7 @@ async def test_bit_rot_of_a_stopped_node_is_found_by_the_scrub(own_cluster: Loca
     await wait_whole(cluster)
 
     assert await read_all(cluster.bootstrap, TOPIC) == log
-    verified(cluster)
+    await verified(cluster)
 
 
 async def test_short_sealed_file_is_repaired(own_cluster: LocalCluster) -> None:
@@ -158,7 +161,7 @@ async def test_short_sealed_file_is_repaired(own_cluster: LocalCluster) -> None:
     await wait_whole(cluster)
 
     assert await read_all(cluster.bootstrap, TOPIC) == log
-    verified(cluster)
+    await verified(cluster)
 
 
 async def test_follower_that_lost_its_log_is_replaced_soon(own_cluster: LocalCluster) -> None:
@@ -169,11 +172,11 @@ async def test_follower_that_lost_its_log_is_replaced_soon(own_cluster: LocalClu
     assert truncate(file_of(cluster, victim, active), random.Random(4))
     cluster.start_node(victim)
 
-    await wait_whole(cluster, timeout_s=15.0)
+    await wait_whole(cluster)
 
     log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(2000, 500)))
     assert await read_all(cluster.bootstrap, TOPIC) == log
-    verified(cluster)
+    await verified(cluster)
 
 
 async def test_replaced_folder_counts_for_nothing_and_is_filled_again(
@@ -190,7 +193,7 @@ async def test_replaced_folder_counts_for_nothing_and_is_filled_again(
 
     log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(2000, 500)))
     assert await read_all(cluster.bootstrap, TOPIC) == log
-    verified(cluster)
+    await verified(cluster)
 
 
 async def test_old_copy_of_a_folder_counts_for_nothing(own_cluster: LocalCluster) -> None:
@@ -213,7 +216,7 @@ async def test_old_copy_of_a_folder_counts_for_nothing(own_cluster: LocalCluster
 
     log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(3000, 500)))
     assert await read_all(cluster.bootstrap, TOPIC) == log
-    verified(cluster)
+    await verified(cluster)
 
 
 async def test_leader_gives_up_a_segment_that_it_cannot_read(tmp_path: Path) -> None:
@@ -228,4 +231,4 @@ async def test_leader_gives_up_a_segment_that_it_cannot_read(tmp_path: Path) -> 
 
         log = merged(log, await produce(cluster.bootstrap, TOPIC, numbered(95_000, 500)))
         assert await read_all(cluster.bootstrap, TOPIC) == log
-        verified(cluster)
+        await verified(cluster)
