@@ -6,7 +6,6 @@ The ports themselves are in ``icecore/ports.py``; tests and the simulator bring 
 import ctypes
 import os
 import random
-import sys
 import time
 
 _M_TRIM_THRESHOLD = -1
@@ -43,15 +42,14 @@ class SystemRng:
 
 
 def tune_process() -> None:
-    """Set up allocator and interpreter for bulk data. Call it first in ``main``, once.
+    """Set up the allocator for bulk data. Call it first in ``main``, once.
 
     gRPC receives on several threads, so glibc spreads megabyte buffers over many arenas and maps
     and unmaps each of them: every message is paid for again in page faults. One arena that keeps
-    its memory doubles what a gRPC server receives (measured 720 to 1,550 MiB/s). The interpreter's
-    switch interval of 5 ms would make I/O threads wait that long for a busy event loop.
-    Does nothing to the allocator where the C library is not glibc.
+    its memory doubles what a gRPC server receives (measured 720 to 1,550 MiB/s). Does nothing where
+    the C library is not glibc. The interpreter's switch interval stays as it is: a shorter one
+    costs more in thread switches than it gains in latency (docs/PERFORMANCE.md).
     """
-    sys.setswitchinterval(0.0005)
     try:
         libc = ctypes.CDLL(None)
         libc.gnu_get_libc_version  # noqa: B018  # the test: other C libraries lack the symbol
