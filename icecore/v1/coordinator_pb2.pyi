@@ -1183,7 +1183,7 @@ class WriteBackSegment(_message.Message):
     """also mark it sealed at end_offset (repair of a sealed segment)"""
     @_builtins.property
     def segment(self) -> Global___SegmentAssignment:
-        """RECOVERING or SEALED; epoch = the promise"""
+        """RECOVERING or SEALED, with its own epoch"""
 
     def __init__(
         self,
