@@ -57,10 +57,16 @@ class SteadyLoad:
         await self._producer.close()
 
     async def stop(self) -> None:
-        """Send no more; returns when every record has its outcome."""
+        """Send no more; returns when every record has its outcome, ``acked`` by offset.
+
+        Answers to two requests in flight may come in either order; offsets follow the sending."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*self._notes)
+        for log in self.acked.values():
+            log.sort()
+            numbers = [int(value.split()[1]) for _, value in log]
+            assert numbers == sorted(numbers)
 
     async def _send(self, partition: int) -> None:
         number = 0
