@@ -48,6 +48,7 @@ class Member:
     expected_to_run: bool = False
     metrics_listen: str = ""
     extra: list[str] = field(default_factory=list)
+    """More arguments; they win over all others."""
     prefix: list[str] = field(default_factory=list)
     """In front of the interpreter: a command that ends in exec, such as ``nsenter``."""
 
@@ -211,8 +212,7 @@ class LocalCluster:
 
     def _spawn(self, member: Member) -> None:
         member.log_path.parent.mkdir(parents=True, exist_ok=True)
-        command = [*member.prefix, sys.executable, *member.arguments, *member.extra]
-        command += ["--listen", member.listen]
+        command = [*member.prefix, sys.executable, *member.arguments, "--listen", member.listen]
         if member is not self.coordinator:
             command += ["--coordinator", self.coordinator.listen]
         if member.metrics_listen:
@@ -222,7 +222,7 @@ class LocalCluster:
             # A session of its own: Ctrl-C reaches this process only, which then ends the others in
             # the right order.
             member.process = subprocess.Popen(
-                [*command, *self._common],
+                [*command, *self._common, *member.extra],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

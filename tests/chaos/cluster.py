@@ -1,4 +1,4 @@
-"""The cluster of a scenario: its processes in their namespaces, its small disks."""
+"""The cluster of a scenario: its processes on their network, its small disks."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from icecore.dev import LocalCluster, Member
 from tests.chaos.network import Network
+from tests.chaos.proxies import Proxies
 
 LEASE_MS = 3000
 DISK_BYTES = 96 << 20
@@ -21,21 +22,19 @@ class ChaosCluster(LocalCluster):
 
     Args:
         folder: Where everything is kept.
-        network: None = everything on loopback, without partitions.
+        network: What its processes reach each other through.
     """
 
-    def __init__(self, folder: Path, network: Network | None) -> None:
+    def __init__(self, folder: Path, network: Network | Proxies) -> None:
         super().__init__(
             folder,
             nodes=SPARE,
             node_settings={"preallocate_bytes": 256 << 10, "recycle_bytes_max": 8 << 20},
             coordinator_settings={"lease_ms": LEASE_MS},
-            insecure_bind=network is not None,
+            insecure_bind=network.insecure_bind,
         )
-        if network is not None:
-            for member in self._members():
-                member.listen = f"{network.address(member.name)}:0"
-                member.prefix = network.prefix(member.name)
+        for member in self._members():
+            network.attach(member)
         self._spare: Member | None = self._nodes.pop(SPARE)
 
     def add_node(self) -> int:

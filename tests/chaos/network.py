@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from icecore.dev import Member
+
 _NAMESPACES = Path("/run/netns")
 _PREFIX = "icechaos"
 _CUT_PRIORITY = "1"
@@ -44,6 +46,9 @@ class Network:
         names: Of the processes, at most 200.
     """
 
+    insecure_bind = True
+    """The addresses are not loopback's."""
+
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
         self._pid = os.getpid()
@@ -67,6 +72,11 @@ class Network:
         trace: TracebackType | None,
     ) -> None:
         self._remove()
+
+    def attach(self, member: Member) -> None:
+        """Give a process its namespace. Call before its first start."""
+        member.listen = f"{self.address(member.name)}:0"
+        member.prefix = self.prefix(member.name)
 
     def address(self, name: str) -> str:
         """The IP address of a process."""

@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from icecore.net import GrpcNet
 from tests.chaos.cluster import NAMES, ChaosCluster, SmallDisks
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.network import Network, why_impossible
+from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder, first_acks_ms, load, longest_stalls_ms
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
@@ -72,7 +73,7 @@ class Report:
 async def _run_scenario(
     scenario: Scenario,
     cluster: ChaosCluster,
-    network: Network | None,
+    network: Network | Proxies,
     recorder: Recorder,
     seconds: float,
     report: Report,
@@ -158,19 +159,17 @@ def judge(report: Report, history_path: Path) -> None:
             report.stalls_ms += longest_stalls_ms(lines, kind)
 
 
-def run_one(name: str, folder: Path, seconds: float, *, no_network: str, no_disks: str) -> Report:
+def run_one(name: str, folder: Path, seconds: float, links: type[Network | Proxies]) -> Report:
     """One scenario from nothing to its verdict."""
     scenario, report = SCENARIOS[name], Report(name)
-    if scenario.needs_network and no_network:
-        report.skipped = f"no network namespaces: {no_network}"
-    elif scenario.small_disks and no_disks:
-        report.skipped = no_disks
-    if report.skipped:
+    if scenario.small_disks and os.geteuid():
+        report.skipped = "mounting a tmpfs needs root"
         return report
     folder.mkdir(parents=True)
     history_path = folder / "history.jsonl"
     with ExitStack() as stack:
-        network = stack.enter_context(nullcontext() if no_network else Network(NAMES))
+        network = links(NAMES)
+        stack.enter_context(network)
         stack.enter_context(SmallDisks(folder / "cluster", scenario.small_disks))
         cluster = ChaosCluster(folder / "cluster", network)
         recorder = Recorder(history_path)
@@ -237,21 +236,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults, per scenario")
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this")
+    parser.add_argument("--proxies", action="store_true", help="no network namespaces")
     parser.add_argument("--keep", action="store_true", help="keep all folders")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it started, as Ctrl-C does
     root = Path(tempfile.mkdtemp(prefix="icecore-chaos-"))
-    no_network = why_impossible()
-    no_disks = "" if os.geteuid() == 0 else "mounting a tmpfs needs root"
+    links: type[Network | Proxies] = Network
+    if arguments.proxies or (refused := why_impossible()):
+        links = Proxies
+        print("  through TCP proxies" if arguments.proxies else f"  through TCP proxies: {refused}")
     reports: list[Report] = []
     for name in arguments.scenario or SCENARIOS:
         began_s = time.monotonic()
         print(f"  {name} …", flush=True)
         folder = root / f"{len(reports) + 1:02d}-{name}"
         try:
-            report = run_one(
-                name, folder, arguments.seconds, no_network=no_network, no_disks=no_disks
-            )
+            report = run_one(name, folder, arguments.seconds, links)
         except Exception as error:  # the other scenarios still have something to tell
             traceback.print_exc()
             report = Report(name, problems=[f"the scenario broke: {error!r}"])

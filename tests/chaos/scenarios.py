@@ -25,7 +25,6 @@ class Scenario:
     """``run`` makes the faults; the flags say what it needs and what it promises."""
 
     run: Callable[[World], Awaitable[None]]
-    needs_network: bool = False
     small_disks: tuple[int, ...] = ()
     is_smooth: bool = False
     """Patient producers may be told of no error at all."""
@@ -133,10 +132,10 @@ async def one_way(world: World) -> None:
         name = name_of(await world.leader())
         ends = (name, COORDINATOR) if is_towards else (COORDINATOR, name)
         world.fault("one_way", source=ends[0], target=ends[1])
-        world.links.cut(*ends)
+        world.network.cut(*ends)
         is_towards = not is_towards
         await asyncio.sleep(SILENCE_S)
-        world.links.heal()
+        world.network.heal()
         await world.writes()
         await world.settled()
 
@@ -146,9 +145,9 @@ async def leader_without_followers(world: World) -> None:
     while world.left_s > 0:
         leader = await world.leader()
         world.fault("no_followers", node=leader)
-        world.links.separate([name_of(leader)], map(name_of, world.others(leader)))
+        world.network.separate([name_of(leader)], map(name_of, world.others(leader)))
         await asyncio.sleep(world.rng.uniform(3.0, 6.0))
-        world.links.heal()
+        world.network.heal()
         await world.writes()
         await world.settled()
 
@@ -159,10 +158,10 @@ async def minority(world: World) -> None:
         leader = await world.leader()
         world.fault("minority", node=leader)
         rest = [COORDINATOR, *map(name_of, world.others(leader))]
-        world.links.separate([name_of(leader)], rest)
+        world.network.separate([name_of(leader)], rest)
         await world.writes(within_s=SILENCE_S + 30.0)
         await asyncio.sleep(SILENCE_S)
-        world.links.heal()
+        world.network.heal()
         await world.settled()
 
 
@@ -173,9 +172,9 @@ async def majority_cut_off(world: World) -> None:
         cut_off = [leader, world.rng.choice(world.others(leader))]
         rest = [each for each in world.cluster.addresses if each not in cut_off]
         world.fault("majority", nodes=cut_off)
-        world.links.separate(map(name_of, cut_off), [COORDINATOR, *map(name_of, rest)])
+        world.network.separate(map(name_of, cut_off), [COORDINATOR, *map(name_of, rest)])
         await asyncio.sleep(SILENCE_S)
-        world.links.heal()
+        world.network.heal()
         await world.writes(within_s=40.0)
         await world.settled()
 
@@ -188,9 +187,9 @@ async def flapping(world: World) -> None:
         world.rng.shuffle(ends)
         for _ in range(4):
             world.fault("flap", source=ends[0], target=ends[1])
-            world.links.cut(*ends)
+            world.network.cut(*ends)
             await asyncio.sleep(world.rng.uniform(0.2, 1.2))
-            world.links.heal()
+            world.network.heal()
             await asyncio.sleep(world.rng.uniform(0.2, 0.8))
         await world.writes()
     await world.settled()
@@ -323,7 +322,7 @@ async def storm(world: World) -> None:
             case 3 | 4:
                 source, target = rng.sample(names, 2)
                 world.fault("storm_cut", source=source, target=target)
-                world.links.cut(source, target)
+                world.network.cut(source, target)
             case _:
                 await world.heal()
                 paused.clear()
@@ -334,11 +333,11 @@ SCENARIOS: dict[str, Scenario] = {
     "kill_leader": Scenario(kill_leader),
     "kill_all": Scenario(kill_all),
     "pause_leader": Scenario(pause_leader),
-    "one_way": Scenario(one_way, needs_network=True),
-    "leader_without_followers": Scenario(leader_without_followers, needs_network=True),
-    "minority": Scenario(minority, needs_network=True),
-    "majority_cut_off": Scenario(majority_cut_off, needs_network=True),
-    "flapping": Scenario(flapping, needs_network=True),
+    "one_way": Scenario(one_way),
+    "leader_without_followers": Scenario(leader_without_followers),
+    "minority": Scenario(minority),
+    "majority_cut_off": Scenario(majority_cut_off),
+    "flapping": Scenario(flapping),
     "one_disk_full": Scenario(one_disk_full, small_disks=NODES),
     "all_disks_full": Scenario(all_disks_full, small_disks=NODES),
     "flip_sealed": Scenario(flip_sealed),
@@ -349,5 +348,5 @@ SCENARIOS: dict[str, Scenario] = {
     "rolling_restart": Scenario(rolling_restart, is_smooth=True),
     "clean_stop": Scenario(clean_stop, is_smooth=True),
     "add_node": Scenario(add_node),
-    "storm": Scenario(storm, needs_network=True),
+    "storm": Scenario(storm),
 }

@@ -12,6 +12,7 @@ from icecore.model import Segment, SegmentState
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.network import Network
+from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder
 from tests.simulation.observer import Observer
 
@@ -30,7 +31,7 @@ class World:
     """One run of one scenario."""
 
     cluster: ChaosCluster
-    network: Network | None
+    network: Network | Proxies
     recorder: Recorder
     observer: Observer
     load: Load
@@ -43,12 +44,6 @@ class World:
     def left_s(self) -> float:
         """Seconds for more faults."""
         return self.ends_s - time.monotonic()
-
-    @property
-    def links(self) -> Network:
-        """The network of a scenario that needs one."""
-        assert self.network is not None, "the scenario must say that it needs a network"
-        return self.network
 
     def fault(self, kind: str, **what: object) -> None:
         """Note a fault, just before it is made."""
@@ -134,8 +129,7 @@ class World:
 
     async def heal(self) -> None:
         """Undo everything that can be undone from outside: cuts, pauses, dead processes."""
-        if self.network is not None:
-            self.network.heal()
+        self.network.heal()
         if not self.cluster.coordinator.is_running:
             await asyncio.to_thread(self.cluster.start_coordinator)
         dead = [i for i in self.cluster.addresses if not self.cluster.node(i).is_running]
