@@ -285,9 +285,13 @@ class Auditor:
         return [each for each in segment.replicas if is_unknown(each, segment.segment_id)]
 
     def must_recover(self, segment: Segment) -> bool:
-        """Whether its leader could not seal it: it is damaged itself, or too few are in sync."""
-        unknown = self._unknown_replicas(segment)
-        sound = [each for each in segment.isr if each not in unknown]
+        """Whether its leader could not seal it: it is damaged itself, or too few are in sync.
+
+        Such a leader is healthy otherwise, so S1 holds: the end is known at once, and what its
+        followers lack is written back to other nodes (R44).
+        """
+        unknown, is_live = self._unknown_replicas(segment), self._ledger.state.is_live
+        sound = [each for each in segment.isr if each not in unknown and is_live(each)]
         return segment.leader in unknown or len(sound) < segment.settings.min_insync
 
     def _is_ripe(self, node_id: int) -> bool:
@@ -335,7 +339,8 @@ class Auditor:
         self._rolling.take(segment.segment_id for segment, _ in rolls)
         try:
             for segment, why in rolls:
-                if why == "unknown_replica" and self.must_recover(segment):
+                if self.must_recover(segment):
+                    log.info("event=recovery_wanted segment=%d why=%s", segment.segment_id, why)
                     self._recover(segment.segment_id)
                     continue
                 if self._is_empty(segment):

@@ -184,6 +184,8 @@ class NodeSessions:
         self.usage[session.node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
         self.unknown[session.node_id].update(dict.fromkeys(request.unknown_segment_ids))
         for each in request.led:
+            if each.segment_id not in self._state.unsealed:
+                continue  # said before its leader heard of the seal
             known = self.high_watermarks.get(each.segment_id, 0)
             self.high_watermarks[each.segment_id] = max(known, each.high_watermark)
         state = NodeState.UP

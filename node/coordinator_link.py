@@ -150,7 +150,12 @@ class CoordinatorLink:
             await asyncio.sleep(RETRY_S)
 
     async def _converse(self, stream: ClientStream) -> None:
-        self._unknown = dict.fromkeys(self._context.replicas.unknown_ids())
+        replicas = self._context.replicas
+        self._unknown = dict.fromkeys(replicas.unknown_ids())
+        # All of them, not only those that move: a coordinator that was restarted knows none (R32).
+        self._moved = {
+            each.replica.segment_id: each.core.high_watermark for each in replicas.leaders()
+        }
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         try:
             while (body := await stream.read()) is not None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from coordinator.auditor import Auditor
-from coordinator.cluster_state import ClusterState
+from coordinator.cluster_state import Change, ClusterState, NodeRecord
 from coordinator.config import Timing
 from coordinator.segment_changes import Opening, alter_isr, seal
 from icecore.v1 import coordinator_pb2 as pb
@@ -39,6 +39,11 @@ class Audited(Watch):
     def damage(self, node_id: int, segment_id: int) -> None:
         beat = pb.HeartbeatRequest(unknown_segment_ids=[segment_id])
         self.sessions.beat(self.streams[node_id], beat)
+
+    def kill(self, *nodes: int) -> None:
+        for node_id in nodes:
+            self.sessions.disconnected(self.streams.pop(node_id))
+        self.pass_ms(1_000, *self.streams.values())
 
     def repairs(self) -> list[tuple[int, int, int]]:
         found = self.auditor.repairs()
@@ -82,6 +87,21 @@ def test_leader_seals_only_what_it_can(
         commit(state, alter_isr(state, 1, proposal))
     audited.damage(damaged, 1)
     assert audited.auditor.must_recover(segment(state)) is expected
+
+
+def test_leader_without_followers_moves_to_a_fresh_node(audited: Audited) -> None:
+    state = audited.state
+    commit(state, Change((NodeRecord(4, b"4", "n4:1", "", 14, 14, version=1),)))
+    audited.streams[4] = audited.connect(4)
+    audited.kill(2, 3)
+    [(found, why)] = audited.auditor.rolls()
+    assert (found.segment_id, why) == (1, "roll_up")
+    assert audited.auditor.must_recover(found)
+
+
+def test_leader_without_followers_stays_when_there_is_nobody_else(audited: Audited) -> None:
+    audited.kill(2, 3)
+    assert audited.auditor.rolls() == []
 
 
 def test_damaged_copy_is_no_donor_and_its_node_is_copied_to(audited: Audited) -> None:

@@ -132,6 +132,13 @@ def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
     assert watch.sessions.high_watermarks == {1: 7}
 
 
+def test_high_watermark_of_a_sealed_segment_is_not_kept(watch: Watch) -> None:
+    session = watch.connect(1)
+    led = [pb.LedHighWatermark(segment_id=99, high_watermark=7)]
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
+    assert watch.sessions.high_watermarks == {}
+
+
 def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))
