@@ -10,12 +10,17 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 SEEDS   ?= 100
 SEED    ?=
+ONLY    ?=
+OUT     ?=
+
+BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto fmt check test demo bench sim model chaos clean
+.PHONY: help setup proto fmt check test demo \
+	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench sim model chaos clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv and install the project into it, editable
 
@@ -46,8 +51,29 @@ test: setup ## all tests: unit and conformance, then simulation, then cluster
 demo: setup ## a local cluster, a year of real departures in and out
 	$(PY) -m examples.flights_demo
 
-bench: setup ## produce and fetch throughput and latency on this machine
-	$(PY) -m benchmarks.produce_fetch
+bench: setup ## two minutes: produce and fetch, RF 1 and 3, ratio to the disk
+	$(PY) -m benchmarks.run --preset short
+
+bench-matrix: setup ## every case: ONLY="rf=3 partitions=16,256" for some, OUT=file.jsonl
+	$(PY) -m benchmarks.run --preset matrix $(BENCH_OPTIONS)
+
+bench-peers: setup-bench ## beside Kafka, in the same run: ONLY and OUT as above
+	$(PY) -m benchmarks.run --preset peers --systems icecore kafka $(BENCH_OPTIONS)
+
+bench-gates: setup-bench ## the figures that must hold: RUNS=5, GATES="rf3_limit …" for some
+	$(PY) -m benchmarks.gates --runs $(or $(RUNS),5) $(if $(GATES),--only $(GATES))
+
+bench-check: setup ## compare ratios with benchmarks/baseline.json
+	$(PY) -m benchmarks.check
+
+bench-report: setup-bench ## table and plots of RESULTS=file.jsonl, into build/bench
+	$(PY) -m benchmarks.report $(RESULTS) --plots build/bench
+
+# What only comparisons and plots need; a peer that can't be had is skipped by the runner.
+setup-bench: setup
+	@$(PY) -c 'import confluent_kafka, matplotlib' 2>/dev/null || \
+		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' || \
+		echo 'the extra "bench" could not be installed: comparisons are skipped' >&2
 
 sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 	$(PY) -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

@@ -1,9 +1,10 @@
-"""What the disk of this machine allows: the number that every throughput is compared with.
+"""What disk and transport of this machine allow: the numbers that every result is compared with.
 
 RF writers append the same user bytes in parallel, each to files of its own, buffered, one fdatasync
 per MiB: what RF nodes on this machine must do at least. Files are *fresh* (space reserved, never
 written) or *recycled* (overwritten in place: no page is touched for the first time, no metadata
-changes). The figure is user bytes per second, the median of five runs after a discarded one.
+changes). The figure is user bytes per second, the median of five runs after a discarded one. Beside
+it: how long one fsync of 1 KiB takes, and what a bare gRPC hop does (``benchmarks/hop.py``).
 
     python -m benchmarks.limit [--rf 3] [--files 16] [--mib 128] [--folder DIR]
 """
@@ -18,13 +19,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import hop
 from benchmarks.machine import describe, warm_memory
 
 MIB = 1 << 20
 RUNS = 5
 
 
-def measure(folder: Path, replication_factor: int, files: int, mib: int) -> dict[str, float]:
+def measure(
+    folder: Path, replication_factor: int, files: int, mib: int, runs: int = RUNS
+) -> dict[str, float]:
     """Fresh and recycled limits in user MB/s (10^6 bytes) for one replication factor.
 
     Args:
@@ -32,17 +36,32 @@ def measure(folder: Path, replication_factor: int, files: int, mib: int) -> dict
         replication_factor: How many writers.
         files: Per writer, written in turn.
         mib: User data of one run; each writer writes all of it.
+        runs: Whose median counts, after a discarded one.
     """
     per_file = -(-mib // files)
-    fresh = [_run(folder, replication_factor, files, per_file, None) for _ in range(RUNS + 1)]
+    fresh = [_run(folder, replication_factor, files, per_file, None) for _ in range(runs + 1)]
     with tempfile.TemporaryDirectory(dir=folder) as kept:
         again = [
-            _run(folder, replication_factor, files, per_file, Path(kept)) for _ in range(RUNS + 1)
+            _run(folder, replication_factor, files, per_file, Path(kept)) for _ in range(runs + 1)
         ]
     return {
         "fresh_mb_s": round(statistics.median(fresh[1:]), 1),
         "recycled_mb_s": round(statistics.median(again[1:]), 1),
     }
+
+
+def sync_ms(folder: Path, length_bytes: int = 1024, times: int = 200) -> float:
+    """Median of appending so much to a reserved file and having the disk hold it."""
+    block, taken = os.urandom(length_bytes), []
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        descriptor = _open(Path(own) / "file", length_bytes * times)
+        for number in range(times):
+            began = time.perf_counter()
+            os.pwrite(descriptor, block, number * length_bytes)
+            os.fdatasync(descriptor)
+            taken.append(time.perf_counter() - began)
+        os.close(descriptor)
+    return round(1000 * statistics.median(taken), 3)
 
 
 def _run(folder: Path, writers: int, files: int, per_file_mib: int, recycled: Path | None) -> float:
@@ -101,10 +120,11 @@ def main() -> None:
     arguments = parser.parse_args()
     warm_memory(2 * max(arguments.rf) * arguments.mib * MIB)
     about = describe(arguments.folder)
+    others = {"sync_ms": sync_ms(arguments.folder), **hop.measure()}
     for replication_factor in arguments.rf:
         figures = measure(arguments.folder, replication_factor, arguments.files, arguments.mib)
         settings = {"rf": replication_factor, "files": arguments.files, "mib": arguments.mib}
-        print(json.dumps({"benchmark": "limit", **settings, **figures, "machine": about}))
+        print(json.dumps({"benchmark": "limit", **settings, **figures, **others, "machine": about}))
 
 
 if __name__ == "__main__":

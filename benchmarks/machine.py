@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -80,6 +80,17 @@ def cost_of(pid: int) -> Cost:
     ticks = int(fields[11]) + int(fields[12])  # utime and stime
     peak_kib = int(_first(f"/proc/{pid}/status", "VmHWM").split()[0])
     return Cost(ticks / _TICKS_PER_S, peak_kib << 10)
+
+
+def reset_peaks(pids: Mapping[str, int]) -> None:
+    """Let the peak memory of running processes count from now on."""
+    for pid in pids.values():
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def available_memory_bytes() -> int:
+    """What processes could still take without anything being swapped."""
+    return int(_first("/proc/meminfo", "MemAvailable").split()[0]) << 10
 
 
 def warm_memory(length_bytes: int) -> None:

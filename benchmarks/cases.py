@@ -1,0 +1,127 @@
+"""What is measured, as data: one case, the matrix of all of them, and the constants they share.
+
+Nothing here depends on the system that is measured, so the same case means the same records, the
+same partitions, the same acknowledgements and the same bytes in flight for all of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+KIB, MIB = 1 << 10, 1 << 20
+
+IN_FLIGHT_BYTES = 32 * MIB
+"""Values that are sent and not yet acknowledged, of all partitions together."""
+BATCH_BYTES = 256 * KIB
+LINGER_MS = 5
+KEY_BYTES = 8
+CHUNK_BYTES = IN_FLIGHT_BYTES // 4
+"""Values that a client hands over at once where its API takes columns."""
+OPEN_RATE_S = 5_000
+
+KINDS = ("produce", "fetch", "mixed", "single", "open")
+RECORD_BYTES = (100, 1024)
+PARTITIONS = (1, 16, 256, 1024)
+SPREADS = ("keyed", "sticky")
+REPLICATION_FACTORS = (1, 3)
+ACKS = ("all", "quorum", "leader")
+FLUSHES = ("sync", "async")
+APIS = ("columns", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload."""
+
+    kind: str
+    """``produce``: as fast as it goes. ``fetch``: all records of a topic, again and again.
+    ``mixed``: both at a time. ``single``: one record, its ack, the next one. ``open``: records at a
+    fixed rate, whether or not earlier ones are acknowledged."""
+    record_bytes: int = 1024
+    partitions: int = 16
+    spread: str = "sticky"
+    """``keyed``: every record has a random key. ``sticky``: no keys, a batch has one partition."""
+    rf: int = 3
+    acks: str = "all"
+    flush: str = "sync"
+    """Whether a replica's disk has a record before it counts as stored (``sync``)."""
+    api: str = "columns"
+    """Whether the client takes and gives many records at once, or each on its own."""
+    rate_s: int = 0
+    """Records per second of ``open``."""
+
+    @property
+    def label(self) -> str:
+        """Short, for people."""
+        rate = f" {self.rate_s}/s" if self.rate_s else ""
+        size = f"{self.record_bytes} B × {self.partitions} {self.spread}{rate}"
+        return f"{self.kind} {size} RF {self.rf} {self.acks} {self.flush} {self.api}"
+
+    @property
+    def key_bytes(self) -> int:
+        """Of each record."""
+        return KEY_BYTES if self.spread == "keyed" else 0
+
+    @property
+    def records_in_flight(self) -> int:
+        """At most so many without an acknowledgement."""
+        return IN_FLIGHT_BYTES // self.record_bytes
+
+    @property
+    def chunk_records(self) -> int:
+        """Handed over at once where the API takes columns."""
+        return CHUNK_BYTES // self.record_bytes
+
+    @property
+    def batch_records(self) -> int:
+        """That fit into a full batch."""
+        return BATCH_BYTES // self.record_bytes
+
+    def settings(self) -> dict[str, Any]:
+        """For the result."""
+        return {
+            **asdict(self),
+            "in_flight_bytes": IN_FLIGHT_BYTES,
+            "batch_bytes": BATCH_BYTES,
+            "linger_ms": LINGER_MS,
+        }
+
+
+def short() -> Iterator[Case]:
+    """Two minutes: produce, fetch and the latency of single records."""
+    for rf in REPLICATION_FACTORS:
+        yield Case("produce", rf=rf)
+        yield Case("fetch", rf=rf)
+        yield Case("single", rf=rf)
+
+
+def matrix() -> Iterator[Case]:
+    """Every combination that means something."""
+    sizes = tuple(product(REPLICATION_FACTORS, RECORD_BYTES, PARTITIONS))
+    for rf, record_bytes, partitions in sizes:
+        for spread, acks, api in product(SPREADS, ACKS, APIS):
+            if acks == "quorum" and rf == 1:
+                continue  # the same as all
+            yield Case("produce", record_bytes, partitions, spread, rf, acks, api=api)
+        for api in APIS:
+            yield Case("fetch", record_bytes, partitions, "keyed", rf, api=api)
+        yield Case("mixed", record_bytes, partitions, "keyed", rf)
+        yield Case("open", record_bytes, partitions, "keyed", rf, api="records", rate_s=OPEN_RATE_S)
+        yield Case("single", record_bytes, partitions, rf=rf, api="records")
+
+
+def peers() -> Iterator[Case]:
+    """What is compared with other systems: RF 3, with and without fsync before the ack."""
+    for flush in FLUSHES:
+        for record_bytes, partitions in product(RECORD_BYTES, PARTITIONS):
+            yield Case("produce", record_bytes, partitions, "keyed", flush=flush)
+        for record_bytes in RECORD_BYTES:
+            yield Case("produce", record_bytes, flush=flush)
+        yield Case("open", spread="keyed", flush=flush, api="records", rate_s=OPEN_RATE_S)
+        yield Case("single", flush=flush, api="records")
+    for record_bytes in RECORD_BYTES:
+        yield Case("fetch", record_bytes, spread="keyed", api="records")
+
+
+PRESETS = {"short": short, "matrix": matrix, "peers": peers}

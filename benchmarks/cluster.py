@@ -1,0 +1,90 @@
+"""A cluster of ours to measure, and what every measured system offers to the runner.
+
+A system starts and stops, makes and deletes topics, and names its processes; producing and
+fetching is done by client processes (``benchmarks/client.py``), which are told its address.
+"""
+
+from pathlib import Path
+from typing import Protocol, Self
+
+from icecore.blocking import Admin
+from icecore.dev import LocalCluster
+from icecore.model import FlushMode
+
+
+class Missing(Exception):
+    """A system can't run here; the text says what is missing."""
+
+
+class System(Protocol):
+    """What is measured."""
+
+    name: str
+    warm_s: float
+    """How long it must have worked before it is as fast as it gets."""
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients connect to."""
+
+    @property
+    def nodes(self) -> int:
+        """How many processes hold data."""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Its processes by name."""
+
+    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
+        """Make a topic that can be written at once; ``flush`` is ``sync`` or ``async``."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete it and give its disk space back."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Icecore:
+    """A coordinator and nodes of ours. Use as a context manager.
+
+    Args:
+        folder: For data and logs; need not exist.
+        nodes: As many as replicas are wanted.
+    """
+
+    name = "icecore"
+    warm_s = 1.0
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.nodes = nodes
+        self._cluster = LocalCluster(folder, nodes)
+
+    def __enter__(self) -> Self:
+        self._cluster.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """The coordinator's address."""
+        return self._cluster.bootstrap
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of coordinator and nodes."""
+        return self._cluster.pids
+
+    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
+        """See ``System``."""
+        with Admin(self.bootstrap) as admin:
+            mode = FlushMode[flush.upper()]
+            admin.create_topic(topic, partitions=partitions, replication_factor=rf, flush_mode=mode)
+
+    def delete_topic(self, topic: str) -> None:
+        """See ``System``."""
+        with Admin(self.bootstrap) as admin:
+            admin.delete_topic(topic)

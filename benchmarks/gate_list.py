@@ -1,0 +1,186 @@
+"""The gates as data: what is measured side by side, and the bounds. Pure.
+
+A gate's value in one run is a figure of one measurement, or its ratio to that of another one of the
+same run; the median over all runs is held against the bound.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.cases import OPEN_RATE_S, Case
+
+LIMIT = "limit"
+"""The measurement of the disk instead of a system."""
+
+Figures = Mapping[str, Mapping[str, float]]
+"""Of one run: by measurement, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One figure, or a ratio, and its bound."""
+
+    name: str
+    of: str
+    """Whose figure."""
+    figure: str = "records_s"
+    over: str = ""
+    """By whose it is divided; empty = by nobody's."""
+    over_figure: str = ""
+    """What it is called there, where it has another name."""
+    floor: float | None = None
+    ceiling: float | None = None
+    unit: str = "ratio"
+
+    @property
+    def needs(self) -> set[str]:
+        """Measurements."""
+        return {self.of, self.over} - {""}
+
+    def value(self, figures: Figures) -> float | None:
+        """In one run; None where a measurement is missing."""
+        if not self.needs <= figures.keys():
+            return None
+        found = figures[self.of][self.figure]
+        return found / figures[self.over][self.over_figure or self.figure] if self.over else found
+
+    def median(self, runs: Sequence[Figures]) -> float | None:
+        """Over the runs that have a value."""
+        known = [value for value in map(self.value, runs) if value is not None]
+        return statistics.median(known) if known else None
+
+    def verdict(self, value: float | None) -> str:
+        """``ok``, ``short``, ``shown`` (no bound) or ``skipped`` (no value)."""
+        if value is None:
+            return "skipped"
+        if self.floor is None and self.ceiling is None:
+            return "shown"
+        is_short = self.floor is not None and value < self.floor
+        is_long = self.ceiling is not None and value > self.ceiling
+        return "short" if is_short or is_long else "ok"
+
+    def line(self, value: float | None) -> str:
+        """For people and for ``grep``."""
+        bound = f"floor={_number(self.floor)}"
+        if self.ceiling is not None:
+            bound = f"ceiling={_number(self.ceiling)}"
+        found = f"value={_number(value)} {bound} unit={self.unit}"
+        return f"gate: {self.name} {found} {self.verdict(value)}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Measurements of one run, one right after the other, and the gates on them."""
+
+    measurements: Mapping[str, tuple[str, Case]]
+    """By name: on which system, which case; of ``limit`` the case tells RF and number of files."""
+    gates: tuple[Gate, ...]
+
+    def only(self, names: Sequence[str]) -> "Group":
+        """With these gates only, and with what they need."""
+        gates = tuple(gate for gate in self.gates if gate.name in names)
+        needed = {each for gate in gates for each in gate.needs}
+        kept = {name: each for name, each in self.measurements.items() if name in needed}
+        return Group(kept, gates)
+
+
+def _on_both(case: Case, theirs: Case | None = None) -> dict[str, tuple[str, Case]]:
+    """On ours, on Kafka, and on Kafka as it comes: without fsync before the ack."""
+    theirs = theirs or case
+    return {
+        "icecore": ("icecore", case),
+        "kafka": ("kafka", theirs),
+        "kafka_default": ("kafka", replace(theirs, flush="async")),
+    }
+
+
+def _against_kafka(name: str, floor: float) -> tuple[Gate, ...]:
+    """Records per second beside Kafka's; beside those of its default without a bound."""
+    return (
+        Gate(f"{name}_kafka", "icecore", over="kafka", floor=floor),
+        Gate(f"{name}_kafka_default", "icecore", over="kafka_default"),
+    )
+
+
+def _limit(case: Case) -> dict[str, tuple[str, Case]]:
+    return {LIMIT: (LIMIT, case)}
+
+
+_RF1, _RF3 = Case("produce", rf=1), Case("produce", rf=3)
+_SMALL_RF1, _SMALL_RF3 = Case("produce", 100, rf=1), Case("produce", 100, rf=3)
+_KEYED = Case("produce", spread="keyed")
+_MANY = Case("produce", 100, 1024, "keyed")
+_FETCH = Case("fetch", 100)
+_SINGLE = Case("single", api="records")
+_OPEN = Case("open", spread="keyed", api="records", rate_s=OPEN_RATE_S)
+
+# RF 1 first: ours is started once per replication factor, and Kafka not before it is needed.
+GROUPS = (
+    Group(
+        {**_limit(_RF1), "icecore": ("icecore", _RF1)},
+        (Gate("rf1_limit", "icecore", "mb_s", LIMIT, "fresh_mb_s", floor=0.4),),
+    ),
+    Group(
+        {
+            "columns": ("icecore", _SMALL_RF1),
+            "records": ("icecore", replace(_SMALL_RF1, api="records")),
+        },
+        (
+            Gate("send_batch_100b", "columns", floor=1e6, unit="records/s"),
+            Gate("send_100b", "records", floor=2e5, unit="records/s"),
+        ),
+    ),
+    Group(
+        {
+            "keyed_16": ("icecore", _KEYED),
+            "keyed_256": ("icecore", replace(_KEYED, partitions=256)),
+        },
+        (Gate("keyed_256", "keyed_256", over="keyed_16", floor=0.5),),
+    ),
+    Group(
+        {"icecore": ("icecore", _SINGLE)},
+        (Gate("single_p50", "icecore", "p50_ms", ceiling=4.0, unit="ms"),),
+    ),
+    Group(
+        {**_limit(_RF3), **_on_both(_RF3)},
+        (
+            Gate("rf3_limit", "icecore", "mb_s", LIMIT, "fresh_mb_s", floor=0.35),
+            *_against_kafka("rf3", 2.0),
+        ),
+    ),
+    Group(
+        {**_on_both(_MANY), "send": ("icecore", replace(_MANY, api="records"))},
+        (
+            *_against_kafka("keyed_1024", 5.0),
+            Gate("keyed_1024_send_kafka", "send", over="kafka"),
+        ),
+    ),
+    Group(_on_both(_SMALL_RF3), _against_kafka("send_batch_100b", 1.2)),
+    Group(
+        {
+            "arrow": ("icecore", _FETCH),
+            "records": ("icecore", replace(_FETCH, api="records")),
+            "kafka": ("kafka", replace(_FETCH, api="records", flush="async")),
+        },
+        (
+            Gate("fetch_arrow_100b", "arrow", floor=3e6, unit="records/s"),
+            Gate("fetch_records_100b", "records", unit="records/s"),
+            Gate("fetch_records_kafka", "records", over="kafka", floor=1.2),
+        ),
+    ),
+    Group(
+        _on_both(_OPEN),
+        (
+            Gate("open_p99", "icecore", "p99_ms", unit="ms"),
+            Gate("open_p99_kafka", "icecore", "p99_ms", "kafka", ceiling=1.0),
+            Gate("open_p99_kafka_default", "icecore", "p99_ms", "kafka_default"),
+        ),
+    ),
+)

@@ -1,0 +1,113 @@
+"""The figures that must hold, each the median of some runs, each ratio within one run.
+
+    make bench-gates    # or: python -m benchmarks.gates --runs 5 [--only NAME …] [--json FILE]
+
+One line per gate: ``gate: <name> value=… floor=… unit=… ok|short``. A bound that must not be
+exceeded is a ``ceiling``; a figure without a bound is ``shown``; one whose system is absent is
+``skipped``, and what is missing is said. Exit status 1 when a gate is short.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import Missing
+from benchmarks.gate_list import GROUPS, LIMIT, Gate, Group
+from benchmarks.lifetime import exit_with
+from benchmarks.machine import describe
+from benchmarks.runner import Runner, Times, progress
+
+RUNS = 5
+
+
+def run_group(runner: Runner, group: Group, runs: int) -> list[dict[str, Mapping[str, float]]]:
+    """By run, the figures of each measurement that could be made."""
+    found: list[dict[str, Mapping[str, float]]] = []
+    with runner.topics():
+        for _ in range(runs):
+            figures: dict[str, Mapping[str, float]] = {}
+            for name in group.measurements:
+                try:
+                    figures[name] = _measure(runner, group, name)
+                except Missing as error:
+                    progress(f"{name} is skipped: missing {error}")
+            found.append(figures)
+    return found
+
+
+def _measure(runner: Runner, group: Group, name: str) -> Mapping[str, float]:
+    system, case = group.measurements[name]
+    if name == LIMIT:
+        return runner.limit(case.rf, case.partitions)
+    result = runner.run(system, case)
+    figures: dict[str, float] = result["figures"]
+    progress("  " + " ".join(f"{key}={value}" for key, value in figures.items()))
+    return figures
+
+
+def measure(
+    groups: Sequence[Group], folder: Path, runs: int, times: Times
+) -> list[tuple[Gate, float | None]]:
+    """Values of all gates, each printed as soon as it is known."""
+    results = []
+    with Runner(folder, times) as runner:
+        for group in groups:
+            by_run = run_group(runner, group, runs)
+            for gate in group.gates:
+                value = gate.median(by_run)
+                results.append((gate, value))
+                print(gate.line(value), flush=True)
+    return results
+
+
+def choose(only: Sequence[str]) -> list[Group]:
+    """The groups of these gates with these gates only; all without names.
+
+    Raises:
+        ValueError: There is no such gate.
+    """
+    known = {gate.name for group in GROUPS for gate in group.gates}
+    if unknown := set(only) - known:
+        raise ValueError(f"no gate {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    chosen = [group.only(only) if only else group for group in GROUPS]
+    return [group for group in chosen if group.gates]
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="gates")
+    parser.add_argument("--seconds", type=float, default=Times().seconds, help="of a measurement")
+    parser.add_argument("--json", type=Path, help="append the results as JSON lines")
+    parser.add_argument("--list", action="store_true", help="print the names of all gates and end")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    options = parser.parse_args()
+    try:
+        groups = choose(options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    if options.list:
+        print("\n".join(gate.name for group in groups for gate in group.gates))
+        return 0
+    results = measure(groups, options.folder, options.runs, Times(options.seconds))
+    if options.json:
+        _append(options.json, results, {"runs": options.runs, **describe(options.folder)})
+    return int(any(gate.verdict(value) == "short" for gate, value in results))
+
+
+def _append(path: Path, results: list[tuple[Gate, float | None]], about: dict[str, Any]) -> None:
+    with path.open("a") as out:
+        out.write(json.dumps({"benchmark": "machine", **about}) + "\n")
+        for gate, value in results:
+            line = {"benchmark": "gate", "name": gate.name, "value": value, "unit": gate.unit}
+            out.write(json.dumps({**line, "verdict": gate.verdict(value)}) + "\n")
+
+
+if __name__ == "__main__":
+    exit_with(main)

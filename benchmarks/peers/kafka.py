@@ -1,0 +1,232 @@
+"""Three Kafka brokers on this machine, as they are recommended: KRaft, RF 3, min.insync.replicas 2.
+
+The jars come through Maven into a cache folder, once. Each broker is a Java process of its own with
+a bounded heap, known by pid only; data and logs live in the folder that is given and end with it.
+"""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.cluster import Missing
+
+VERSION = "3.9.1"
+BROKERS = 3
+CACHE = Path.home() / ".cache" / "icecore-bench" / f"kafka-{VERSION}"
+HOST = "127.0.0.1"
+START_S, STOP_S, DOWNLOAD_S = 60.0, 20.0, 900.0
+HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>icecore</groupId><artifactId>bench-kafka</artifactId><version>1</version>
+<dependencies>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+<version>{VERSION}</version></dependency>
+</dependencies></project>
+"""
+
+_PROPERTIES = """process.roles=broker,controller
+node.id={number}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+default.replication.factor=3
+min.insync.replicas=2
+auto.create.topics.enable=false
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=3
+log.segment.bytes=134217728
+num.replica.fetchers=2
+group.initial.rebalance.delay.ms=0
+file.delete.delay.ms=1000
+"""
+
+
+def missing() -> str:
+    """What this machine lacks to run Kafka; empty when nothing."""
+    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        absent.append("confluent-kafka (pip install -e '.[bench]')")
+    return ", ".join(absent)
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars, downloaded at first use.
+
+    Raises:
+        Missing: Maven could not get them.
+    """
+    library = CACHE / "lib"
+    if library.exists():
+        return library
+    CACHE.mkdir(parents=True, exist_ok=True)
+    pom, partial = CACHE / "pom.xml", CACHE / "lib.partial"
+    pom.write_text(_POM)
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    command.append(f"-DoutputDirectory={partial}")
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_S)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"Kafka's jars: {str(error.stdout)[-500:]}") from error
+    partial.rename(library)
+    return library
+
+
+class Kafka:
+    """The brokers. Use as a context manager.
+
+    Args:
+        folder: For data, logs and configuration; need not exist.
+    """
+
+    name = "kafka"
+    warm_s = 12.0  # until the compilers of three Java processes have seen the hot paths
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports: dict[int, int] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._admin: Any = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers."""
+        return ",".join(f"{HOST}:{port}" for port in self._ports.values())
+
+    @property
+    def nodes(self) -> int:
+        """How many brokers."""
+        return BROKERS
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """By name, of all brokers."""
+        return {f"broker-{number}": each.pid for number, each in self._processes.items()}
+
+    def __enter__(self) -> Self:
+        if absent := missing():
+            raise Missing(absent)
+        library = jars()
+        try:
+            self._start(library)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self, library: Path) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        free = _free_ports(2 * BROKERS)
+        self._ports = {number: free.pop() for number in range(1, BROKERS + 1)}
+        controllers = {number: free.pop() for number in self._ports}
+        voters = ",".join(f"{number}@{HOST}:{port}" for number, port in controllers.items())
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        java = ["java", "-Djava.awt.headless=true", "-cp", f"{library}/*"]
+        for number, port in self._ports.items():
+            text = _PROPERTIES.format(
+                number=number,
+                voters=voters,
+                host=HOST,
+                port=port,
+                controller_port=controllers[number],
+                data=self._folder / f"data-{number}",
+            )
+            self._properties(number).write_text(text)
+        _format(java, cluster_id, [self._properties(number) for number in self._ports])
+        for number in self._ports:
+            with (self._folder / f"broker-{number}.log").open("wb") as log:
+                self._processes[number] = subprocess.Popen(
+                    [*java, *HEAP, "kafka.Kafka", str(self._properties(number))],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        self._wait_until_up()
+
+    def _properties(self, number: int) -> Path:
+        return self._folder / f"broker-{number}.properties"
+
+    def _wait_until_up(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        # Asked before any broker listens, the client logs each refused connection.
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        end_s = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(KafkaException):
+                if len(self._admin.list_topics(timeout=2).brokers) == BROKERS:
+                    return
+            ended = [number for number, each in self._processes.items() if each.poll() is not None]
+            if ended or time.monotonic() > end_s:
+                log = self._folder / f"broker-{(ended or [1])[0]}.log"
+                raise Missing(f"Kafka did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.2)
+
+    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
+        """A topic whose partitions all have a leader; ``flush`` is ``sync`` or ``async``."""
+        from confluent_kafka.cimpl import NewTopic
+
+        config = {"flush.messages": "1"} if flush == "sync" else {}
+        wanted = NewTopic(topic, partitions, rf, config=config)
+        self._admin.create_topics([wanted])[topic].result(timeout=START_S)
+        end_s = time.monotonic() + START_S
+        while time.monotonic() < end_s:
+            found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions
+            if len(found) == partitions and all(len(each.isrs) == rf for each in found.values()):
+                return
+            time.sleep(0.2)
+        raise TimeoutError(f"not all partitions of {topic} have a leader")
+
+    def delete_topic(self, topic: str) -> None:
+        """Its files follow within seconds."""
+        self._admin.delete_topics([topic])[topic].result(timeout=START_S)
+
+    def _stop(self) -> None:
+        self._admin = None  # or it tries to reach the brokers while they end
+        for each in self._processes.values():
+            each.send_signal(signal.SIGTERM)
+        end_s = time.monotonic() + STOP_S
+        for each in self._processes.values():
+            try:
+                each.wait(max(0.1, end_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+        self._processes = {}
+
+
+def _format(java: list[str], cluster_id: str, properties: list[Path]) -> None:
+    """Make the storage folders of all brokers at once."""
+    tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
+    running = [
+        subprocess.Popen([*tool, str(each)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for each in properties
+    ]
+    if any(each.wait(START_S) for each in running):
+        raise Missing("Kafka's storage could not be formatted")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody listens on; Kafka can't take any and tell which."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]

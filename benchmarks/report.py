@@ -1,0 +1,135 @@
+"""A table and plots of results.
+
+    python -m benchmarks.report FILE… [--plots FOLDER]
+
+FILE holds JSON lines of ``benchmarks.run``. The table is Markdown; the plots are PNG and SVG.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+Line = Mapping[str, Any]
+
+COLUMNS = (
+    ("system", "system"), ("what", "benchmark"), ("B", "record_bytes"),
+    ("partitions", "partitions"), ("keys", "spread"), ("RF", "rf"), ("acks", "acks"),
+    ("flush", "flush"), ("API", "api"), ("records/s", "records_s"), ("MB/s", "mb_s"),
+    ("of limit", "ratio_to_fresh"), ("p50 ms", "p50_ms"), ("p99 ms", "p99_ms"),
+    ("p99.9 ms", "p999_ms"), ("of Kafka", "records_s_to_kafka"),
+)  # fmt: skip
+LATENCIES = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms"}
+SHAPE = ("record_bytes", "spread", "rf", "acks", "flush", "api")
+
+
+def read(paths: Iterable[Path]) -> list[Line]:
+    """All lines of the files."""
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines() if line]
+
+
+def table(lines: Iterable[Line]) -> str:
+    """Results as a Markdown table; columns that nobody fills are left out."""
+    rows = [line for line in lines if "system" in line]
+    columns = [(title, key) for title, key in COLUMNS if any(key in row for row in rows)]
+    cells = [[title for title, _ in columns], ["---"] * len(columns)]
+    cells += [[_cell(row.get(key)) for _, key in columns] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells) if rows else "no results"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+    return str(value)
+
+
+def plot(lines: Iterable[Line], folder: Path) -> list[Path]:
+    """Throughput over partitions and latency of open loops, each as PNG and SVG; the files.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [line for line in lines if "system" in line]
+    written = []
+    for what in ("produce", "fetch", "mixed"):
+        chosen = [row for row in rows if row["benchmark"] == what]
+        if chosen:
+            figure, axes = pyplot.subplots(figsize=(9, 5))
+            _throughput(axes, chosen, what)
+            written += _save(figure, folder / what)
+    chosen = [row for row in rows if row["benchmark"] in ("open", "single")]
+    if chosen:
+        figure, axes = pyplot.subplots(figsize=(9, 5))
+        _latency(axes, chosen)
+        written += _save(figure, folder / "latency")
+    return written
+
+
+def _throughput(axes: Any, rows: Sequence[Line], what: str) -> None:
+    def series(row: Line) -> tuple[str, ...]:
+        return (row["system"], *(str(row[name]) for name in SHAPE))
+
+    for name, group in groupby(sorted(rows, key=series), key=series):
+        points = sorted((row["partitions"], row["records_s"]) for row in group)
+        axes.plot(*zip(*points, strict=True), marker="o", label=_label(name))
+    axes.set(xscale="log", yscale="log", xlabel="partitions", ylabel="records/s", title=what)
+    axes.legend(fontsize="x-small")
+    axes.grid(visible=True, which="both", alpha=0.3)
+
+
+def _label(name: Sequence[str]) -> str:
+    system, record_bytes, spread, rf, acks, flush, api = name
+    return f"{system} {record_bytes} B {spread} RF {rf} {acks} {flush} {api}"
+
+
+def _latency(axes: Any, rows: Sequence[Line]) -> None:
+    for row in rows:
+        shape = f"{row['system']} {row['benchmark']} {row['record_bytes']} B × {row['partitions']}"
+        label = f"{shape} RF {row['rf']} {row['flush']}"
+        axes.plot(
+            list(LATENCIES), [row[key] for key in LATENCIES.values()], marker="o", label=label
+        )
+    axes.set(yscale="log", ylabel="ms from due to acknowledged", title="latency")
+    axes.legend(fontsize="x-small")
+    axes.grid(visible=True, which="both", alpha=0.3)
+
+
+def _save(figure: Any, path: Path) -> list[Path]:
+    files = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for file in files:
+        figure.savefig(file, dpi=120, bbox_inches="tight")
+    return files
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--plots", type=Path, help="folder for PNG and SVG files")
+    options = parser.parse_args()
+    lines = read(options.files)
+    for line in lines:
+        if line["benchmark"] == "machine":
+            print(f"{line['cpu']}, {line['cores']} cores, revision {line['revision']}\n")
+    print(table(lines))
+    if options.plots:
+        try:
+            print(*plot(lines, options.plots), sep="\n")
+        except ImportError as error:
+            parser.error(f"{error}: pip install -e '.[bench]'")
+
+
+if __name__ == "__main__":
+    main()

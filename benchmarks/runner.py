@@ -1,0 +1,238 @@
+"""Runs one case on one system: topic, client processes, result; and holds the systems meanwhile.
+
+Systems start when first needed. Everything ends with the context, also on Ctrl-C: client processes
+first, then the systems, then the folder with all data.
+"""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks import hop, limit
+from benchmarks.cases import Case
+from benchmarks.cluster import Icecore, Missing, System
+from benchmarks.machine import available_memory_bytes, warm_memory
+from benchmarks.peers.kafka import Kafka
+from benchmarks.workload import Job
+
+GIB = 1 << 30
+WARM_MEMORY_BYTES = 6 * GIB
+FREE_BYTES_MIN = 20 * GIB
+CLIENT_EXTRA_S = 180.0
+"""What a client may take beside warm-up and measuring: to start, to touch partitions, to end."""
+FILL_BYTES = 256 << 20
+FILL_RECORDS_MAX = 2_000_000
+LIMIT_MIB, LIMIT_RUNS = 128, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a client measures, after how long a warm-up."""
+
+    seconds: float = 4.0
+    warm_s: float = 1.5
+
+
+def progress(text: str) -> None:
+    """A line for people; results go to stdout."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+class Runner:
+    """Use as a context manager.
+
+    Args:
+        folder: Where data may be written; everything is removed again.
+        times: Of all cases.
+    """
+
+    def __init__(self, folder: Path, times: Times) -> None:
+        self._base, self._times = folder, times
+        self._stack = contextlib.ExitStack()
+        self._systems: dict[str, tuple[System, contextlib.ExitStack]] = {}
+        self._missing: dict[str, Missing] = {}
+        self._topics: dict[tuple[str, int, int, str], tuple[System, str]] = {}
+        self._filled: dict[tuple[str, int], int] = {}
+        self._counter = 0
+
+    def __enter__(self) -> Self:
+        home = tempfile.TemporaryDirectory(prefix="icecore-bench-", dir=self._base)
+        self._folder = Path(self._stack.enter_context(home))
+        progress("warming memory")
+        warm_memory(min(WARM_MEMORY_BYTES, available_memory_bytes() // 2))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        progress("stopping")
+        for _system, stack in self._systems.values():
+            stack.close()
+        self._stack.close()
+
+    # --- systems and topics ---------------------------------------------------------------------
+
+    def system(self, name: str, rf: int) -> System:
+        """A running system; ours has as many nodes as replicas are wanted.
+
+        Raises:
+            Missing: It can't run here.
+        """
+        if name in self._missing:
+            raise self._missing[name]
+        if name in self._systems:
+            found, stack = self._systems[name]
+            if name != "icecore" or found.nodes == rf:
+                return found
+            stack.close()
+            del self._systems[name]
+        self._counter += 1
+        folder = self._folder / f"{name}-{self._counter}"
+        progress(f"starting {name}")
+        stack = contextlib.ExitStack()
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        system: System = Icecore(folder, rf) if name == "icecore" else Kafka(folder)
+        try:
+            stack.enter_context(system)
+        except Missing as error:
+            stack.close()
+            self._missing[name] = error
+            raise
+        self._systems[name] = (system, stack)
+        self._warm(system, rf)
+        return system
+
+    def _warm(self, system: System, rf: int) -> None:
+        """Let a system work for a while before anything counts."""
+        case = Case("produce", spread="keyed", rf=rf)
+        system.create_topic("warm-up", case.partitions, rf, case.flush)
+        job = self._job(system, case, "warm-up")
+        self._client(replace(job, warm_s=system.warm_s, seconds=0.1)).result()
+        system.delete_topic("warm-up")
+
+    @contextlib.contextmanager
+    def topics(self) -> Iterator[None]:
+        """Topics that cases make inside are deleted at the end."""
+        try:
+            yield
+        finally:
+            for system, topic in self._topics.values():
+                system.delete_topic(topic)
+            self._topics.clear()
+            self._filled.clear()
+
+    def _topic(self, system: System, case: Case) -> str:
+        """A topic of its own for each shape; of what is fetched nobody else produces into it."""
+        purpose = "fetch" if case.kind == "fetch" else "produce"
+        shape = (f"{system.name} {case.flush} {purpose}", case.partitions, case.rf, "")
+        if purpose == "fetch":
+            shape = (*shape[:3], f"{case.record_bytes} {case.spread}")
+        if shape not in self._topics:
+            if shutil.disk_usage(self._folder).free < FREE_BYTES_MIN:
+                raise OSError(f"less than {FREE_BYTES_MIN // GIB} GiB of disk are free")
+            self._counter += 1
+            topic = f"bench-{self._counter}"
+            system.create_topic(topic, case.partitions, case.rf, case.flush)
+            self._topics[shape] = (system, topic)
+        return self._topics[shape][1]
+
+    # --- measuring ------------------------------------------------------------------------------
+
+    def limit(self, rf: int, files: int) -> dict[str, float]:
+        """What the disk allows now."""
+        progress(f"limit RF {rf}")
+        return limit.measure(self._folder, rf, files, LIMIT_MIB, LIMIT_RUNS)
+
+    def bounds(self, rf: int, files: int = 16) -> dict[str, float]:
+        """What disk and transport allow now: the denominators of a result."""
+        return {**self.limit(rf, files), "sync_ms": limit.sync_ms(self._folder), **hop.measure()}
+
+    def run(self, name: str, case: Case) -> dict[str, Any]:
+        """One run of a case: ``figures`` and what each process has cost.
+
+        Raises:
+            Missing: The system can't run here.
+            RuntimeError: The client failed.
+        """
+        system = self.system(name, case.rf)
+        job = self._job(system, case, self._topic(system, case))
+        if case.kind == "fetch":
+            job = replace(job, records=self._fill(job))
+        progress(f"{name}: {case.label}")
+        if case.kind != "mixed":
+            return self._client(job).result()
+        with self._client(replace(job, act="follow")) as follow:
+            produced = self._client(replace(job, act="produce")).result()
+            fetched = follow.result()
+        figures = {f"fetch_{key}": value for key, value in fetched["figures"].items()}
+        processes = {**produced["processes"], "consumer": fetched["processes"]["client"]}
+        return {"figures": {**produced["figures"], **figures}, "processes": processes}
+
+    def _job(self, system: System, case: Case, topic: str) -> Job:
+        return Job(
+            system=system.name,
+            bootstrap=system.bootstrap,
+            topic=topic,
+            case=case,
+            act=case.kind,
+            seconds=self._times.seconds,
+            warm_s=self._times.warm_s,
+            pids=system.pids,
+        )
+
+    def _fill(self, job: Job) -> int:
+        """Put records into a topic once, for all that fetch from it; how many there are."""
+        key = (job.topic, job.case.record_bytes)
+        if key not in self._filled:
+            wanted = min(FILL_RECORDS_MAX, FILL_BYTES // job.case.record_bytes)
+            progress(f"{job.system}: {wanted} records to fetch")
+            api = "columns" if job.system == "icecore" else "records"
+            fill = replace(job, act="fill", records=wanted, case=replace(job.case, api=api))
+            self._filled[key] = self._client(fill).result()["records"]
+        return self._filled[key]
+
+    def _client(self, job: Job) -> "_Client":
+        return _Client(job, self._times.seconds + self._times.warm_s + CLIENT_EXTRA_S)
+
+
+class _Client:
+    """One client process; ends with the context at the latest."""
+
+    def __init__(self, job: Job, timeout_s: float) -> None:
+        self._job, self._timeout_s = job, timeout_s
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.client", json.dumps(job.to_dict())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the runner, which ends its clients
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+
+    def result(self) -> dict[str, Any]:
+        """What it prints.
+
+        Raises:
+            RuntimeError: It failed, or took too long.
+        """
+        with self:
+            try:
+                out, _ = self._process.communicate(timeout=self._timeout_s)
+            except subprocess.TimeoutExpired as error:
+                raise RuntimeError(f"{self._job.case.label}: no result in time") from error
+        if self._process.returncode:
+            raise RuntimeError(f"{self._job.case.label}: status {self._process.returncode}")
+        found: dict[str, Any] = json.loads(out)
+        return found

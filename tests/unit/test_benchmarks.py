@@ -1,0 +1,208 @@
+"""The arithmetic of the benchmarks: percentiles, open loops, ratios, gates, baseline, table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import check, figures, gates, report, run
+from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
+from benchmarks.gate_list import GROUPS, Gate, Group
+from benchmarks.workload import Job
+
+# --- percentiles and open loops -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "expected"),
+    [(1, 0.5, 1), (2, 0.5, 1), (3, 0.5, 2), (100, 0.99, 99), (1000, 0.999, 999), (10, 0.999, 10)],
+)
+def test_a_quantile_is_the_smallest_value_that_the_share_does_not_exceed(
+    count: int, share: float, expected: int
+) -> None:
+    assert figures.quantile(range(1, count + 1), share) == expected
+
+
+def test_there_is_no_quantile_of_nothing() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        figures.quantile([], 0.5)
+    assert figures.latency_ms([]) == {}
+
+
+def test_latencies_are_reported_in_ms() -> None:
+    found = figures.latency_ms([0.003, 0.001, 0.002])
+    assert found == {"p50_ms": 2, "p99_ms": 3, "p999_ms": 3, "max_ms": 3, "samples": 3}
+
+
+def test_a_stall_counts_for_every_record_that_was_due_meanwhile() -> None:
+    """100 records/s; the system stands still from 1 s to 2 s, all else takes no time."""
+    schedule = figures.Schedule(0.0, rate_s=100, samples_s=100)
+    latencies_s = []
+    now_s = 0.0
+    while now_s < 3.0:
+        while schedule.wait_s(now_s) <= 0:
+            acked_s = 2.0 if 1.0 <= now_s < 2.0 else now_s
+            due_s = schedule.take()
+            assert due_s is not None
+            latencies_s.append(acked_s - due_s)
+            now_s = acked_s
+        now_s += schedule.wait_s(now_s) + 1e-9
+    ordered = sorted(latencies_s)
+    assert len(ordered) == pytest.approx(300, abs=2)
+    assert sum(each > 0.01 for each in ordered) == pytest.approx(100, abs=2)
+    assert figures.quantile(ordered, 0.999) == pytest.approx(1.0, abs=0.02)
+    assert figures.quantile(ordered, 0.5) < 0.001
+
+
+def test_only_a_share_of_the_records_is_noted_at_high_rates() -> None:
+    schedule = figures.Schedule(10.0, rate_s=5_000, samples_s=1_000)
+    due = [schedule.take() for _ in range(10)]
+    assert due == [10.0, None, None, None, None, 10.001, None, None, None, None]
+    assert schedule.wait_s(10.0) == pytest.approx(0.002)
+
+
+# --- rates and ratios -----------------------------------------------------------------------------
+
+
+def test_rates_count_values_only() -> None:
+    assert figures.rates(4_000, 2.0, 1000) == {"records_s": 2_000, "mb_s": 2.0}
+
+
+def test_the_median_takes_what_all_runs_have() -> None:
+    runs = [{"a": 1.0, "b": 1.0}, {"a": 5.0}, {"a": 2.0, "b": 1.0}]
+    assert figures.median_of(runs) == {"a": 2.0}
+
+
+def test_ratios_to_what_disk_and_transport_allow() -> None:
+    bounds = {"fresh_mb_s": 200.0, "hop_mb_s": 400.0, "sync_ms": 1.0, "hop_ms": 0.5}
+    throughput = figures.bound_ratios(3, {"mb_s": 100.0}, bounds)
+    assert throughput == {"ratio_to_fresh": 0.5, "ratio_to_hop": 0.25}
+    latency = {rf: figures.bound_ratios(rf, {"p50_ms": 6.0}, bounds) for rf in (1, 3)}
+    assert latency == {1: {"ratio_to_least_ms": 4.0}, 3: {"ratio_to_least_ms": 3.0}}
+
+
+def test_results_compare_systems_within_each_run() -> None:
+    by_run = [
+        {
+            "icecore": {"figures": {"records_s": ours}, "processes": {}},
+            "kafka": {"figures": {"records_s": theirs}, "processes": {}},
+        }
+        for ours, theirs in ((10.0, 10.0), (40.0, 20.0), (90.0, 30.0))
+    ]
+    ours, theirs = run.results(Case("produce"), by_run, {})
+    assert (ours["records_s"], ours["records_s_to_kafka"]) == (40.0, 2.0)
+    assert theirs["records_s_to_icecore"] == 0.5
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_names_no_case_twice(preset: str) -> None:
+    cases = list(PRESETS[preset]())
+    assert len(cases) == len(set(cases)) > 0
+
+
+def test_bytes_in_flight_do_not_depend_on_partitions() -> None:
+    for case in PRESETS["matrix"]():
+        in_flight = case.records_in_flight * case.record_bytes
+        assert IN_FLIGHT_BYTES - case.record_bytes < in_flight <= IN_FLIGHT_BYTES
+
+
+def test_cases_are_chosen_by_their_fields() -> None:
+    chosen = list(run.choose("matrix", ["kind=produce", "rf=3", "partitions=16,256", "acks=all"]))
+    assert {case.partitions for case in chosen} == {16, 256}
+    assert {(case.kind, case.rf, case.acks) for case in chosen} == {("produce", 3, "all")}
+    with pytest.raises(AttributeError):
+        list(run.choose("matrix", ["colour=red"]))
+
+
+def test_a_job_survives_its_way_to_the_client() -> None:
+    job = Job("icecore", "127.0.0.1:1", "t", Case("open", rate_s=5), "open", 1.0, 0.5, {"n": 1})
+    assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+
+
+# --- gates ----------------------------------------------------------------------------------------
+
+
+def test_a_gate_is_the_median_of_ratios_within_one_run() -> None:
+    gate = Gate("g", "ours", over="theirs", floor=2.0)
+    runs = [
+        {"ours": {"records_s": ours}, "theirs": {"records_s": theirs}}
+        for ours, theirs in ((10.0, 1.0), (20.0, 20.0), (30.0, 10.0))
+    ]
+    assert gate.median(runs) == 3.0
+    assert gate.line(3.0) == "gate: g value=3 floor=2 unit=ratio ok"
+    assert gate.line(1.5) == "gate: g value=1.5 floor=2 unit=ratio short"
+
+
+def test_a_gate_may_compare_figures_of_different_names() -> None:
+    gate = Gate("g", "ours", "mb_s", "limit", "fresh_mb_s", floor=0.5)
+    assert gate.value({"ours": {"mb_s": 30.0}, "limit": {"fresh_mb_s": 60.0}}) == 0.5
+
+
+def test_a_ceiling_must_not_be_exceeded() -> None:
+    gate = Gate("g", "ours", "p50_ms", ceiling=4.0, unit="ms")
+    assert gate.line(4.0) == "gate: g value=4 ceiling=4 unit=ms ok"
+    assert gate.verdict(4.1) == "short"
+
+
+def test_a_gate_without_a_bound_is_shown_and_one_without_a_value_skipped() -> None:
+    assert Gate("g", "ours", unit="records/s").line(123456.7) == (
+        "gate: g value=123457 floor=- unit=records/s shown"
+    )
+    gate = Gate("g", "ours", over="theirs", floor=2.0)
+    assert gate.median([{"ours": {"records_s": 1.0}}]) is None
+    assert gate.line(None) == "gate: g value=- floor=2 unit=ratio skipped"
+
+
+def test_every_gate_needs_what_its_group_measures() -> None:
+    names = [gate.name for group in GROUPS for gate in group.gates]
+    assert len(names) == len(set(names))
+    for group in GROUPS:
+        assert {each for gate in group.gates for each in gate.needs} == group.measurements.keys()
+
+
+def test_only_what_the_chosen_gates_need_is_measured() -> None:
+    (group,) = gates.choose(["rf3_limit"])
+    assert list(group.measurements) == ["limit", "icecore"]
+    assert isinstance(group, Group)
+    with pytest.raises(ValueError, match="no gate nonsense"):
+        gates.choose(["nonsense"])
+
+
+# --- baseline and report --------------------------------------------------------------------------
+
+
+def test_a_ratio_may_be_worse_by_the_tolerance_only() -> None:
+    baseline = {"rf3_limit": 0.4, "open_p99_kafka": 0.5, "gone": 1.0}
+    lines = dict(
+        check.compare(baseline, {"rf3_limit": 0.31, "open_p99_kafka": 0.63, "new": 1.0}, 0.25)
+    )
+    assert list(lines.values()) == [False, True]
+    assert list(lines)[1] == "check: rf3_limit value=0.31 baseline=0.4 bound=0.3 ok"
+
+
+def test_the_stored_baseline_holds_gates_that_need_no_other_system() -> None:
+    assert json.loads(check.BASELINE.read_text()).keys() == check.ratios_alone().keys()
+
+
+def test_the_table_leaves_out_what_nobody_has() -> None:
+    lines: list[dict[str, object]] = [
+        {"benchmark": "machine", "cpu": "x"},
+        {"benchmark": "produce", "system": "icecore", "records_s": 1234567, "mb_s": 1.5},
+        {"benchmark": "single", "system": "icecore", "p50_ms": 2.25},
+    ]
+    assert report.table(lines) == (
+        "| system | what | records/s | MB/s | p50 ms |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| icecore | produce | 1,234,567 | 1.5 | – |\n"
+        "| icecore | single | – | – | 2.25 |"
+    )
+    assert report.table([]) == "no results"
+
+
+def test_results_are_read_from_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"benchmark": "machine"}\n\n{"benchmark": "produce"}\n')
+    assert [line["benchmark"] for line in report.read([path])] == ["machine", "produce"]
