@@ -6,13 +6,11 @@ version the store has for that key). Decisions (``node_changes``, ``segment_chan
 each conditional on the version it was derived from. The shell commits it, then applies it here.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import IntEnum
-from functools import cache
-from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
+from coordinator.record_json import decode
 from icecore.errors import InternalError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
 
@@ -82,6 +80,23 @@ class TopicRecord:
     @property
     def key(self) -> str:
         return f"{self.prefix}{self.topic_id.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A producer with a name: whoever takes the name gets a higher epoch of the same id."""
+
+    prefix: ClassVar[str] = "producer/"
+    name: str
+    producer_id: int
+    producer_epoch: int = 0
+    instance: int = 0
+    """Of the client that took the name last; only that one may renew the epoch."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +177,11 @@ Record: TypeAlias = (
     | PartitionRecord
     | SegmentRecord
     | DeletedRecord
+    | ProducerRecord
 )
 RECORD_TYPES: tuple[type[Record], ...] = (
     *(ClusterRecord, CounterRecord, NodeRecord, TopicRecord, PartitionRecord, SegmentRecord),
-    DeletedRecord,
+    *(DeletedRecord, ProducerRecord),
 )
 
 
@@ -186,7 +202,9 @@ class Change:
         return [record.key for record in (*self.puts, *self.deletes)]
 
 
-R = TypeVar("R", NodeRecord, TopicRecord, PartitionRecord, CounterRecord, DeletedRecord)
+R = TypeVar(
+    "R", NodeRecord, TopicRecord, PartitionRecord, CounterRecord, DeletedRecord, ProducerRecord
+)
 
 
 def updated(record: R, **changes: Any) -> R:
@@ -200,67 +218,6 @@ def updated_segment(
     """The next version with some fields of the segment and of the record replaced."""
     segment = record.segment.changed(version=record.version + 1, **changes)
     return replace(record, segment=segment, **record_changes)
-
-
-# --- records as readable JSON ---------------------------------------------------------------------
-
-
-def encode(record: Record) -> str:
-    """The stored form: JSON with bytes in hex and enums by name."""
-    return json.dumps(_plain(record), separators=(",", ":"))
-
-
-def decode(cls: type[Record], text: str) -> Record:
-    """The record of a stored form. Raises InternalError when it is none."""
-    try:
-        return _typed(cls, json.loads(text))  # type: ignore[no-any-return]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InternalError(f"metadata record {text[:200]!r} is damaged: {error}") from error
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    cls: Any = type(value)
-    return {
-        name: getattr(value, name) if convert is None else convert(getattr(value, name))
-        for name, convert in _converters(cls)
-    }
-
-
-@cache
-def _converters(cls: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """How each field becomes JSON; None = as it is. Looked up once, for it is asked very often."""
-    found: list[tuple[str, Callable[[Any], Any] | None]] = []
-    for name, hint in _hints(cls):
-        if is_dataclass(hint):
-            found.append((name, _plain))
-        elif hint is bytes:
-            found.append((name, bytes.hex))
-        elif isinstance(hint, type) and issubclass(hint, IntEnum):
-            found.append((name, _name_of))
-        else:
-            found.append((name, None))
-    return found
-
-
-def _name_of(value: IntEnum) -> str:
-    return value.name
-
-
-@cache
-def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
-    hints = get_type_hints(cls)
-    return [(each.name, hints[each.name]) for each in fields(cls)]
-
-
-def _typed(hint: Any, value: Any) -> Any:
-    if is_dataclass(hint):
-        known = [(name, of) for name, of in _hints(hint) if name in value]  # type: ignore[arg-type]
-        return hint(**{name: _typed(of, value[name]) for name, of in known})  # type: ignore[operator]
-    if get_origin(hint) is tuple:
-        return tuple(_typed(get_args(hint)[0], each) for each in value)
-    if hint is bytes:
-        return bytes.fromhex(value)
-    return hint[value] if issubclass(hint, IntEnum) else hint(value)
 
 
 # --- the state ------------------------------------------------------------------------------------
@@ -287,6 +244,7 @@ class ClusterState:
     partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
     segments: dict[int, SegmentRecord] = field(default_factory=dict)
     deleted: dict[int, DeletedRecord] = field(default_factory=dict)
+    producers: dict[str, ProducerRecord] = field(default_factory=dict)
     unsealed: dict[int, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
     thin: dict[int, None] = field(default_factory=dict)
@@ -327,6 +285,8 @@ class ClusterState:
                 self.partitions[record.partition_key] = record
             case DeletedRecord():
                 self.deleted[record.segment_id] = record
+            case ProducerRecord():
+                self.producers[record.name] = record
             case SegmentRecord():
                 self._put_segment(record)
 

@@ -22,6 +22,7 @@ from coordinator.metadata_store import MetadataStore
 from coordinator.node_calls import NodeCalls
 from coordinator.node_handlers import NodeHandlers
 from coordinator.node_sessions import NodeSessions
+from coordinator.producer_naming import ProducerNaming
 from coordinator.recovery import Recovery
 from coordinator.sealing import LiveSealing
 from coordinator.segment_opening import SegmentOpening, TailOpener
@@ -69,7 +70,10 @@ class Coordinator:
         )
         self._hand_over = HandOver(ledger, calls, self.sessions, sealing, request, clock, timing)
         describer = Describer(ledger, self.sessions, self.recovery)
-        nodes = NodeHandlers(ledger, self.sessions, sealing, self.recovery, timing, self._poke)
+        naming = ProducerNaming(ledger, calls, clock)
+        nodes = NodeHandlers(
+            ledger, self.sessions, sealing, self.recovery, naming, timing, self._poke
+        )
         admin = AdminHandlers(
             ledger, calls, self._opener, self._auditor, describer, clock, rng, timing
         )

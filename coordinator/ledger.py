@@ -15,9 +15,9 @@ from coordinator.cluster_state import (
     Change,
     ClusterRecord,
     ClusterState,
-    encode,
 )
 from coordinator.metadata_store import Compare, MetadataStore
+from coordinator.record_json import encode
 from icecore.errors import FencedError, IcecoreError, NotCoordinatorError
 from icecore.ports import Rng
 

@@ -11,6 +11,7 @@ from icecore.errors import ConflictError, IcecoreError, UnavailableError
 from icecore.model import Segment
 from icecore.ports import Clock, Net
 from icecore.v1 import coordinator_pb2 as pb
+from icecore.v1.common_pb2 import ProducerPosition
 from replication.recovery import FenceReply
 
 SERVICE = "/icecore.v1.NodeService/"
@@ -177,6 +178,16 @@ class NodeCalls:
                 for each, error in zip(chunk, answer.errors, strict=True)
             ]
         return found
+
+    async def fence_producer(
+        self, node_id: int, producer_id: int, min_epoch: int, timeout_s: float
+    ) -> tuple[int, Sequence[ProducerPosition]]:
+        """Have a node refuse older epochs; its incarnation and how far the producer got there."""
+        fence = pb.ProducerFence(producer_id=producer_id, min_epoch=min_epoch)
+        request = pb.FenceProducersRequest(**self._common(), fences=[fence])
+        body = await self._call(node_id, "FenceProducers", request, timeout_s)
+        answer = pb.FenceProducersResponse.FromString(body)
+        return answer.incarnation, answer.positions
 
 
 def _open_segment(item: OpenItem) -> pb.OpenSegment:

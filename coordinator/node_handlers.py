@@ -17,6 +17,7 @@ from coordinator.node_changes import (
     register,
 )
 from coordinator.node_sessions import NodeSessions, Registered, Session
+from coordinator.producer_naming import ProducerNaming
 from coordinator.recovery import Recovery
 from coordinator.sealing import Asker, LiveSealing, Sealed, SealReport, pair
 from coordinator.segment_changes import (
@@ -56,6 +57,7 @@ class NodeHandlers:
         sessions: NodeSessions,
         sealing: LiveSealing,
         recovery: Recovery,
+        naming: ProducerNaming,
         timing: Timing,
         poke: asyncio.Event,
     ) -> None:
@@ -63,6 +65,7 @@ class NodeHandlers:
         self._sessions = sessions
         self._sealing = sealing
         self._recovery = recovery
+        self._naming = naming
         self._timing = timing
         self._poke = poke
 
@@ -76,6 +79,7 @@ class NodeHandlers:
             "RequestRecovery": self.request_recovery,
             "ReportDigests": self.report_digests,
             "AllocateProducerIds": self.allocate_producer_ids,
+            "NameProducer": self.name_producer,
         }
         return Handlers(
             {SERVICE + name: handler for name, handler in unary.items()},
@@ -335,6 +339,23 @@ class NodeHandlers:
         await self._ledger.decide(decision)
         return pb.AllocateProducerIdsResponse(
             first_producer_id=first, count=request.count
+        ).SerializeToString()
+
+    async def name_producer(self, body: bytes, _: CallContext) -> bytes:
+        """The next epoch of a producer's name; leaders of the topics refuse the older ones."""
+        request = parse(pb.NameProducerRequest, body)
+        self._check_cluster(request.cluster_id)
+        named = await self._naming.take(
+            request.producer_name, request.topics, request.instance, is_renewal=request.renew
+        )
+        log.info(
+            "event=producer_named name=%s producer_id=%d epoch=%d",
+            *(request.producer_name, named.producer_id, named.producer_epoch),
+        )
+        return pb.NameProducerResponse(
+            producer_id=named.producer_id,
+            producer_epoch=named.producer_epoch,
+            positions=named.positions,
         ).SerializeToString()
 
 

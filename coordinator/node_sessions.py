@@ -19,6 +19,7 @@ from coordinator.cluster_state import (
     NodeRecord,
     PartitionKey,
     PartitionRecord,
+    ProducerRecord,
     SegmentRecord,
     is_prepared,
 )
@@ -64,6 +65,8 @@ class Session:
     segments: dict[int, None] = field(default_factory=dict)
     deletes: dict[int, None] = field(default_factory=dict)
     partitions: dict[PartitionKey, None] = field(default_factory=dict)
+    fences: dict[str, None] = field(default_factory=dict)
+    """Names of producers whose epoch rose."""
 
 
 @dataclass
@@ -268,6 +271,10 @@ class NodeSessions:
                     self._queue(nodes, partition=key)
                 case NodeRecord():
                     self._nodes_changed()
+                case ProducerRecord():
+                    for session in self._sessions.values():
+                        session.fences[record.name] = None
+                        session.wake.set()
                 case _:
                     pass
 
@@ -312,9 +319,18 @@ class NodeSessions:
             session.is_full = False
             message.full = True
             self._queue_everything(session)
+            session.fences = {
+                each.name: None for each in self._state.producers.values() if each.producer_epoch
+            }
         if session.nodes:
             session.nodes = False
             message.nodes.extend(node_to_proto(each) for each in self._state.node_infos())
+        for name in session.fences:
+            producer = self._state.producers[name]
+            message.producer_fences.add(
+                producer_id=producer.producer_id, min_epoch=producer.producer_epoch
+            )
+        session.fences.clear()
         limit = None if message.full else ASSIGNMENTS_PER_PUSH
         for segment_id in list(session.segments)[:limit]:
             del session.segments[segment_id]

@@ -30,6 +30,7 @@ from replication.producers import ProducerTable
 _log = logging.getLogger(__name__)
 
 PREFIX = "/icecore.v1.NodeService/"
+DELETED_KEPT_MAX = 10_000
 
 
 class NodeCommands:
@@ -38,6 +39,8 @@ class NodeCommands:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._copier = SegmentCopier(context)
+        self._deleted: dict[int, None] = {}
+        """Segments to delete that are not here, newest last: an Open may still be on its way."""
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
@@ -46,6 +49,7 @@ class NodeCommands:
             PREFIX + "Open": self.open,
             PREFIX + "WriteBack": self.write_back,
             PREFIX + "Roll": self.roll,
+            PREFIX + "FenceProducers": self.fence_producers,
         }
 
     def _check(self, cluster_id: bytes, token: int) -> None:
@@ -115,13 +119,21 @@ class NodeCommands:
         context = self._context
         identities = [self._identity(item) for item in request.segments]
         fresh = [each for each in identities if context.replicas.get(each.segment_id) is None]
-        errors: dict[int, IcecoreError | None] = {}
+        errors: dict[int, IcecoreError | None] = {
+            each.segment_id: NotReplicaError(f"segment {each.segment_id} was deleted")
+            for each in fresh
+            if each.segment_id in self._deleted
+        }
+        fresh = [each for each in fresh if each.segment_id not in errors]
         if fresh:
             created = await context.executor.run(context.store.create, fresh)
             for identity, error in zip(fresh, created, strict=True):
                 errors[identity.segment_id] = error and ReadOnlyError(str(error))
                 if error is None and context.replicas.get(identity.segment_id) is None:
                     context.replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
+            for identity in fresh:
+                if identity.segment_id in self._deleted:  # told so while it was created
+                    await self.delete(identity.segment_id)
         confirms = [
             self._confirm(item)
             for item in request.segments
@@ -200,7 +212,7 @@ class NodeCommands:
             )
             return coordinator_pb2.WrittenBack(error=convert.error_to_proto(error))
 
-    # --- roll and delete ------------------------------------------------------------------------
+    # --- roll -----------------------------------------------------------------------------------
 
     async def roll(self, body: bytes, _: CallContext) -> bytes:
         """Seal these segments now, if we lead them and they hold anything to seal."""
@@ -221,10 +233,40 @@ class NodeCommands:
             errors=[convert.error_to_proto(error) for error in errors], empty_segment_ids=empty
         ).SerializeToString()
 
+    # --- producers ------------------------------------------------------------------------------
+
+    async def fence_producers(self, body: bytes, _: CallContext) -> bytes:
+        """Refuse older epochs of named producers; how far each got in what is led here.
+
+        Needs no disk: a process that is started again leads nothing that it led before, and hears
+        all fences before it leads anything new.
+        """
+        request = wire.parse(coordinator_pb2.FenceProducersRequest, body)
+        context = self._context
+        self._check(request.cluster_id, request.token)
+        answer = coordinator_pb2.FenceProducersResponse(incarnation=context.incarnation)
+        for fence in request.fences:
+            context.fence_producer(fence.producer_id, fence.min_epoch)
+            for leader in context.replicas.leaders():
+                last = leader.core.producers.last_sequence(fence.producer_id)
+                if last is not None:
+                    answer.positions.add(
+                        topic_id=leader.segment.topic_id,
+                        partition=leader.segment.partition,
+                        producer_epoch=last[0],
+                        next_sequence=last[1],
+                    )
+        return answer.SerializeToString()
+
+    # --- delete ---------------------------------------------------------------------------------
+
     async def delete(self, segment_id: int) -> None:
         """Carry out a delete intent that came with a heartbeat."""
         replica = self._context.replicas.get(segment_id)
         if replica is None:
+            self._deleted[segment_id] = None
+            if len(self._deleted) > DELETED_KEPT_MAX:
+                del self._deleted[next(iter(self._deleted))]
             return
         async with replica.exclusive:
             replica.end_role()

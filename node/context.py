@@ -44,6 +44,8 @@ class NodeContext:
     address: str = ""
     peers: dict[int, NodeInfo] = field(default_factory=dict)
     """All nodes as last pushed by the coordinator, ourselves included."""
+    producer_fences: dict[int, int] = field(default_factory=dict)
+    """Lowest epochs of named producers that may append to what we lead (R48)."""
     pool: "IoPool" = field(init=False)
     replicas: "Replicas" = field(init=False)
     coordinator: "CoordinatorLink" = field(init=False)
@@ -54,6 +56,11 @@ class NodeContext:
         if peer is None:
             raise UnavailableError(f"node {node_id} is not known here yet")
         return peer.address
+
+    def fence_producer(self, producer_id: int, min_epoch: int) -> None:
+        """Refuse older epochs of a named producer from now on."""
+        known = self.producer_fences.get(producer_id, 0)
+        self.producer_fences[producer_id] = max(known, min_epoch)
 
     def check_cluster(self, cluster_id: bytes) -> None:
         """Raises WrongClusterError when a request names another cluster (empty = any)."""

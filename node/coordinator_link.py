@@ -312,6 +312,13 @@ class CoordinatorLink:
         answer = coordinator_pb2.AllocateProducerIdsResponse.FromString(body)
         return range(answer.first_producer_id, answer.first_producer_id + answer.count)
 
+    async def name_producer(
+        self, request: coordinator_pb2.NameProducerRequest
+    ) -> coordinator_pb2.NameProducerResponse:
+        """Take a producer's name over; returns when the leaders of its topics have heard of it."""
+        body = await self._call("NameProducer", request.SerializeToString(), CALL_TIMEOUT_S)
+        return coordinator_pb2.NameProducerResponse.FromString(body)
+
     # --- plumbing -------------------------------------------------------------------------------
 
     @property

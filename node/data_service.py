@@ -4,7 +4,7 @@ import asyncio
 
 from icecore import wire
 from icecore.ports import CallContext, UnaryHandler
-from icecore.v1 import data_pb2
+from icecore.v1 import coordinator_pb2, data_pb2
 from node.context import NodeContext
 from node.fetch import FetchHandler
 from node.produce import ProduceHandler
@@ -33,9 +33,11 @@ class DataService:
         }
 
     async def init_producer(self, body: bytes, _: CallContext) -> bytes:
-        """A producer id that was never handed out before, with epoch 0."""
+        """A producer id that was never handed out before, with epoch 0; or that of a name."""
         request = wire.parse(data_pb2.InitProducerRequest, body)
         self._context.check_cluster(request.cluster_id)
+        if request.producer_name:
+            return await self._take_name(request)
         async with self._allocating:
             producer_id = next(self._producer_ids, 0)
             if not producer_id:
@@ -45,3 +47,20 @@ class DataService:
                 self._producer_ids = iter(allocated)
                 producer_id = next(self._producer_ids)
         return data_pb2.InitProducerResponse(producer_id=producer_id).SerializeToString()
+
+    async def _take_name(self, request: data_pb2.InitProducerRequest) -> bytes:
+        named = await self._context.coordinator.name_producer(
+            coordinator_pb2.NameProducerRequest(
+                cluster_id=self._context.cluster_id,
+                node_id=self._context.node_id,
+                producer_name=request.producer_name,
+                topics=request.topics,
+                instance=request.instance,
+                renew=request.renew,
+            )
+        )
+        return data_pb2.InitProducerResponse(
+            producer_id=named.producer_id,
+            producer_epoch=named.producer_epoch,
+            positions=named.positions,
+        ).SerializeToString()

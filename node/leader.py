@@ -80,6 +80,7 @@ class Leader:
             context.peers,
             context.clock.monotonic_ms(),
             LeaderLimits(replica_lag_ms_max=context.settings.replica_lag_ms_max),
+            context.producer_fences,
         )
         replica.led_in_this_process = True
         self.feed(inputs.LeaseChanged(context.coordinator.lease_valid))

@@ -266,6 +266,8 @@ class Node:
         if update.token and update.token < context.token:
             return
         context.token = max(context.token, update.token)
+        for fence in update.producer_fences:  # before we lead anything more (R48)
+            context.fence_producer(fence.producer_id, fence.min_epoch)
         for message in update.nodes:
             node = convert.node_from_proto(message)
             if context.peers.get(node.node_id) != node:
@@ -287,7 +289,7 @@ class Node:
             self._delete_later(segment_id)
 
     def _delete_later(self, segment_id: int) -> None:
-        if segment_id in self._deleting or self.context.replicas.get(segment_id) is None:
+        if segment_id in self._deleting:
             return
         task = asyncio.get_running_loop().create_task(self._commands.delete(segment_id))
         self._deleting[segment_id] = task

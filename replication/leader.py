@@ -16,6 +16,7 @@ from icecore.errors import (
     InternalError,
     NotEnoughReplicasError,
     NotLeaderError,
+    ProducerFencedError,
     RollingError,
     ThrottledError,
 )
@@ -44,6 +45,7 @@ class LeaderCore(Membership):
         nodes: What is known of the other replicas.
         now_ms: Monotonic.
         limits: Bounds.
+        producer_fences: Lowest epochs of named producers that may append; the shell raises them.
 
     Raises:
         InvalidRequestError: The record does not name this incarnation of this node, or is not
@@ -59,8 +61,11 @@ class LeaderCore(Membership):
         nodes: Mapping[int, NodeInfo],
         now_ms: float,
         limits: LeaderLimits | None = None,
+        producer_fences: Mapping[int, int] | None = None,
     ) -> None:
-        super().__init__(segment, node_id, incarnation, producers, nodes, now_ms, limits)
+        super().__init__(
+            segment, node_id, incarnation, producers, nodes, now_ms, limits, producer_fences
+        )
         self._handlers = self._input_handlers()
 
     # --- one step --------------------------------------------------------------------------------
@@ -137,6 +142,8 @@ class LeaderCore(Membership):
     def _on_produce(self, item: into.ProduceReceived) -> None:
         refusal: IcecoreError | None = None
         try:
+            if item.producer_epoch < self._producer_fences.get(item.producer_id, 0):
+                raise ProducerFencedError(f"producer {item.producer_id}: its name was taken over")
             verdict = self.producers.check(
                 item.producer_id, item.producer_epoch, item.base_sequence, item.record_count
             )

@@ -62,6 +62,7 @@ class LeaderState:
         nodes: Mapping[int, NodeInfo],
         now_ms: float,
         limits: LeaderLimits | None = None,
+        producer_fences: Mapping[int, int] | None = None,
     ) -> None:
         if not may_lead(segment, node_id, incarnation):
             raise InvalidRequestError(f"node {node_id} incarnation {incarnation} is not the leader")
@@ -72,6 +73,7 @@ class LeaderState:
         self.incarnation = incarnation
         self.producers = producers
         self.limits = limits or LeaderLimits()
+        self._producer_fences = {} if producer_fences is None else producer_fences
         self.stopped = False
         self._now_ms = now_ms
         self._base = segment.base_offset

@@ -32,7 +32,18 @@ ARROWS = {
 }
 
 # Pure modules: all of replication/, and these. They may import each other and what follows.
-PURE_FILES = frozenset({"coordinator/cluster_state.py", "coordinator/placement.py"})
+PURE_FILES = frozenset(
+    {
+        "coordinator/cluster_state.py",
+        "coordinator/lossy_changes.py",
+        "coordinator/node_changes.py",
+        "coordinator/placement.py",
+        "coordinator/producer_changes.py",
+        "coordinator/record_json.py",
+        "coordinator/segment_changes.py",
+        "coordinator/topic_changes.py",
+    }
+)
 PURE_MAY_IMPORT = ("icecore.errors", "icecore.batch", "icecore.model", "replication")
 IMPURE_STDLIB = frozenset(
     [

@@ -24,8 +24,9 @@ from icecore.client.buffer import Buffer
 from icecore.client.bulk import Columns, columns_of
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
+from icecore.client.producer_name import producer_name as named
 from icecore.client.sender import Sender
-from icecore.client.types import RecordMetadata
+from icecore.client.types import RecordMetadata, enum_member
 from icecore.columns import KEY_HASH_SEED, Headers
 from icecore.errors import (
     ConfigurationError,
@@ -80,6 +81,8 @@ class Producer:
         request_timeout_ms: How long a leader waits for its replicas before it answers TIMEOUT.
         delivery_timeout_ms: From the first record of a batch until it is given up.
         idempotent: Number batches so that leaders recognise repeated ones.
+        producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
+        producer_topics: Topics in which that has happened already when ``start`` returns.
         net: gRPC unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
@@ -101,6 +104,8 @@ class Producer:
         request_timeout_ms: int = 30_000,
         delivery_timeout_ms: int = 120_000,
         idempotent: bool = True,
+        producer_name: str = "",
+        producer_topics: Sequence[str] = (),
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
@@ -114,9 +119,10 @@ class Producer:
         self._sender = Sender(
             self._connection,
             self._metadata,
-            acks=_named(Acks, acks),
-            codec=_named(Codec, compression),
+            acks=enum_member(Acks, acks),
+            codec=enum_member(Codec, compression),
             idempotent=idempotent,
+            name=named(producer_name, producer_topics, idempotent, self._connection.rng),
             request_bytes_max=request_bytes_max,
             request_timeout_ms=request_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
@@ -136,10 +142,19 @@ class Producer:
         await self.close()
 
     async def start(self) -> None:
-        """Begin to work on the running loop."""
+        """Begin to work on the running loop; with a name, take it over first.
+
+        Raises:
+            IcecoreError: The name could not be taken within the delivery timeout.
+        """
         self._loop = asyncio.get_running_loop()
         self._sender.start(self._buffer.linger())
         self._sender.start(self._keep_metadata_fresh())
+        try:
+            await self._sender.take_name()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Send what is buffered, wait for its outcome, close the connections.
@@ -483,14 +498,3 @@ def _extra_bytes(tags: Sequence[str], headers: Headers) -> int:
     for name, value in headers:
         total += len(name) + (len(value) if value is not None else 0)
     return total
-
-
-def _named(kind: Any, value: Any) -> Any:
-    """An enum member from itself or its name in lower case."""
-    if isinstance(value, kind):
-        return value
-    try:
-        return kind[str(value).upper()]
-    except KeyError:
-        known = ", ".join(member.name.lower() for member in kind)
-        raise ConfigurationError(f"{kind.__name__} {value!r} is none of: {known}") from None

@@ -16,6 +16,7 @@ from icecore import convert, wire
 from icecore.client.batches import Batch, Identity, PartitionQueue
 from icecore.client.connection import Backoff, Connection, share
 from icecore.client.metadata import Metadata
+from icecore.client.producer_name import ProducerName
 from icecore.client.types import BatchMetadata
 from icecore.errors import (
     FencedError,
@@ -24,6 +25,7 @@ from icecore.errors import (
     LeaderLostError,
     NotLeaderError,
     OutOfOrderSequenceError,
+    ProducerFencedError,
     RequestTimeoutError,
     RollingError,
     StorageError,
@@ -60,6 +62,7 @@ class Sender:
         acks: When leaders answer.
         codec: Of the payloads.
         idempotent: Number batches, so that retries leave no duplicates.
+        name: Of the producer, if it has one.
         request_bytes_max: Batches of one request together, a single batch may exceed it.
         request_timeout_ms: How long leaders wait for replicas.
         delivery_timeout_ms: From the creation of a batch until it is given up.
@@ -74,6 +77,7 @@ class Sender:
         acks: Acks,
         codec: Codec,
         idempotent: bool,
+        name: ProducerName | None,
         request_bytes_max: int,
         request_timeout_ms: int,
         delivery_timeout_ms: int,
@@ -85,6 +89,7 @@ class Sender:
         self._acks = acks
         self._codec = codec
         self._idempotent = idempotent
+        self._name = name
         self._request_bytes_max = request_bytes_max
         self._request_timeout_ms = request_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
@@ -117,6 +122,10 @@ class Sender:
     def offer(self, queue: PartitionQueue) -> None:
         """The queue has closed batches; they go out in this turn of the loop, together."""
         if queue.is_busy or not queue.ready:
+            return
+        if self._name is not None and self._name.lost is not None:
+            while queue.ready:
+                self._fail(queue.ready.popleft(), self._name.lost)
             return
         if queue.identity is None and self._identity is not None:
             queue.identity, queue.next_sequence = self._identity, 0
@@ -287,15 +296,16 @@ class Sender:
         if isinstance(queue.error, RollingError) and isinstance(error, _MOVED):
             queue.attempts = 0  # the roll is over and the next leader is known
         queue.error = error
-        if isinstance(error, _GAPS) and self._idempotent:
+        if isinstance(error, (*_GAPS, ProducerFencedError)) and self._idempotent:
             self._close_gap(queue, head, error)
         elif not error.retriable and not isinstance(error, StorageError):
             self._drop_head(queue, error)
         self.start(self._retry(queue, error))
 
     def _close_gap(self, queue: PartitionQueue, head: Batch, error: IcecoreError) -> None:
-        """The leader misses batches before ``head``, and we know of none that is unresolved."""
-        if self._acks is Acks.LEADER:
+        """The leader misses batches before ``head``, and we know of none that is unresolved; or
+        the epoch is an old one, because another partition's gap made us take the next."""
+        if self._acks is Acks.LEADER and isinstance(error, _GAPS):
             self.lost_acks_leader += 1
         if head.indeterminate:
             self._drop_head(queue, error)
@@ -376,8 +386,30 @@ class Sender:
         while queue.ready and queue.ready[0].created_ms <= oldest_ms:
             self._drop_head(queue, queue.error or RequestTimeoutError("not sent in time"))
 
+    async def take_name(self) -> None:
+        """Take the producer's name over, if it has one; then nobody else can append under it.
+
+        Raises:
+            IcecoreError: That was not possible within the delivery timeout.
+        """
+        if self._name is None:
+            return
+        give_up_ms = self._clock.monotonic_ms() + self._delivery_timeout_ms
+        backoff = Backoff(self._connection.rng, 30, 1000)
+        while True:
+            try:
+                await self._metadata.refresh()
+                await self._find_identity()
+            except IcecoreError as error:
+                if not error.retriable or self._clock.monotonic_ms() >= give_up_ms:
+                    raise
+                await asyncio.sleep(backoff.next_s(error))
+            else:
+                return
+
     async def _find_identity(self) -> Identity:
-        """The producer id of this producer, a fresh one after the last was given up."""
+        """The producer id of this producer, a fresh one (or, of a name, the next epoch) after the
+        last was given up."""
         if self._identity is not None:
             return self._identity
         if self._finding is None or self._finding.done():
@@ -388,12 +420,21 @@ class Sender:
 
     async def _init_producer(self) -> Identity:
         request = data_pb2.InitProducerRequest(cluster_id=self._metadata.cluster_id)
+        if self._name is not None:
+            self._name.fill(request)
         nodes = [node for node in self._metadata.nodes if self._metadata.is_up(node.node_id)]
         if not nodes:
             raise UnavailableError("no node is up")
         node = nodes[int(self._connection.rng.random() * len(nodes))]
-        answer = await self._connection.data(
-            node.address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
-        )
+        try:
+            answer = await self._connection.data(
+                node.address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
+            )
+        except ProducerFencedError as error:
+            if self._name is not None:
+                self._name.lost = error
+            raise
+        if self._name is not None:
+            self._name.is_taken = True
         self._identity = Identity(answer.producer_id, answer.producer_epoch)
         return self._identity

@@ -2,8 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from icecore.errors import ConfigurationError
 from icecore.model import FlushMode, NodeInfo, Segment
+
+
+def enum_member(kind: Any, value: Any) -> Any:
+    """An enum member from itself or its name in lower case. Raises ConfigurationError."""
+    if isinstance(value, kind):
+        return value
+    try:
+        return kind[str(value).upper()]
+    except KeyError:
+        known = ", ".join(member.name.lower() for member in kind)
+        raise ConfigurationError(f"{kind.__name__} {value!r} is none of: {known}") from None
 
 
 @dataclass(frozen=True, slots=True)

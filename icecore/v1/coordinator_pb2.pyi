@@ -239,6 +239,7 @@ class HeartbeatResponse(_message.Message):
     DELETE_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     MAY_LEAVE_FIELD_NUMBER: _builtins.int
+    PRODUCER_FENCES_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
@@ -258,6 +259,10 @@ class HeartbeatResponse(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionProgress]:
         """log starts of partitions this node has replicas of"""
 
+    @_builtins.property
+    def producer_fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]:
+        """all of them when full; heed them before"""
+
     def __init__(
         self,
         *,
@@ -269,10 +274,11 @@ class HeartbeatResponse(_message.Message):
         delete_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         partitions: _abc.Iterable[Global___PartitionProgress] | None = ...,
         may_leave: _builtins.bool = ...,
+        producer_fences: _abc.Iterable[Global___ProducerFence] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1315,3 +1321,137 @@ class RollResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RollResponse: _TypeAlias = RollResponse  # noqa: Y015
+
+@_typing.final
+class NameProducerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    RENEW_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    node_id: _builtins.int
+    producer_name: _builtins.str
+    instance: _builtins.int
+    renew: _builtins.bool
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        node_id: _builtins.int = ...,
+        producer_name: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        instance: _builtins.int = ...,
+        renew: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "instance", b"instance", "node_id", b"node_id", "producer_name", b"producer_name", "renew", b"renew", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameProducerRequest: _TypeAlias = NameProducerRequest  # noqa: Y015
+
+@_typing.final
+class NameProducerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ProducerPosition]: ...
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        positions: _abc.Iterable[_common_pb2.ProducerPosition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameProducerResponse: _TypeAlias = NameProducerResponse  # noqa: Y015
+
+@_typing.final
+class ProducerFence(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    MIN_EPOCH_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    min_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        min_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_epoch", b"min_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerFence: _TypeAlias = ProducerFence  # noqa: Y015
+
+@_typing.final
+class FenceProducersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    FENCES_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    token: _builtins.int
+    @_builtins.property
+    def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        token: _builtins.int = ...,
+        fences: _abc.Iterable[Global___ProducerFence] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceProducersRequest: _TypeAlias = FenceProducersRequest  # noqa: Y015
+
+@_typing.final
+class FenceProducersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ProducerPosition]:
+        """of these producers, in all that is led here"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        positions: _abc.Iterable[_common_pb2.ProducerPosition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceProducersResponse: _TypeAlias = FenceProducersResponse  # noqa: Y015

@@ -74,6 +74,11 @@ class CoordinatorServiceStub:
                 request_serializer=icecore_dot_v1_dot_coordinator__pb2.AllocateProducerIdsRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_coordinator__pb2.AllocateProducerIdsResponse.FromString,
                 _registered_method=True)
+        self.NameProducer = channel.unary_unary(
+                '/icecore.v1.CoordinatorService/NameProducer',
+                request_serializer=icecore_dot_v1_dot_coordinator__pb2.NameProducerRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_coordinator__pb2.NameProducerResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServiceServicer:
@@ -136,6 +141,13 @@ class CoordinatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def NameProducer(self, request, context):
+        """Takes over a producer's name: a higher epoch, and leaders that refuse the older ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -178,6 +190,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.AllocateProducerIds,
                     request_deserializer=icecore_dot_v1_dot_coordinator__pb2.AllocateProducerIdsRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_coordinator__pb2.AllocateProducerIdsResponse.SerializeToString,
+            ),
+            'NameProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.NameProducer,
+                    request_deserializer=icecore_dot_v1_dot_coordinator__pb2.NameProducerRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_coordinator__pb2.NameProducerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -406,6 +423,33 @@ class CoordinatorService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def NameProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.CoordinatorService/NameProducer',
+            icecore_dot_v1_dot_coordinator__pb2.NameProducerRequest.SerializeToString,
+            icecore_dot_v1_dot_coordinator__pb2.NameProducerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class NodeServiceStub:
     """Missing associated documentation comment in .proto file."""
@@ -435,6 +479,11 @@ class NodeServiceStub:
                 '/icecore.v1.NodeService/Roll',
                 request_serializer=icecore_dot_v1_dot_coordinator__pb2.RollRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_coordinator__pb2.RollResponse.FromString,
+                _registered_method=True)
+        self.FenceProducers = channel.unary_unary(
+                '/icecore.v1.NodeService/FenceProducers',
+                request_serializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersResponse.FromString,
                 _registered_method=True)
 
 
@@ -469,6 +518,13 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FenceProducers(self, request, context):
+        """Refuse older epochs of these producers from now on, in every segment led now or later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -491,6 +547,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.Roll,
                     request_deserializer=icecore_dot_v1_dot_coordinator__pb2.RollRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_coordinator__pb2.RollResponse.SerializeToString,
+            ),
+            'FenceProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceProducers,
+                    request_deserializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -601,6 +662,33 @@ class NodeService:
             '/icecore.v1.NodeService/Roll',
             icecore_dot_v1_dot_coordinator__pb2.RollRequest.SerializeToString,
             icecore_dot_v1_dot_coordinator__pb2.RollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FenceProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.NodeService/FenceProducers',
+            icecore_dot_v1_dot_coordinator__pb2.FenceProducersRequest.SerializeToString,
+            icecore_dot_v1_dot_coordinator__pb2.FenceProducersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,8 @@ class CoordinatorServiceStub:
     """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AllocateProducerIdsRequest, _coordinator_pb2.AllocateProducerIdsResponse]
     """A range of producer ids, never handed out again."""
+    NameProducer: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.NameProducerRequest, _coordinator_pb2.NameProducerResponse]
+    """Takes over a producer's name: a higher epoch, and leaders that refuse the older ones."""
 
 @_typing.type_check_only
 class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
@@ -73,6 +75,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AllocateProducerIdsRequest, _coordinator_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A range of producer ids, never handed out again."""
+    NameProducer: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.NameProducerRequest, _coordinator_pb2.NameProducerResponse]  # type: ignore[assignment]
+    """Takes over a producer's name: a higher epoch, and leaders that refuse the older ones."""
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -141,6 +145,14 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_coordinator_pb2.AllocateProducerIdsResponse, _abc.Awaitable[_coordinator_pb2.AllocateProducerIdsResponse]]:
         """A range of producer ids, never handed out again."""
 
+    @_abc_1.abstractmethod
+    def NameProducer(
+        self,
+        request: _coordinator_pb2.NameProducerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.NameProducerResponse, _abc.Awaitable[_coordinator_pb2.NameProducerResponse]]:
+        """Takes over a producer's name: a higher epoch, and leaders that refuse the older ones."""
+
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class NodeServiceStub:
@@ -156,6 +168,8 @@ class NodeServiceStub:
     """Bring replicas to exactly [base, end) by copying from a donor, then report their digests."""
     Roll: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RollRequest, _coordinator_pb2.RollResponse]
     """Leaders roll these segments now."""
+    FenceProducers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FenceProducersRequest, _coordinator_pb2.FenceProducersResponse]
+    """Refuse older epochs of these producers from now on, in every segment led now or later."""
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
@@ -168,6 +182,8 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """Bring replicas to exactly [base, end) by copying from a donor, then report their digests."""
     Roll: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RollRequest, _coordinator_pb2.RollResponse]  # type: ignore[assignment]
     """Leaders roll these segments now."""
+    FenceProducers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FenceProducersRequest, _coordinator_pb2.FenceProducersResponse]  # type: ignore[assignment]
+    """Refuse older epochs of these producers from now on, in every segment led now or later."""
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -201,5 +217,13 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.RollResponse, _abc.Awaitable[_coordinator_pb2.RollResponse]]:
         """Leaders roll these segments now."""
+
+    @_abc_1.abstractmethod
+    def FenceProducers(
+        self,
+        request: _coordinator_pb2.FenceProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.FenceProducersResponse, _abc.Awaitable[_coordinator_pb2.FenceProducersResponse]]:
+        """Refuse older epochs of these producers from now on, in every segment led now or later."""
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -571,15 +571,37 @@ class InitProducerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    RENEW_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
+    producer_name: _builtins.str
+    """empty: an id of its own; else the id of that name with a higher"""
+    instance: _builtins.int
+    """answered; all other leaders do soon after
+    with a name: any number that tells this client from others
+    """
+    renew: _builtins.bool
+    """only another epoch of the name that this instance has taken;"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """epoch, so that whoever had the name is fenced
+        with a name: their leaders refuse the older epochs before this is
+        """
+
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
+        producer_name: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        instance: _builtins.int = ...,
+        renew: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "instance", b"instance", "producer_name", b"producer_name", "renew", b"renew", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -591,17 +613,23 @@ class InitProducerResponse(_message.Message):
 
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     producer_epoch: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ProducerPosition]:
+        """with a name: how far it got in partitions of `topics`"""
+
     def __init__(
         self,
         *,
         producer_id: _builtins.int = ...,
         producer_epoch: _builtins.int = ...,
+        positions: _abc.Iterable[_common_pb2.ProducerPosition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

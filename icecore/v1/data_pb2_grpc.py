@@ -81,7 +81,7 @@ class DataServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitProducer(self, request, context):
-        """Hands out a producer id for idempotent produce.
+        """Hands out a producer id for idempotent produce; with a name, takes the name over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

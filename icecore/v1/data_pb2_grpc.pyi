@@ -41,7 +41,7 @@ class DataServiceStub:
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]
     """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
     InitProducer: _grpc.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]
-    """Hands out a producer id for idempotent produce."""
+    """Hands out a producer id for idempotent produce; with a name, takes the name over."""
 
 @_typing.type_check_only
 class DataServiceAsyncStub(DataServiceStub):
@@ -53,7 +53,7 @@ class DataServiceAsyncStub(DataServiceStub):
     ListOffsets: _aio.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
     InitProducer: _aio.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]  # type: ignore[assignment]
-    """Hands out a producer id for idempotent produce."""
+    """Hands out a producer id for idempotent produce; with a name, takes the name over."""
 
 class DataServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -86,6 +86,6 @@ class DataServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _data_pb2.InitProducerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_data_pb2.InitProducerResponse, _abc.Awaitable[_data_pb2.InitProducerResponse]]:
-        """Hands out a producer id for idempotent produce."""
+        """Hands out a producer id for idempotent produce; with a name, takes the name over."""
 
 def add_DataServiceServicer_to_server(servicer: DataServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

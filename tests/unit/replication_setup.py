@@ -67,6 +67,7 @@ class Led:
         self, record: Segment | None = None, limits: LeaderLimits | None = None, **changes: Any
     ) -> None:
         self.segment = record or segment(**changes)
+        self.producer_fences: dict[int, int] = {}
         self.core = LeaderCore(
             self.segment,
             LEADER,
@@ -75,6 +76,7 @@ class Led:
             nodes(n for n in self.segment.replicas if n != LEADER),
             0.0,
             limits,
+            self.producer_fences,
         )
         self.now_ms = 0.0
         self._requests = 0

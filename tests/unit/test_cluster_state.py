@@ -15,17 +15,17 @@ from coordinator.cluster_state import (
     DeletedRecord,
     NodeRecord,
     PartitionRecord,
+    ProducerRecord,
     Record,
     SegmentRecord,
     TopicRecord,
-    decode,
-    encode,
 )
 from coordinator.lossy_changes import allow_unclean, declare_lost, named
 from coordinator.node_changes import (
     HeldReplica,
     lost_copies,
 )
+from coordinator.record_json import decode, encode
 from coordinator.segment_changes import (
     Opening,
     add_sealed_replica,
@@ -410,6 +410,7 @@ stored_records = st.one_of(
     st.builds(TopicRecord, st.binary(), st.text(), st.integers(1, 9), settings, st.booleans()),
     st.builds(PartitionRecord, st.binary(), st.integers(0, 9), offsets),
     st.builds(DeletedRecord, st.integers(1, 9), node_ids, st.integers(0, 2**50)),
+    st.builds(ProducerRecord, st.text(), *[st.integers(0, 2**64 - 1)] * 3),
     st.builds(SegmentRecord, segments, node_ids, st.integers(0, 9), st.binary()),
 )
 

@@ -1,0 +1,77 @@
+"""Fencing by name: whoever takes a producer's name over ends the one before, failover or not."""
+
+import pytest
+
+from icecore import Admin, Producer
+from icecore.dev import LocalCluster
+from icecore.errors import ProducerFencedError, RequestTimeoutError
+from tests.cluster.traffic import create, read_all
+
+
+async def values(bootstrap: str, topic: str) -> list[bytes]:
+    return sorted(value for log in (await read_all(bootstrap, topic)).values() for _, value in log)
+
+
+async def leader(bootstrap: str, topic: str) -> int:
+    async with Admin(bootstrap) as admin:
+        (described,) = await admin.describe_topics([topic])
+    tail = described.partitions[0].tail
+    assert tail is not None
+    return tail.leader
+
+
+def named(cluster: LocalCluster, topic: str) -> Producer:
+    return Producer(cluster.bootstrap, producer_name="importer", producer_topics=[topic])
+
+
+async def test_older_instance_is_fenced(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, "t", partitions=1)
+    async with named(cluster, "t") as old:
+        await old.send_and_wait("t", b"1")
+        async with named(cluster, "t") as new:
+            with pytest.raises(ProducerFencedError):
+                await old.send_and_wait("t", b"too late")
+            await new.send_and_wait("t", b"2")
+            with pytest.raises(ProducerFencedError):
+                await old.send_and_wait("t", b"later still")
+            await new.send_and_wait("t", b"3")
+    assert await values(cluster.bootstrap, "t") == [b"1", b"2", b"3"]
+
+
+async def test_fence_outlives_leader_and_coordinator(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, "t", partitions=1)
+    async with named(cluster, "t") as old:
+        await old.send_and_wait("t", b"1")
+        async with named(cluster, "t"):
+            pass  # takes the name, and writes nothing: the log itself knows of no newer epoch
+        cluster.kill_coordinator()
+        cluster.start_coordinator()
+        cluster.kill_node(await leader(cluster.bootstrap, "t"))
+        with pytest.raises((ProducerFencedError, RequestTimeoutError)):
+            await old.send_and_wait("t", b"too late")  # its first attempt met the dead leader
+        with pytest.raises(ProducerFencedError):
+            await old.send_and_wait("t", b"later still")
+        async with named(cluster, "t") as new:
+            await new.send_and_wait("t", b"2")
+    assert await values(cluster.bootstrap, "t") == [b"1", b"2"]
+
+
+async def test_takeover_waits_for_a_leader_that_does_not_answer(own_cluster: LocalCluster) -> None:
+    """It might append for as long as it has not been replaced."""
+    cluster = own_cluster
+    await create(cluster.bootstrap, "t", partitions=1)
+    async with named(cluster, "t") as old:
+        await old.send_and_wait("t", b"1")
+        paused = await leader(cluster.bootstrap, "t")
+        cluster.pause_node(paused)
+        try:
+            async with named(cluster, "t") as new:
+                assert await leader(cluster.bootstrap, "t") != paused
+                await new.send_and_wait("t", b"2")
+        finally:
+            cluster.resume_node(paused)
+        with pytest.raises(ProducerFencedError):
+            await old.send_and_wait("t", b"too late")
+    assert await values(cluster.bootstrap, "t") == [b"1", b"2"]
