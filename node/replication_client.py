@@ -207,7 +207,7 @@ class LeaderLinks:
         return link
 
     async def close(self) -> None:
-        """Break all streams."""
-        for link in self._links.values():
+        """Break all streams, also those that an assignment asks for meanwhile."""
+        while self._links:
+            _, link = self._links.popitem()
             await link.close()
-        self._links.clear()

@@ -58,6 +58,8 @@ def lost(history: History) -> Iterator[Violation]:
         records = final.get(produce.partition, {})
         if produce.offset < history.log_start.get(produce.partition, 0):
             continue
+        if history.is_unavailable(produce.partition, produce.offset):
+            continue
         found = records.get(produce.offset)
         if found != produce.value:
             what = f"offset {produce.offset} holds {found!r}, acked was {produce.value!r}"
@@ -112,7 +114,7 @@ def gap(history: History) -> Iterator[Violation]:
     for partition, records in history.final.items():
         expected = history.log_start.get(partition, 0)
         for offset in sorted({offset for offset, _ in records}):
-            if offset != expected:
+            if offset != expected and not history.is_unavailable(partition, offset - 1):
                 yield Violation("gap", partition, f"{expected} is missing, {offset} follows")
             expected = offset + 1
 
@@ -201,7 +203,8 @@ def changed(history: History) -> Iterator[Violation]:
         for read in history.reads:
             if read.partition != partition:
                 continue
-            truth = final.get(read.offset) if read.offset >= start else read.value
+            is_kept = read.offset >= start and not history.is_unavailable(partition, read.offset)
+            truth = final.get(read.offset) if is_kept else read.value
             if truth != read.value or known.setdefault(read.offset, read.value) != read.value:
                 what = f"{read.session} read {read.value!r} at {read.offset}, at the end {truth!r}"
                 yield Violation("changed", partition, what)
@@ -214,7 +217,8 @@ def watermark(history: History) -> Iterator[Violation]:
         records = history.final.get(seen.partition, [])
         end = max((offset for offset, _ in records), default=-1) + 1
         end = max(end, history.log_start.get(seen.partition, 0))
-        if seen.high_watermark > end:
+        is_beyond = seen.high_watermark > end
+        if is_beyond and not history.is_unavailable(seen.partition, seen.high_watermark - 1):
             what = f"{seen.observer} showed {seen.high_watermark}, the end is {end}"
             yield Violation("watermark_past_end", seen.partition, what)
         key = (seen.observer, seen.partition)

@@ -10,18 +10,20 @@ import gc
 import logging
 import random
 import sqlite3
-import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError
+from node.replica import Replica
 from tests.simulation import shells
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
 from tests.simulation.history import History, WatermarkSeen
 from tests.simulation.index import SimIndex, SimIndexDisk
+from tests.simulation.log import SimLog
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import SimNet, SimNetwork
 from tests.simulation.ports import (
@@ -29,14 +31,17 @@ from tests.simulation.ports import (
     SimConnection,
     SimMetadataStore,
     SimRng,
+    Skew,
+    StoreFaults,
     memory_database,
 )
-from tests.simulation.process import PROCESS, SimProcess
+from tests.simulation.process import SimProcess
 from tests.simulation.shells import Knobs, NodePorts
 
 COORDINATOR = "coordinator"
 RESTART_S = 0.5
-SAMPLE_S = 0.05
+SAMPLE_S = 0.1
+SLOW_DELAY_S = 0.02
 
 
 @dataclass
@@ -47,30 +52,14 @@ class Host:
     disk: SimDisk = field(default_factory=SimDisk)
     index: SimIndexDisk = field(default_factory=SimIndexDisk)
     control: sqlite3.Connection = field(default_factory=memory_database)
+    stalled_until_s: float = 0.0
+    """Nothing that touches the disk ends before."""
+    slowness: float = 1.0
+    """How many times as long its threads take."""
 
-
-class SimLog(logging.Handler):
-    """Puts what the shells log into the kept trace. An unexpected exception there is a failure,
-    and so is a call for an operator: no fault of ours breaks what the protocol relies on."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Called by logging."""
-        process = PROCESS.get()
-        if process is not None and not process.alive:
-            return
-        error = record.exc_info[1] if record.exc_info else None
-        if record.getMessage().startswith("event=page"):
-            self._loop.failures.append(f"{process} called for help: {record.getMessage()}")
-        if error is not None and not isinstance(error, IcecoreError):
-            where = "".join(traceback.format_exception(error))
-            self._loop.failures.append(f"{process} logged {record.getMessage()}: {where}")
-        if self._loop.trace_log is not None:
-            line = f"{self._loop.time():12.6f}   {process} {record.levelname} {record.getMessage()}"
-            self._loop.trace_log.append(line)
+    def delay_s(self, delay_s: float, now_s: float) -> float:
+        """What becomes of the delay of a thread."""
+        return max(0.0, self.stalled_until_s - now_s) + delay_s * self.slowness
 
 
 class World:
@@ -89,16 +78,28 @@ class World:
         self.loop = SimLoop(seed, shuffle=shuffle)
         self.rng = random.Random(f"world {seed}")
         self.network = SimNetwork(
-            self.loop, random.Random(f"network {seed}"), latency_s=knobs.latency_s
+            self.loop,
+            random.Random(f"network {seed}"),
+            latency_s=knobs.latency_s,
+            count_fault=self.count_fault,
         )
         self.history = History()
-        self.faults = 0
-        self.damaged_disks = 0
+        self.log = SimLog(self.loop)
+        self.faults: Counter[str] = Counter()
+        """By kind: those that really happened."""
+        self.damaged = ""
+        """The host whose disk was chosen to be damaged."""
+        self.store_faults = StoreFaults(count=self.count_fault)
         self.hosts = {f"node-{number}": Host(number) for number in range(1, nodes + 1)}
+        if slow := self.hosts.get(f"node-{knobs.slow_node}"):
+            slow.slowness = SLOW_DELAY_S / knobs.thread_delay_s
         self.processes: dict[str, SimProcess] = {}
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
+        self._older: list[SimProcess] = []
+        """Coordinators that another one took over from."""
+        self._skews: dict[str, Skew] = {}
         self._metadata = shells.metadata_database()
         self._lives: dict[str, int] = {}
         self._wanted: set[str] = set()
@@ -110,16 +111,15 @@ class World:
         """Run a scenario to its end; the garbage collector waits, for its times are not ours."""
         gc.collect()
         gc.disable()
-        log = SimLog(self.loop)
         root = logging.getLogger()
         handlers, level = root.handlers, root.level
-        root.handlers = [log]
+        root.handlers = [self.log]
         root.setLevel(logging.INFO if self.loop.trace_log is not None else logging.WARNING)
         try:
             with shells.small_segments():
                 self.loop.run_until_complete(scenario(self))
         finally:
-            for process in self.processes.values():
+            for process in (*self.processes.values(), *self._older):
                 process.kill("the world ends", self.loop.time())
             self.loop.stop()
             self.loop.run_forever()
@@ -172,16 +172,16 @@ class World:
     async def _node(self, process: SimProcess) -> None:
         host = self.hosts[process.name]
         rng = random.Random(f"{process} threads {self.seed}")
-        is_slow = host.node_id == self.knobs.slow_node
         ports = NodePorts(
-            clock=SimClock(self.loop),
+            clock=self._clock(process.name),
             rng=SimRng(f"{process} {self.seed}"),
             net=SimNet(self.network, process),
             executor=SimExecutor(
                 process,
                 rng,
-                mean_delay_s=0.02 if is_slow else self.knobs.thread_delay_s,
-                fail_stop=lambda error: self._exit(process, f"fail-stop: {error!r}"),
+                mean_delay_s=self.knobs.thread_delay_s,
+                fail_stop=lambda error: self._fail_stop(process, error),
+                disk_delay=lambda delay_s: host.delay_s(delay_s, self.loop.time()),
             ),
             files=SimFileSystem(host.disk, process),
             index=SimIndex(host.index, process),
@@ -196,8 +196,8 @@ class World:
     async def _coordinator(self, process: SimProcess) -> None:
         rng = random.Random(f"{process} store {self.seed}")
         coordinator = shells.make_coordinator(
-            store=SimMetadataStore(SqliteStore(self._metadata), process, rng),
-            clock=SimClock(self.loop),
+            store=SimMetadataStore(SqliteStore(self._metadata), process, rng, self.store_faults),
+            clock=self._clock(process.name),
             rng=SimRng(f"{process} {self.seed}"),
             net=SimNet(self.network, process),
             knobs=self.knobs,
@@ -216,25 +216,40 @@ class World:
             self.loop.failures.append(f"{process} died of {error!r}")
         self._exit(process, f"exit: {error!r}")
 
+    def _fail_stop(self, process: SimProcess, error: BaseException) -> None:
+        """Production ends a process whose disk does not do what it was told."""
+        if process.name in self.hosts and self.hosts[process.name].disk.faults.failed_syncs:
+            self.hosts[process.name].disk.faults.failed_syncs = 0
+            self.count_fault("fsync_error")
+        self._exit(process, f"fail-stop: {error!r}")
+
     def _exit(self, process: SimProcess, why: str) -> None:
-        """A process ends by itself; its supervisor starts it again."""
+        """A process ends by itself; its supervisor starts it again, but not a second time."""
         self.exits.append(f"{self.loop.time():.3f} {process} {why}")
         self._end(process, why)
-        if process.name in self._wanted:
+        if process.name in self._wanted and self.processes[process.name] is process:
             self.loop.call_later(RESTART_S, self._restart_if_down, process.name)
 
     def _restart_if_down(self, name: str) -> None:
         if name in self._wanted and not self.is_up(name):
             self.start(name)
 
+    def _clock(self, name: str) -> SimClock:
+        return SimClock(self.loop, self._skews.setdefault(name, Skew()))
+
     # --- faults -------------------------------------------------------------------------------
 
-    def kill(self, name: str, *, power_cut: bool = False) -> None:
+    def count_fault(self, kind: str) -> None:
+        """Something went wrong, on purpose."""
+        self.faults[kind] += 1
+
+    def kill(self, name: str, *, power_cut: bool = False, kind: str | None = None) -> None:
         """SIGKILL, or with ``power_cut`` the whole machine; down until ``start``."""
         self._wanted.discard(name)
         if not self.is_up(name):
             return
-        self.faults += 1
+        if kind != "":
+            self.count_fault(kind or ("power_cut" if power_cut else "kill"))
         self._end(self.processes[name], "power cut" if power_cut else "kill")
         host = self.hosts.get(name)
         if power_cut and host is not None:
@@ -245,20 +260,55 @@ class World:
         """Kill a node in the middle of its next disk operations."""
         faults = self.hosts[name].disk.faults
         faults.operations_to_live = operations
-        faults.on_mid_death = lambda: self.kill(name, power_cut=power_cut)
+        faults.on_mid_death = lambda: self.kill(name, power_cut=power_cut, kind="kill_in_mid_write")
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM of a node: it hands over, stops cleanly and stays down until ``start``."""
+        process, node = self.processes[name], self.shells.get(name)
+        if not process.alive or process.paused or node is None or node.context.incarnation == 0:
+            return
+        self._wanted.discard(name)
+        self.count_fault("clean_stop")
+        self.loop.trace(f"terminate {process}")
+
+        async def leave() -> None:
+            await node.leave()
+            await node.stop()
+            self._end(process, "stopped")
+
+        process.spawn(leave())
+
+    def take_over(self) -> None:
+        """Start another coordinator at the address of the one that runs, which goes on if it can:
+        its connections, its calls and its handle of the metadata store are still there."""
+        self._older.append(self.processes.pop(COORDINATOR))
+        self.network.move_away(shells.coordinator_address(COORDINATOR))
+        self.start(COORDINATOR)
+
+    def add_host(self) -> str:
+        """A machine that was not there before; its name."""
+        number = len(self.hosts) + 1
+        self.hosts[f"node-{number}"] = Host(number)
+        return f"node-{number}"
+
+    def set_clock(self, name: str, skew_ms: int) -> None:
+        """Move the wall clock of a host."""
+        self.loop.trace(f"clock of {name} {skew_ms}")
+        self._skews.setdefault(name, Skew()).ms = skew_ms
 
     def _end(self, process: SimProcess, why: str) -> None:
         self.loop.trace(f"end {process} {why}")
-        self.shells.pop(process.name, None)
+        if self.processes.get(process.name) is process:
+            self.shells.pop(process.name, None)
         process.kill(why, self.loop.time())
         host = self.hosts.get(process.name)
         if host is not None:
             host.disk.faults.operations_to_live = None
 
-    def pause(self, name: str) -> None:
+    def pause(self, name: str, *, kind: str = "pause") -> None:
         """SIGSTOP."""
         if self.is_up(name):
-            self.faults += 1
+            self.count_fault(kind)
             self.loop.trace(f"pause {name}")
             self.processes[name].paused = True
 
@@ -270,31 +320,40 @@ class World:
             self.loop.resume(process)
 
     def heal(self) -> None:
-        """End all faults and start everything that is down."""
+        """End all faults and start everything that is down. Damage stays."""
         self.network.heal_all()
-        for name in list(self.processes):
-            self.resume(name)
+        for process in (*self.processes.values(), *self._older):
+            if process.paused:
+                self.loop.resume(process)
         for host in self.hosts.values():
             host.disk.faults.operations_to_live = None
             host.disk.faults.failing_syncs = 0
+            host.disk.limit(None)
+            host.stalled_until_s, host.slowness = 0.0, 1.0
+        for skew in self._skews.values():
+            skew.ms = 0
+        self.store_faults.heal()
         self.start_all()
 
     # --- watching -----------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Note every change of every replica's high watermark; runs for ever."""
-        known: dict[tuple[str, int], int] = {}
+        """Note every change of every replica's high watermark; runs for ever. A replica that is
+        made again, from a copy, is another one."""
+        known: dict[Replica, tuple[str, int]] = {}
         while True:
             await asyncio.sleep(SAMPLE_S)
             for name in self.hosts:
                 node = self.shells.get(name)
                 if node is None or not self.is_up(name):
                     continue
-                observer = repr(self.processes[name])
-                for segment_id, partition, watermark in shells.high_watermarks(node):
-                    key = (f"{observer} segment {segment_id}", segment_id)
-                    if known.get(key) != watermark:
-                        known[key] = watermark
-                        self.history.watermarks.append(
-                            WatermarkSeen(key[0], partition, watermark, self.loop.time())
-                        )
+                for replica, partition, watermark in shells.high_watermarks(node):
+                    observer, before = known.get(replica, ("", -1))
+                    if before == watermark:
+                        continue
+                    if not observer:
+                        life = f"{self.processes[name]} segment {replica.segment_id}"
+                        observer = f"{life} copy {len(known)}"
+                    known[replica] = (observer, watermark)
+                    seen = WatermarkSeen(observer, partition, watermark, self.loop.time())
+                    self.history.watermarks.append(seen)

@@ -88,6 +88,18 @@ class Inode:
         """What a failed fsync does: the pages look clean and are not on disk."""
         self.dirty.clear()
 
+    def flip_bit(self, position: int, bit: int) -> None:
+        """On disk and in the page cache; what else is not synced stays so."""
+        number, start = divmod(position, BLOCK_BYTES)
+        block = self.blocks.get(number)
+        if block is not None:
+            block[start] ^= 1 << bit
+        durable = self.durable_blocks.get(number)
+        if durable is not None:
+            changed = bytearray(durable)
+            changed[start] ^= 1 << bit
+            self.durable_blocks[number] = bytes(changed)
+
     def power_cut(self, rng: random.Random) -> None:
         """Decide sector by sector what was on disk."""
         cached, self.blocks = self.blocks, {}
@@ -141,6 +153,8 @@ class DiskFaults:
     capacity_bytes: int = UNLIMITED_BYTES
     failing_syncs: int = 0
     """So many of the next fdatasync calls fail, with the pages marked clean."""
+    failed_syncs: int = 0
+    """So many did."""
     operations_to_live: int | None = None
     """After so many more changing operations the process dies in the middle of what it does."""
     on_mid_death: Callable[[], None] | None = field(default=None, repr=False)
@@ -192,6 +206,10 @@ class SimDisk:
                 kept.append(change)
         self.pending = kept
 
+    def limit(self, capacity_bytes: int | None) -> None:
+        """How much there is room for; None = plenty."""
+        self.faults.capacity_bytes = UNLIMITED_BYTES if capacity_bytes is None else capacity_bytes
+
     def used_bytes(self) -> int:
         inodes = dict.fromkeys(self.names.values())
         return sum(inode.used_bytes() for inode in inodes)
@@ -220,11 +238,8 @@ class SimDisk:
 
     def flip_bit(self, name: str, bit: int) -> None:
         """Rot one durable bit of a file."""
-        inode = self.durable_names[name]
         position, offset = divmod(bit, 8)
-        byte = inode.read(1, position)[0] ^ (1 << offset)
-        inode.write(bytes([byte]), position)
-        inode.sync()
+        self.durable_names[name].flip_bit(position, offset)
 
 
 class SimFile:
@@ -265,6 +280,7 @@ class SimFile:
         disk.syncs += 1
         if disk.faults.failing_syncs > 0:
             disk.faults.failing_syncs -= 1
+            disk.faults.failed_syncs += 1
             inode.forget_dirty()
             raise StorageError(f"{self._name}: fdatasync: simulated I/O error")
         inode.sync()
@@ -371,6 +387,7 @@ class SimFileSystem:
         self.disk.syncs += 1
         if self.disk.faults.failing_syncs > 0:
             self.disk.faults.failing_syncs -= 1
+            self.disk.faults.failed_syncs += 1
             raise StorageError("syncfs: simulated I/O error")
         for inode in dict.fromkeys(self.disk.names.values()):
             inode.sync()

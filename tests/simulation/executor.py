@@ -79,6 +79,7 @@ class SimExecutor:
         rng: Source of the delays.
         mean_delay_s: Of starting a group, of delivering it, and of each ``run``.
         fail_stop: Called with the exception that ends the process.
+        disk_delay: What a slow or stalled disk makes of a delay.
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class SimExecutor:
         *,
         mean_delay_s: float = 0.0005,
         fail_stop: Callable[[BaseException], None] | None = None,
+        disk_delay: Callable[[float], float] = lambda delay_s: delay_s,
     ) -> None:
+        self._disk_delay = disk_delay
         self._process = process
         self._rng = rng
         self._fail_stop = fail_stop
@@ -101,7 +104,7 @@ class SimExecutor:
 
     def delay_s(self) -> float:
         """How long the next step of a thread takes."""
-        return self._rng.expovariate(1.0 / self.mean_delay_s)
+        return self._disk_delay(self._rng.expovariate(1.0 / self.mean_delay_s))
 
     def fail_stop(self, error: BaseException) -> None:
         """End the process as production does."""

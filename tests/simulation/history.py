@@ -80,7 +80,14 @@ class History:
     final: dict[Partition, list[tuple[int, bytes]]] = field(default_factory=dict)
     """The whole of each partition, read after everything was healed: (offset, value)."""
     log_start: dict[Partition, int] = field(default_factory=dict)
+    unavailable: dict[Partition, list[tuple[int, float]]] = field(default_factory=dict)
+    """Offsets [from, to) that the coordinator itself says nobody can read now."""
     whole_sessions: set[str] = field(default_factory=set)
     """Read sessions that began at the log start after everything was healed, and ran to the end."""
     idempotent: bool = True
     """Whether a value may be there only once."""
+
+    def is_unavailable(self, partition: Partition, offset: int) -> bool:
+        """Whether an offset lies in a segment that is known to be unavailable."""
+        ranges = self.unavailable.get(partition, ())
+        return any(start <= offset < end for start, end in ranges)

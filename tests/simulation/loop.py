@@ -15,6 +15,7 @@ import hashlib
 import heapq
 import random
 import struct
+import traceback
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, NoReturn, TypeVar
@@ -222,7 +223,8 @@ class SimLoop(asyncio.BaseEventLoop):
         error = context.get("exception")
         if error is None and "destroyed" in str(context.get("message")):
             return  # a pending task of a killed process or of an abandoned world
-        self.failures.append(f"{process}: {context.get('message')}: {error!r}")
+        where = traceback.extract_tb(error.__traceback__)[-1:] if error is not None else ""
+        self.failures.append(f"{process}: {context.get('message')}: {error!r} {where}")
 
     def close(self) -> None:
         """Drop everything that is still scheduled."""

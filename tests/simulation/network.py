@@ -37,6 +37,8 @@ class LinkFaults:
     reply_loss: float = 0.0
     slow: float = 0.0
     """Probability that a message takes 20 times as long as its link's latency."""
+    repeats: float = 0.0
+    """Probability that a unary request arrives once more, perhaps much later."""
 
 
 @dataclass
@@ -59,6 +61,7 @@ class SimNetwork:
         rng: Source of latencies and losses.
         latency_s: Of the slowest links; each link has its own below that.
         keepalive_s: A connection over a link that stays cut so long breaks at both ends.
+        count_fault: Told of each message that was lost or repeated.
     """
 
     def __init__(
@@ -68,11 +71,12 @@ class SimNetwork:
         *,
         latency_s: float = 0.002,
         keepalive_s: float = 2.0,
+        count_fault: Callable[[str], None] = lambda kind: None,
     ) -> None:
         self.loop = loop
         self.faults = LinkFaults()
         self.keepalive_s = keepalive_s
-        self.lost = 0
+        self._count_fault = count_fault
         self._rng = rng
         self._latency_s = latency_s
         self._links: dict[tuple[str, str], Link] = {}
@@ -100,6 +104,10 @@ class SimNetwork:
     def free_port(self) -> int:
         """A port nobody had before."""
         return EPHEMERAL_PORT + self.loop.next_serial()
+
+    def move_away(self, address: str) -> None:
+        """Whoever listens there is not found any more; its connections stay."""
+        self._listeners.pop(address, None)
 
     # --- links --------------------------------------------------------------------------------
 
@@ -191,12 +199,17 @@ class SimNetwork:
         else:
             callback()
 
-    def loses(self, probability: float) -> bool:
-        """Whether this message is the one that breaks its connection."""
+    def happens(self, probability: float, kind: str) -> bool:
+        """Whether this message is one that is lost or repeated."""
         if probability and self._rng.random() < probability:
-            self.lost += 1
+            self._count_fault(kind)
             return True
         return False
+
+    def repeat(self, request: "Exchange") -> None:
+        """Deliver a request that nobody waits for: soon, or when the world has moved on."""
+        delay_s = self._rng.choice([0.0, 0.02, 0.5, 5.0])
+        self.loop.call_later(delay_s, request.depart, context=self._context)
 
     def connect(self, connection: SimConnection) -> None:
         """Remember a connection so that a cut or a death can break it."""
@@ -323,14 +336,21 @@ class Exchange(SimConnection):
         self._timeout_s = timeout_s
         self._outcome: asyncio.Future[bytes | IcecoreError] = network.loop.create_future()
 
+    def depart(self) -> None:
+        """The request is on its way."""
+        self.network.send(self.client_host, self.server_host, self.arrive)
+
     async def start(self) -> bytes | IcecoreError:
         """Send the request and wait for what comes back."""
         network = self.network
         network.connect(self)
-        network.send(self.client_host, self.server_host, self.arrive)
+        self.depart()
         self.connect_timer = network.loop.call_later(
             CONNECT_TIMEOUT_S, self.connect_timed_out, context=Context()
         )
+        if network.happens(network.faults.repeats, "repeated_requests"):
+            again = (self.client, self.address, self.method, self._body, self._timeout_s)
+            network.repeat(Exchange(network, *again))
         return await self._outcome
 
     def finish(self) -> None:
@@ -350,7 +370,7 @@ class Exchange(SimConnection):
     def accepted(self, server: SimServer) -> None:
         """The request arrived at a listener."""
         network = self.network
-        if network.loses(network.faults.request_loss):
+        if network.happens(network.faults.request_loss, "lost_requests"):
             self.reset("request lost")
             return
         handler = server.handlers.unary.get(self.method)
@@ -378,7 +398,7 @@ class Exchange(SimConnection):
         if self.is_broken or (self.server is not None and not self.server.alive):
             return
         network = self.network
-        if network.loses(network.faults.reply_loss):
+        if network.happens(network.faults.reply_loss, "lost_replies"):
             self.reset("reply lost")
             return
         network.send(self.server_host, self.client_host, lambda: self._answer(outcome))

@@ -6,6 +6,7 @@ and reports exactly what came back.
 
 import asyncio
 import hashlib
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from icecore import batch, convert, wire
@@ -66,9 +67,15 @@ class Observer:
         nodes = [convert.node_from_proto(message) for message in messages]
         return {node.node_id: node.address for node in nodes if node.state is NodeState.UP}
 
-    async def settled(self, topic: str, nodes: int) -> str:
+    async def settled(self, topic: str, nodes: int, excused: Container[int] = ()) -> str:
         """Empty when the cluster is whole: all nodes are up, every partition has a complete active
-        segment and every sealed segment has all its copies; else what is missing."""
+        segment and every sealed segment has all its copies; else what is missing.
+
+        Args:
+            topic: The only topic.
+            nodes: How many there are.
+            excused: Segments that may be unavailable.
+        """
         up = await self.addresses()
         if len(up) < nodes:
             return f"only nodes {sorted(up)} are up"
@@ -76,6 +83,8 @@ class Observer:
         if not segments:
             return "no segments"
         for segment in segments:
+            if segment.segment_id in excused:
+                continue
             wanted = segment.settings.replication_factor
             if segment.state is SegmentState.RECOVERING:
                 return f"segment {segment.segment_id} is being recovered"
@@ -84,10 +93,24 @@ class Observer:
                 name = segment.state.name
                 return f"{name} segment {segment.segment_id} has {copies} of {wanted} copies"
         partitions = {segment.partition for segment in segments}
-        active = {each.partition for each in segments if each.state is SegmentState.ACTIVE}
+        active = {
+            each.partition
+            for each in segments
+            if each.state is SegmentState.ACTIVE or each.segment_id in excused
+        }
         if partitions != active:
             return f"partitions without an active segment: {sorted(partitions - active)}"
         return ""
+
+    async def unavailable(self, topic: str, undecided: Container[int]) -> list[Segment]:
+        """Segments that the coordinator has described as undecidable, or as down to a damaged last
+        copy, and that still are not what they should be."""
+        return [
+            each
+            for each in await self.segments(topic)
+            if each.segment_id in undecided
+            and (each.state is SegmentState.RECOVERING or len(each.replicas) <= 1)
+        ]
 
     async def read_replica(self, address: str, node_id: int, segment: Segment) -> ReplicaContent:
         """Everything one node returns of one segment, up to its watermark.
@@ -168,6 +191,8 @@ class Observer:
                 continue
             partition = (topic, segment.partition)
             history.log_start.setdefault(partition, segment.log_start_offset)
+            if history.is_unavailable(partition, segment.base_offset):
+                continue
             copies: list[ReplicaContent] = []
             for node_id in segment.replicas:
                 try:

@@ -8,7 +8,8 @@ refuse zombies, to take time, and to lose an answer after the commit.
 import asyncio
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.metadata_store import Compare, MetadataStore, Stored
@@ -20,16 +21,23 @@ EPOCH_MS = 1_700_000_000_000
 """Wall clock at virtual time 0."""
 
 
-class SimClock:
-    """icecore.ports.Clock. ``skew_ms`` shifts the wall clock of one process and may change."""
+@dataclass
+class Skew:
+    """How far the wall clock of a host is off; changes take effect at once."""
 
-    def __init__(self, loop: SimLoop, skew_ms: int = 0) -> None:
+    ms: int = 0
+
+
+class SimClock:
+    """icecore.ports.Clock of one process."""
+
+    def __init__(self, loop: SimLoop, skew: Skew | None = None) -> None:
         self._loop = loop
-        self.skew_ms = skew_ms
+        self._skew = skew or Skew()
 
     def now_ms(self) -> int:
         """Wall clock."""
-        return EPOCH_MS + self.skew_ms + int(self._loop.time() * 1000)
+        return EPOCH_MS + self._skew.ms + int(self._loop.time() * 1000)
 
     def monotonic_ms(self) -> float:
         """Virtual time."""
@@ -70,6 +78,23 @@ def memory_database() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
 
+@dataclass
+class StoreFaults:
+    """What goes wrong with a metadata store; the world sets these."""
+
+    delay_s: float = 0.001
+    """Mean time of an operation."""
+    failing: float = 0.0
+    """Probability that an operation fails and changes nothing."""
+    ambiguous: float = 0.0
+    """Probability that a transaction commits and then reports StorageError."""
+    count: Callable[[str], None] = lambda kind: None
+
+    def heal(self) -> None:
+        """Nothing goes wrong from now on."""
+        self.delay_s, self.failing, self.ambiguous = 0.001, 0.0, 0.0
+
+
 class SimMetadataStore:
     """coordinator.metadata_store.MetadataStore for one life of a coordinator.
 
@@ -77,7 +102,7 @@ class SimMetadataStore:
         inner: This life's view of the records that outlive it.
         process: Whose view it is.
         rng: Source of delays and losses.
-        ambiguous: Probability that a transaction commits and then reports StorageError.
+        faults: None = it only takes its time.
     """
 
     def __init__(
@@ -85,32 +110,37 @@ class SimMetadataStore:
         inner: MetadataStore,
         process: SimProcess,
         rng: random.Random,
-        *,
-        ambiguous: float = 0.0,
+        faults: StoreFaults | None = None,
     ) -> None:
         self._inner = inner
         self._process = process
         self._rng = rng
-        self.ambiguous = ambiguous
+        self._faults = faults or StoreFaults()
 
     async def _pass_time(self) -> None:
         self._process.check()
-        await asyncio.sleep(self._rng.expovariate(1000.0))
+        await asyncio.sleep(self._rng.expovariate(1.0 / self._faults.delay_s))
         self._process.check()
+
+    async def _begin(self) -> None:
+        await self._pass_time()
+        if self._faults.failing and self._rng.random() < self._faults.failing:
+            self._faults.count("store_failing")
+            raise StorageError("simulated: the store is out of order")
 
     async def acquire_token(self) -> int:
         """See MetadataStore."""
-        await self._pass_time()
+        await self._begin()
         return await self._inner.acquire_token()
 
     async def get(self, key: str) -> Stored | None:
         """See MetadataStore."""
-        await self._pass_time()
+        await self._begin()
         return await self._inner.get(key)
 
     async def scan(self, prefix: str) -> list[Stored]:
         """See MetadataStore."""
-        await self._pass_time()
+        await self._begin()
         return await self._inner.scan(prefix)
 
     async def txn(
@@ -120,9 +150,10 @@ class SimMetadataStore:
         deletes: Sequence[str] = (),
     ) -> bool:
         """See MetadataStore."""
-        await self._pass_time()
+        await self._begin()
         done = await self._inner.txn(compares, puts, deletes)
-        if self.ambiguous and self._rng.random() < self.ambiguous:
+        if self._faults.ambiguous and self._rng.random() < self._faults.ambiguous:
+            self._faults.count("store_ambiguous")
             raise StorageError("simulated: the answer of the transaction was lost")
         await self._pass_time()
         return done

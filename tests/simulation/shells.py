@@ -18,6 +18,7 @@ from node.config import NodeSettings
 from node.metrics import NodeMetrics
 from node.node import Node
 from node.ports import Executor, FileSystem, Index
+from node.replica import Replica
 from node.storage.control_store import ControlStore
 from node.storage.segment_log import StoreSettings
 from node.storage.segment_store import SegmentFileStore
@@ -47,7 +48,7 @@ class Knobs:
     roll_up_wait_ms: int = 1000
     thread_delay_s: float = 0.0005
     slow_node: int = 0
-    """A node whose threads take 20 ms a step, 0 = none."""
+    """A node whose threads take 20 ms a step until everything is healed, 0 = none."""
     latency_s: float = 0.002
     """Of the slowest links."""
     tail_cache_bytes: int = 64 * 1024
@@ -162,12 +163,12 @@ def coordinator_address(host: str) -> str:
     return f"{host}:{COORDINATOR_PORT}"
 
 
-def high_watermarks(node: Node) -> Iterator[tuple[int, Partition, int]]:
-    """(segment id, partition, high watermark) of every replica that readers may use."""
+def high_watermarks(node: Node) -> Iterator[tuple[Replica, Partition, int]]:
+    """(replica, partition, high watermark) of every replica that readers may use."""
     for replica in node.context.replicas:
         if replica.intact and replica.base_offset >= 0 and replica.segment is not None:
             partition = (replica.segment.topic, replica.identity.partition)
-            yield replica.segment_id, partition, replica.high_watermark
+            yield replica, partition, replica.high_watermark
 
 
 def metadata_database() -> SqliteDatabase:

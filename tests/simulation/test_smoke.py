@@ -4,7 +4,7 @@ import pytest
 
 from tests.simulation.run import regressions, replay_command, run_twice
 
-SMOKE_SEEDS = range(1, 21)
+SMOKE_SEEDS = range(1, 13)
 SWARM_SEEDS = range(1, 4)
 
 
@@ -12,7 +12,7 @@ def check(scenario: str, seed: int) -> None:
     report = run_twice((scenario, seed, True))
     shown = "\n".join([*report.problems[:10], f"replay: {replay_command(report)}"])
     assert not report.problems, shown
-    assert report.faults > 0
+    assert report.faults.total() > 0
 
 
 @pytest.mark.parametrize("seed", SMOKE_SEEDS)

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 from icecore.client.admin import Admin
 from icecore.client.consumer import Consumer
 from icecore.client.producer import Producer
-from icecore.errors import IcecoreError, InternalError, RequestTimeoutError
+from icecore.errors import IcecoreError, InternalError, InvalidRequestError
 from icecore.model import Acks
 from tests.simulation.history import Outcome, Produce, Read
+from tests.simulation.plan import Plan
 from tests.simulation.process import SimProcess
 from tests.simulation.shells import coordinator_address
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
-    from tests.simulation.scenarios import Plan
 
 COORDINATOR = "coordinator"
 DELIVERY_TIMEOUT_MS = 20_000
 
 
-async def create_topic(world: "World", topic: str, plan: "Plan") -> None:
+async def create_topic(world: "World", topic: str, plan: Plan) -> None:
     """As soon as enough nodes are there."""
     process, net, clock, rng = world.client("admin")
 
@@ -46,20 +46,32 @@ async def create_topic(world: "World", topic: str, plan: "Plan") -> None:
 class Traffic:
     """Producers that send until told to stop; every record and its outcome go into the history."""
 
-    def __init__(self, world: "World", topic: str, plan: "Plan") -> None:
+    def __init__(self, world: "World", topic: str, plan: Plan) -> None:
+        self.partitions = plan.partitions
+        """So many are sent to; grows."""
         self._world = world
         self._topic = topic
         self._plan = plan
         self._rng = random.Random(f"traffic {world.seed}")
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running: dict[str, tuple[SimProcess, asyncio.Task[None]]] = {}
         self._stopping = False
 
     def start(self) -> None:
         """Begin to send."""
         for number in range(self._plan.producers):
-            name = f"producer-{number}"
-            process, producer = self._producer(name, self._plan.acks)
-            self._tasks.append(process.spawn(self._produce(name, producer)))
+            self._start(f"producer-{number}", self._plan.acks[number % len(self._plan.acks)])
+
+    def _start(self, name: str, acks: Acks) -> None:
+        process, producer = self._producer(name, acks)
+        self._running[name] = (process, process.spawn(self._produce(name, producer, acks)))
+
+    def replace_producer(self, rng: random.Random) -> None:
+        """SIGKILL one, and start another. What the first had under way stays unresolved."""
+        name = rng.choice(list(self._running))
+        process, _ = self._running.pop(name)
+        process.kill("kill", self._world.loop.time())
+        number = len(self._world.processes)
+        self._start(f"producer-{number}", self._plan.acks[number % len(self._plan.acks)])
 
     def _producer(self, name: str, acks: Acks) -> tuple[SimProcess, Producer]:
         process, net, clock, rng = self._world.client(name)
@@ -67,7 +79,7 @@ class Traffic:
             coordinator_address(COORDINATOR),
             acks=acks,
             linger_ms=self._rng.choice([0, 2, 20]),
-            batch_bytes=self._rng.choice([64, 300, 2000]),
+            batch_bytes=self._rng.choice(self._plan.batch_bytes),
             request_timeout_ms=3_000,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             net=net,
@@ -76,27 +88,34 @@ class Traffic:
         )
         return process, producer
 
-    async def probe(self, timeout_s: float) -> None:
-        """One record per partition, acked by all: everything takes appends again.
+    async def probe(self, timeout_s: float) -> str:
+        """One record per partition, acked by all: does everything take appends again?
+
+        Returns:
+            What does not; empty when all is well.
 
         Raises:
-            TimeoutError: Not everything does.
-            IcecoreError: What the producer was told.
+            TimeoutError: The producer is stuck.
         """
         process, producer = self._producer("probe", Acks.ALL)
+        refused: list[int] = []
 
         async def send() -> None:
             await producer.start()
-            for number in range(self._plan.partitions):
+            sent = []
+            for number in range(self.partitions):
                 produce = self._invoke("probe", number, number, f"probe {number}", Acks.ALL)
                 handle = await producer.send_wait(self._topic, produce.value, partition=number)
+                sent.append((produce, handle))
+            for produce, handle in sent:
                 await self._note(produce, handle)
                 if produce.outcome is not Outcome.OK:
-                    raise RequestTimeoutError(f"partition {number} takes no appends")
+                    refused.append(produce.partition[1])
             await producer.close()
 
         async with asyncio.timeout(timeout_s):
             await process.spawn(send())
+        return f"partitions {refused} take no appends" if refused else ""
 
     def _invoke(self, name: str, sequence: int, partition: int, text: str, acks: Acks) -> Produce:
         """A record is about to be sent."""
@@ -105,26 +124,38 @@ class Traffic:
         self._world.history.produces.append(produce)
         return produce
 
-    async def _produce(self, name: str, producer: Producer) -> None:
+    async def _produce(self, name: str, producer: Producer, acks: Acks) -> None:
+        plan = self._plan
         rng = random.Random(f"{name} {self._world.seed}")
-        pause_s = rng.choice([0.01, 0.02, 0.04])
+        pause_s = rng.choice(plan.pauses_s)
         await producer.start()
         waiting: list[asyncio.Task[None]] = []
-        for sequence in range(self._plan.records):
+        sequence = 0
+        for _ in range(plan.bursts):
             if self._stopping:
                 break
-            partition = rng.randrange(self._plan.partitions)
-            text = f"{name} {sequence} " + "x" * rng.choice([0, 10, 100, 800])
-            produce = self._invoke(name, sequence, partition, text, self._plan.acks)
-            handle = await producer.send_wait(self._topic, produce.value, partition=partition)
-
-            async def outcome(produce: Produce = produce, handle: object = handle) -> None:
-                await self._note(produce, handle)
-
-            waiting.append(asyncio.create_task(outcome()))
+            partition = rng.randrange(self.partitions)
+            sent: list[tuple[Produce, object]] = []
+            for _ in range(rng.randint(1, plan.burst_max) if plan.burst_max > 1 else 1):
+                text = f"{name} {sequence} " + "x" * rng.choice(plan.padding_bytes)
+                produce = self._invoke(name, sequence, partition, text, acks)
+                sequence += 1
+                try:
+                    handle = await producer.send_wait(
+                        self._topic, produce.value, partition=partition
+                    )
+                except InvalidRequestError:  # a partition that this client has not heard of yet
+                    produce.outcome = Outcome.FAIL
+                    break
+                sent.append((produce, handle))
+            waiting.append(asyncio.create_task(self._note_all(sent)))
             await asyncio.sleep(rng.expovariate(1 / pause_s))
         await asyncio.gather(*waiting)
         await producer.close()
+
+    async def _note_all(self, sent: list[tuple[Produce, object]]) -> None:
+        for produce, handle in sent:
+            await self._note(produce, handle)
 
     async def _note(self, produce: Produce, handle: object) -> None:
         try:
@@ -146,14 +177,15 @@ class Traffic:
         """
         self._stopping = True
         async with asyncio.timeout(timeout_s):
-            for task in self._tasks:
+            for _, task in self._running.values():
                 await task
 
 
 class TailReader:
-    """A consumer that follows the whole topic from the start, through every fault."""
+    """A consumer that follows the topic from the start, through every fault. It reads the
+    partitions that the topic had when it began."""
 
-    def __init__(self, world: "World", topic: str, plan: "Plan") -> None:
+    def __init__(self, world: "World", topic: str, plan: Plan) -> None:
         self._world = world
         self._topic = topic
         self._plan = plan
@@ -168,7 +200,7 @@ class TailReader:
             self._topic,
             max_bytes=chance.choice([2_000, 1 << 20]),
             fetch_bytes=chance.choice([500, 100_000]),
-            max_wait_ms=chance.choice([20, 100, 500]),
+            max_wait_ms=chance.choice([50, 200, 500]),
             net=net,
             clock=clock,
             rng=rng,
@@ -192,7 +224,11 @@ class TailReader:
             IcecoreError: It gave up before.
         """
         assert self._task is not None
-        wanted = sum(len(records) for records in self._world.history.final.values())
+        wanted = sum(
+            len(records)
+            for (_, partition), records in self._world.history.final.items()
+            if partition < self._plan.partitions
+        )
         async with asyncio.timeout(30):
             while len(self._world.history.reads) < wanted and not self._task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

@@ -1,0 +1,154 @@
+"""Faults of the control plane (coordinators, their store, clocks), and what operators do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from icecore.client.admin import Admin
+from icecore.errors import IcecoreError
+from tests.simulation.cluster import COORDINATOR
+from tests.simulation.faults import Fault, Kind, Scene, back_later
+from tests.simulation.plan import TOPIC
+from tests.simulation.shells import coordinator_address
+
+HOSTS_MAX = 6
+PARTITIONS_MAX = 6
+
+
+# --- coordinators ---------------------------------------------------------------------------------
+
+
+async def coordinator_killed(scene: Scene, fault: Fault) -> None:
+    """SIGKILL, back a little later."""
+    scene.world.kill(COORDINATOR, kind=fault.kind)
+    await back_later(scene, COORDINATOR, fault.lasts_s)
+
+
+async def coordinator_paused(scene: Scene, fault: Fault) -> None:
+    """SIGSTOP, maybe for longer than any lease."""
+    scene.world.pause(COORDINATOR, kind=fault.kind)
+    await asyncio.sleep(fault.lasts_s)
+    scene.world.resume(COORDINATOR)
+
+
+async def second_coordinator(scene: Scene, fault: Fault) -> None:
+    """Another coordinator takes over while the first is stopped, or goes on without knowing."""
+    world = scene.world
+    if not world.is_up(COORDINATOR):
+        return
+    older = world.processes[COORDINATOR]
+    older.paused = scene.rng(fault).random() < 0.7
+    world.take_over()
+    world.count_fault(fault.kind)
+    await asyncio.sleep(fault.lasts_s)
+    world.loop.resume(older)
+
+
+# --- their store ----------------------------------------------------------------------------------
+
+
+async def store_slow(scene: Scene, fault: Fault) -> None:
+    """Each operation of the metadata store takes long."""
+    scene.world.count_fault(fault.kind)
+    scene.world.store_faults.delay_s = scene.rng(fault).choice([0.02, 0.1, 0.5])
+    await asyncio.sleep(fault.lasts_s)
+    scene.world.store_faults.delay_s = 0.001
+
+
+async def store_failing(scene: Scene, fault: Fault) -> None:
+    """Operations fail and change nothing; each one counts."""
+    scene.world.store_faults.failing = 0.5
+    await asyncio.sleep(fault.lasts_s)
+    scene.world.store_faults.failing = 0.0
+
+
+async def store_ambiguous(scene: Scene, fault: Fault) -> None:
+    """Transactions are carried out and their answer is lost; each one counts."""
+    scene.world.store_faults.ambiguous = 0.3
+    await asyncio.sleep(fault.lasts_s)
+    scene.world.store_faults.ambiguous = 0.0
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+async def clock_jump(scene: Scene, fault: Fault) -> None:
+    """The wall clock of one process is an hour off, and then right again."""
+    rng = scene.rng(fault)
+    name = COORDINATOR if rng.random() < 0.2 else scene.victim(fault)
+    scene.world.count_fault(fault.kind)
+    scene.world.set_clock(name, rng.choice([-3_600_000, 3_600_000]))
+    await asyncio.sleep(fault.lasts_s)
+    scene.world.set_clock(name, 0)
+
+
+async def clock_skew(scene: Scene, fault: Fault) -> None:
+    """The wall clock of one node is some seconds off, for the rest of the world."""
+    rng = scene.rng(fault)
+    scene.world.count_fault(fault.kind)
+    scene.world.set_clock(scene.victim(fault), rng.randint(-8_000, 8_000))
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+async def node_added(scene: Scene, fault: Fault) -> None:
+    """One more node joins."""
+    if len(scene.world.hosts) < HOSTS_MAX:
+        scene.world.start(scene.world.add_host())
+        scene.world.count_fault(fault.kind)
+
+
+async def topic_altered(scene: Scene, fault: Fault) -> None:
+    """New settings, so that every partition rolls under load."""
+    segment_bytes = scene.rng(fault).choice([8, 16, 24, 48, 96]) * 1024
+    await _ask(scene, fault, lambda admin: admin.alter_topic(TOPIC, segment_bytes=segment_bytes))
+
+
+async def topic_rolled(scene: Scene, fault: Fault) -> None:
+    """Every partition rolls under load."""
+    await _ask(scene, fault, lambda admin: admin.roll_topic(TOPIC))
+
+
+async def partitions_added(scene: Scene, fault: Fault) -> None:
+    """One partition more; producers use it as soon as they know."""
+    wanted = scene.traffic.partitions + 1
+    if wanted > PARTITIONS_MAX:
+        return
+    if await _ask(scene, fault, lambda admin: admin.add_partitions(TOPIC, wanted)):
+        scene.traffic.partitions = max(scene.traffic.partitions, wanted)
+
+
+async def _ask(scene: Scene, fault: Fault, what: Callable[[Admin], Awaitable[object]]) -> bool:
+    """Have an operator do something; whether it was said to be done."""
+    world = scene.world
+    process, net, clock, rng = world.client(f"admin-{fault.number}")
+    world.count_fault(fault.kind)
+
+    async def ask() -> bool:
+        address = coordinator_address(COORDINATOR)
+        async with Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng) as admin:
+            try:
+                await what(admin)
+            except IcecoreError as error:
+                world.loop.trace(f"{fault.kind}: {error.reason}")
+                return False
+            return True
+
+    done: bool = await process.spawn(ask())
+    return done
+
+
+KINDS = (
+    Kind("coordinator_killed", coordinator_killed),
+    Kind("coordinator_paused", coordinator_paused),
+    Kind("second_coordinator", second_coordinator),
+    Kind("store_slow", store_slow, (0.5, 4.0)),
+    Kind("store_failing", store_failing, (0.2, 2.0)),
+    Kind("store_ambiguous", store_ambiguous, (0.2, 2.0)),
+    Kind("clock_jump", clock_jump, (0.1, 5.0)),
+    Kind("clock_skew", clock_skew),
+    Kind("node_added", node_added),
+    Kind("topic_altered", topic_altered),
+    Kind("topic_rolled", topic_rolled),
+    Kind("partitions_added", partitions_added),
+)

@@ -1,0 +1,213 @@
+"""Faults of disks, and the atlas that keeps them survivable.
+
+Damage, which is what takes bytes away that were durable, hits one node of a world only, and only
+where ``min_insync`` keeps another copy of everything: then any loss is a bug. In a few worlds it
+may hit all of them; there data may become unavailable, but must not be missing without being named.
+
+An index may lag behind the file by a second after a power cut, and what was lost within that second
+can't be told from a torn write. So damage comes after the index is durable, and a damaged node does
+not lose its index.
+"""
+
+import asyncio
+import copy
+import random
+import sqlite3
+
+from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
+from tests.simulation.cluster import Host
+from tests.simulation.disk import Inode, SimDisk
+from tests.simulation.faults import Fault, Kind, Scene, back_later
+from tests.simulation.index import SimIndexDisk
+from tests.simulation.plan import Plan
+from tests.simulation.ports import memory_database
+
+CAPACITY_LEFT_BYTES = (0, 16 * 1024, 256 * 1024)
+
+
+def survives_damage(plan: Plan) -> bool:
+    """Whether one damaged disk takes nothing away, or the world may lose access to data."""
+    return plan.min_insync >= 2 or not plan.is_damage_bounded
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+async def fsync_error(scene: Scene, fault: Fault) -> None:
+    """The next fsync of one node fails: it must stop at once and trust none of its copies."""
+    disk = scene.world.hosts[scene.damaged(fault)].disk
+    disk.faults.failing_syncs = 1
+    await asyncio.sleep(fault.lasts_s)
+    disk.faults.failing_syncs = 0
+
+
+async def bit_rot_sealed(scene: Scene, fault: Fault) -> None:
+    """A bit of a sealed file flips under a running node; a reader or the scrub finds it."""
+    name, rng = scene.damaged(fault), scene.rng(fault)
+    files = _files(scene, name, is_sealed=True)
+    if files:
+        _rot(scene, fault, scene.world.hosts[name], rng.choice(files), rng)
+
+
+async def bit_rot_active(scene: Scene, fault: Fault) -> None:
+    """A bit of a file that is being written flips; the node may or may not be started again."""
+    name, rng = scene.damaged(fault), scene.rng(fault)
+    files = _files(scene, name, is_sealed=False)
+    if files:
+        _rot(scene, fault, scene.world.hosts[name], rng.choice(files), rng)
+        if rng.random() < 0.7:
+            scene.world.kill(name)
+            await back_later(scene, name, fault.lasts_s)
+
+
+async def truncation(scene: Scene, fault: Fault) -> None:
+    """The end of a file that was being written is gone when its node starts again."""
+    name, rng, world = scene.damaged(fault), scene.rng(fault), scene.world
+    files = _files(scene, name, is_sealed=False)
+    if not files:
+        return
+    inode = world.hosts[name].disk.names[rng.choice(files)]
+    world.kill(name)
+    world.hosts[name].index.flush()
+    end = _data_end(inode)
+    if end > FILE_HEADER_LENGTH:
+        inode.truncate(rng.randrange(FILE_HEADER_LENGTH, end))
+        inode.sync()
+        world.count_fault(fault.kind)
+    await back_later(scene, name, fault.lasts_s)
+
+
+async def disk_replaced(scene: Scene, fault: Fault) -> None:
+    """A node comes back with an empty folder."""
+    name, world = scene.damaged(fault), scene.world
+    world.kill(name)
+    host = world.hosts[name]
+    faults = host.disk.faults
+    host.disk, host.index, host.control = SimDisk(), SimIndexDisk(), memory_database()
+    host.disk.faults = faults
+    world.count_fault(fault.kind)
+    await back_later(scene, name, fault.lasts_s)
+
+
+async def old_copy_restored(scene: Scene, fault: Fault) -> None:
+    """A node comes back with its folder as it was some seconds ago."""
+    name, world = scene.damaged(fault), scene.world
+    host = world.hosts[name]
+    disk = host.disk
+    world.kill(name)
+    saved = copy.deepcopy((host.disk.names, host.disk.durable_names, host.disk.folders, host.index))
+    control: sqlite3.Connection = memory_database()
+    if host.control.in_transaction:
+        host.control.rollback()
+    host.control.backup(control)
+    await back_later(scene, name, 0.1)
+    await asyncio.sleep(fault.lasts_s)
+    world.kill(name)
+    if host.disk is disk:
+        faults = host.disk.faults
+        host.disk = SimDisk()
+        host.disk.names, host.disk.durable_names, host.disk.folders, host.index = saved
+        host.disk.faults = faults
+        host.control = control
+        world.count_fault(fault.kind)
+    await back_later(scene, name, 0.2)
+
+
+def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
+    """Files of a node that hold batches, sealed or being written."""
+    node = scene.world.shells.get(name)
+    if node is None:
+        return []
+    names = scene.world.hosts[name].disk.names
+    return [
+        file
+        for replica in node.context.replicas
+        if replica.intact and replica.sealed == is_sealed
+        if (file := file_name(replica.identity)) in names
+        if _data_end(names[file]) > FILE_HEADER_LENGTH
+    ]
+
+
+def _rot(scene: Scene, fault: Fault, host: Host, file: str, rng: random.Random) -> None:
+    """Flip one bit within the batches."""
+    host.index.flush()
+    end = _data_end(host.disk.names[file])
+    position = rng.randrange(FILE_HEADER_LENGTH, end)
+    host.disk.names[file].flip_bit(position, rng.randrange(8))
+    scene.world.loop.trace(f"bit rot in {file} at {position}")
+    scene.world.count_fault(fault.kind)
+
+
+def _data_end(inode: Inode) -> int:
+    """Where the written part ends: files are allocated ahead, with zeros."""
+    return len(inode.read(inode.size, 0).rstrip(b"\0"))
+
+
+# --- no damage ------------------------------------------------------------------------------------
+
+
+async def disk_full(scene: Scene, fault: Fault) -> None:
+    """A disk runs out of space, and gets some again."""
+    disk = scene.world.hosts[scene.victim(fault)].disk
+    left = scene.rng(fault).choice(CAPACITY_LEFT_BYTES)
+    disk.limit(disk.used_bytes() + left)
+    scene.world.count_fault(fault.kind)
+    await asyncio.sleep(fault.lasts_s)
+    disk.limit(None)
+
+
+async def disk_stall(scene: Scene, fault: Fault) -> None:
+    """Nothing that touches the disk goes on for a while."""
+    world = scene.world
+    host = world.hosts[scene.victim(fault)]
+    host.stalled_until_s = max(host.stalled_until_s, world.loop.time() + fault.lasts_s)
+    world.count_fault(fault.kind)
+    await asyncio.sleep(fault.lasts_s)
+
+
+async def slow_disk(scene: Scene, fault: Fault) -> None:
+    """Everything that touches the disk takes ten times as long."""
+    host = scene.world.hosts[scene.victim(fault)]
+    host.slowness *= 10.0
+    scene.world.count_fault(fault.kind)
+    await asyncio.sleep(fault.lasts_s)
+    host.slowness /= 10.0
+
+
+async def index_lost(scene: Scene, fault: Fault) -> None:
+    """The index database is gone when a node starts again."""
+    await _lose_index(scene, fault, is_whole=True)
+
+
+async def index_log_lost(scene: Scene, fault: Fault) -> None:
+    """The unsynced end of the index is gone, the file is not."""
+    await _lose_index(scene, fault, is_whole=False)
+
+
+async def _lose_index(scene: Scene, fault: Fault, *, is_whole: bool) -> None:
+    name, world = scene.victim(fault), scene.world
+    if name == world.damaged:
+        return
+    world.kill(name)
+    index = world.hosts[name].index
+    if is_whole:
+        index.wipe()
+    else:
+        index.power_cut(scene.rng(fault))
+    world.count_fault(fault.kind)
+    await back_later(scene, name, fault.lasts_s)
+
+
+KINDS = (
+    Kind("fsync_error", fsync_error, (0.2, 1.0), survives_damage, weight=3),
+    Kind("bit_rot_sealed", bit_rot_sealed, fits=survives_damage, weight=4),
+    Kind("bit_rot_active", bit_rot_active, (0.05, 1.0), survives_damage, weight=4),
+    Kind("truncation", truncation, (0.05, 1.0), survives_damage, weight=4),
+    Kind("disk_replaced", disk_replaced, (0.05, 2.0), survives_damage, weight=3),
+    Kind("old_copy_restored", old_copy_restored, (1.0, 4.0), survives_damage, weight=3),
+    Kind("disk_full", disk_full, (0.5, 6.0)),
+    Kind("disk_stall", disk_stall, (0.5, 30.0)),
+    Kind("slow_disk", slow_disk, (0.5, 6.0)),
+    Kind("index_lost", index_lost, (0.05, 1.0), weight=2),
+    Kind("index_log_lost", index_log_lost, (0.05, 1.0), weight=2),
+)

@@ -1,0 +1,60 @@
+"""What a scenario does with a world, drawn from the seed before the world starts."""
+
+import random
+from dataclasses import dataclass
+
+from icecore.model import Acks
+from tests.simulation.faults import Fault
+from tests.simulation.shells import Knobs
+
+TOPIC = "events"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cluster, its traffic, and its faults."""
+
+    knobs: Knobs
+    partitions: int = 2
+    replication_factor: int = 3
+    min_insync: int = 2
+    nodes: int = 3
+    producers: int = 1
+    bursts: int = 300
+    """At most, per producer; they send as long as there are faults."""
+    burst_max: int = 1
+    """Records sent at once."""
+    pauses_s: tuple[float, ...] = (0.01, 0.02, 0.04)
+    """One is drawn per producer: the mean time between bursts."""
+    padding_bytes: tuple[int, ...] = (0, 10, 100, 800)
+    batch_bytes: tuple[int, ...] = (64, 300, 2000)
+    acks: tuple[Acks, ...] = (Acks.ALL,)
+    """Of the producers, one after the other."""
+    shuffle: float = 0.0
+    faults: tuple[Fault, ...] = ()
+    is_damage_bounded: bool = True
+    """At most one disk is damaged, so that no data may become unavailable."""
+    all_acked: bool = False
+    """The faults are so few that every record must be acknowledged in the end."""
+
+
+def draw_knobs(rng: random.Random) -> Knobs:
+    """Small sizes and short times, different for each seed."""
+    return Knobs(
+        segment_bytes=rng.choice([4, 8, 16, 64]) * 1024,
+        group_items_max=rng.choice([1, 4, 16]),
+        allocation_step_bytes=rng.choice([4, 16, 64]) * 1024,
+        records_per_point=rng.choice([1, 3, 5]),
+        bytes_per_point=rng.choice([512, 4096]),
+        io_workers=rng.choice([1, 2, 3]),
+        replica_lag_ms_max=rng.choice([300, 1000]),
+        lease_ms=rng.choice([500, 1000, 2000]),
+        heartbeat_ms=rng.choice([50, 100]),
+        recovery_wait_ms=rng.choice([100, 500]),
+        roll_up_wait_ms=rng.choice([300, 1500]),
+        thread_delay_s=rng.choice([0.0002, 0.001, 0.01]),
+        slow_node=rng.choice([0, 0, 1, 2, 3]),
+        latency_s=rng.choice([0.001, 0.005, 0.02]),
+        tail_cache_bytes=rng.choice([8, 64, 256]) * 1024,
+        credit_bytes=rng.choice([16, 64, 256]) * 1024,
+    )
