@@ -13,7 +13,8 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 import google_crc32c
 
@@ -66,25 +67,29 @@ class Codec(IntEnum):
     ZSTD = 2
 
 
-class LeaderFlag(IntFlag):
-    """Bits of ``leader_flags``; both are reserved until compaction and transactions use them."""
+class LeaderFlag:
+    """Bits of ``leader_flags``; both are reserved until compaction and transactions use them.
 
-    COMPACTED = 1
-    CONTROL = 2
+    Plain numbers like ``ProducerFlag``: an operation with an enum member takes a microsecond, and
+    each batch needs a dozen.
+    """
+
+    COMPACTED: Final = 1
+    CONTROL: Final = 2
 
 
-class ProducerFlag(IntFlag):
+class ProducerFlag:
     """Bits of ``producer_flags``: columns that are absent, and the reserved TRANSACTIONAL."""
 
-    NO_KEYS = 1
-    NO_TAGS = 2
-    NO_HEADERS = 4
-    NO_HEADER_HASHES = 8
-    TRANSACTIONAL = 16
+    NO_KEYS: Final = 1
+    NO_TAGS: Final = 2
+    NO_HEADERS: Final = 4
+    NO_HEADER_HASHES: Final = 8
+    TRANSACTIONAL: Final = 16
 
 
-KNOWN_PRODUCER_FLAGS = int(ProducerFlag(31))
-_KNOWN_LEADER_FLAGS = int(LeaderFlag(3))
+KNOWN_PRODUCER_FLAGS = 31
+_KNOWN_LEADER_FLAGS = LeaderFlag.COMPACTED | LeaderFlag.CONTROL
 _CODECS = tuple(Codec)
 
 
@@ -98,8 +103,7 @@ class BatchLimits:
     records_max: int = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """The fields of a checked header; constants (magic, version, lengths, zeros) are left out."""
 
     batch_length: int

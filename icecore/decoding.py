@@ -54,6 +54,8 @@ from icecore.errors import (
 )
 
 _DEFAULT_LIMITS = BatchLimits()
+# The methods of arrays reach these by way of Python code, which most batches are too small for.
+_any, _least, _greatest = np.logical_or.reduce, np.minimum.reduce, np.maximum.reduce
 
 
 class _Section:
@@ -86,7 +88,7 @@ class _Section:
 
     def offsets(self, count: int, name: str) -> Int32s:
         offsets: Int32s = self.numbers("<i4", count + 1, f"{name} offsets")
-        if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+        if offsets[0] != 0 or _any(offsets[1:] < offsets[:-1]):
             raise self.corrupt(f"{name} offsets do not start at 0 or decrease")
         return offsets
 
@@ -152,7 +154,7 @@ def _read_index(data: memoryview, position: int, header: BatchHeader) -> IndexCo
     columns = IndexColumns(section.numbers("<i8", count, "timestamps"), deltas)
     times = columns.timestamps
     bounds = (header.min_timestamp_ms, header.max_timestamp_ms)
-    if count and (times.min(), times.max()) != bounds:
+    if count and (_least(times), _greatest(times)) != bounds:
         raise section.corrupt(f"timestamps are not within {bounds}")
     if not flags & ProducerFlag.NO_KEYS:
         columns.key_bits = section.bits(count, "key")
