@@ -185,11 +185,12 @@ def main() -> int:
             arguments.jobs,
         )
     print(fault_kinds(reports))
-    missed = unhit(reports) if len(reports) >= MARKED_SEEDS_MIN else []
-    if missed:
+    missed = unhit(reports)
+    if missed and len(reports) > 1:
         print(f"marks that no seed hit: {' '.join(missed)}")
     print(summary(reports))
-    return 1 if missed or any(report.problems for report in reports) else 0
+    is_long = len(reports) >= MARKED_SEEDS_MIN
+    return 1 if (missed and is_long) or any(report.problems for report in reports) else 0
 
 
 if __name__ == "__main__":
