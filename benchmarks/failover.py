@@ -1,57 +1,62 @@
 """How long produce stands still, partition by partition, when a node dies or is stopped cleanly.
 
-    python -m benchmarks.failover --kills 3 --mib 64 [--how kill|stop|pause] [--partitions 48]
+    python -m benchmarks.failover --kills 20 --mib 64 [--how kill|stop|pause|drop]
 
 Four nodes, so that a quarter of the partitions has no replica on the victim and must not notice.
-Every round starts with a fresh RF 3 topic whose partitions hold ``--mib`` each in their active
-segments; then every partition gets one small record at a time (acks=all, fsync), a node goes, and
-the longest gap between two acks after that moment is the partition's figure. A round ends when the
-node is back and every segment has all its copies again. JSON lines: one per round, then the whole
-with percentiles by what the victim was to the partition: leader, follower, or nothing.
+Each round begins with everything whole and a fresh RF 3 topic whose partitions hold ``--mib`` each
+in their active segments, which is checked; the last round's files are gone from all disks by then.
+Every partition gets one small record at a time (acks=all, fsync), a node goes, and the longest time
+between two acks that ends after that moment is the partition's figure. Beside it stands the longest
+one of the two seconds before, of the same partition: what the load alone does on this machine. The
+round ends when the node is back and every segment has all its copies again.
+
+The victim is killed (SIGKILL), stopped (SIGTERM), paused (SIGSTOP), or all packets between it and
+the other processes are dropped (needs root: network namespaces).
+
+Progress goes to stderr, JSON lines to stdout: one per round, then the whole with percentiles over
+partitions and rounds by what the victim was to the partition: leader, follower, or nothing.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
-import statistics
+import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from benchmarks.figures import quantile
 from benchmarks.machine import describe
 from icecore import Admin, Producer
+from icecore.client.types import TopicDescription
 from icecore.dev import LocalCluster
+from icecore.errors import IcecoreError
+from icecore.model import Segment
 from icecore.system import tune_process
+from tests.chaos.network import Network
 
-MIB = 1 << 20
 NODES = 4
-PACE_S = 0.02
-BEFORE_S, AFTER_S = 2.0, 12.0
+PACE_S = 0.05
+"""Between an ack and the next record of its partition; part of every gap."""
+BEFORE_S = 2.0
+SETTLED_S = 1.0
+"""All partitions have had acks for so long: the round is decided."""
+AFTER_S = {"kill": 5.0, "stop": 5.0, "pause": 10.0, "drop": 10.0}
+"""Watched at least; longer than the lease where only that tells."""
+AFTER_S_MAX = 60.0
+WHOLE_S_MAX = 180.0
 ROLES = ("led", "followed", "untouched")
 
 
-@dataclass
-class Round:
-    """One victim: the longest gap after it went, in ms, by role and partition."""
-
-    victim: int
-    gaps_ms: dict[str, list[float]] = field(default_factory=lambda: {role: [] for role in ROLES})
-    errors: int = 0
-
-    def summary(self) -> dict[str, object]:
-        """Figures of this round."""
-        worst = {role: round(max(gaps, default=0.0)) for role, gaps in self.gaps_ms.items()}
-        return {"victim": self.victim, "worst_gap_ms": worst, "errors": self.errors}
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` of all do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+# --- the load ---------------------------------------------------------------------------------
 
 
 class Probe:
@@ -63,23 +68,45 @@ class Probe:
         self.errors = 0
 
     async def run(self) -> None:
+        """Until cancelled."""
         while True:
             try:
                 await self._producer.send_and_wait(
                     self._topic, b"probe" * 20, partition=self._partition
                 )
-            except Exception as error:
+            except IcecoreError as error:
                 self.errors += 1
-                print(f"partition {self._partition}: {error}", file=sys.stderr)
-            self.acked_at_s.append(time.monotonic())
+                say(f"partition {self._partition}: {error}")
+            else:
+                self.acked_at_s.append(time.monotonic())
             await asyncio.sleep(PACE_S)
 
-    def gap_ms(self, since_s: float) -> float:
-        """Longest time without an ack that ended after ``since_s``."""
-        times = self.acked_at_s
-        gaps = (after - before for before, after in pairwise(times)
-                if after > since_s)  # fmt: skip
-        return 1000 * max(gaps, default=time.monotonic() - since_s)
+    def last_s(self) -> float:
+        """When the newest ack came."""
+        return self.acked_at_s[-1] if self.acked_at_s else 0.0
+
+    def longest_ms(self, start_s: float, end_s: float) -> float:
+        """The longest time without an ack that ended after ``start_s`` and began before ``end_s``;
+        one that goes on counts as far as it got."""
+        times = [*self.acked_at_s, time.monotonic()]
+        return 1000 * max(
+            (after - before for before, after in pairwise(times)
+             if after > start_s and before < end_s), default=0.0
+        )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def probes(bootstrap: str, topic: str, partitions: int) -> AsyncIterator[list[Probe]]:
+    """A probe per partition, running inside the context."""
+    async with Producer(bootstrap, linger_ms=1) as producer:
+        found = [Probe(producer, topic, each) for each in range(partitions)]
+        running = [asyncio.create_task(probe.run()) for probe in found]
+        try:
+            yield found
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def fill(bootstrap: str, topic: str, partitions: int, mib: int) -> None:
@@ -95,92 +122,233 @@ async def fill(bootstrap: str, topic: str, partitions: int, mib: int) -> None:
                 await handle
 
 
-async def wait_whole(admin: Admin, timeout_s: float = 120.0) -> None:
-    """Until every segment has all its copies."""
-    end_s = time.monotonic() + timeout_s
-    while (await admin.describe_cluster()).under_replicated:
+# --- one round --------------------------------------------------------------------------------
+
+
+@dataclass
+class Round:
+    """One victim: the longest gaps before and after it went, in ms, by role."""
+
+    victim: int
+    before_ms: dict[str, list[float]] = field(default_factory=lambda: {role: [] for role in ROLES})
+    after_ms: dict[str, list[float]] = field(default_factory=lambda: {role: [] for role in ROLES})
+    errors: int = 0
+    whole_after_s: float = 0.0
+    """From the victim's return until no copy was missing."""
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, object]:
+        """Figures of this round."""
+        worst = {role: round(max(gaps, default=0.0)) for role, gaps in self.after_ms.items()}
+        return {
+            "victim": self.victim,
+            "worst_gap_ms": worst,
+            "errors": self.errors,
+            "whole_after_s": round(self.whole_after_s, 1),
+            "cpu": self.cpu,
+        }
+
+
+class Bench:
+    """A running cluster and how its nodes are taken away."""
+
+    def __init__(
+        self, cluster: LocalCluster, network: Network | None, options: argparse.Namespace
+    ) -> None:
+        self._cluster, self._network = cluster, network
+        self._how: str = options.how
+        self._partitions: int = options.partitions
+        self._mib: int = options.mib
+
+    async def round(self, victim: int) -> Round:
+        """Fill a topic, probe it, take the victim away, bring it back."""
+        bootstrap, result = self._cluster.bootstrap, Round(victim)
+        topic = f"failover-{time.monotonic_ns()}"
+        async with Admin(bootstrap) as admin:
+            await admin.create_topic(
+                topic, partitions=self._partitions, replication_factor=3, segment_bytes=1 << 30
+            )
+            opened = _tails(await self._when_whole(admin, topic))
+            say(f"victim {victim}: filling")
+            await fill(bootstrap, topic, self._partitions, self._mib)
+            tails = _tails(await self._when_whole(admin, topic))
+            if [each.segment_id for each in tails] != [each.segment_id for each in opened]:
+                raise RuntimeError("a segment was sealed before its time")
+            say(f"victim {victim}: {self._how}")
+            async with probes(bootstrap, topic, self._partitions) as running:
+                await asyncio.sleep(2 * BEFORE_S)
+                cpu, gone_s = Cpu(), time.monotonic()
+                await asyncio.to_thread(self._take_away, victim)
+                await _until_settled(running, gone_s + AFTER_S[self._how])
+                result.cpu = cpu.since()
+                for probe, tail in zip(running, tails, strict=True):
+                    role = _role(victim, tail)
+                    before_ms = probe.longest_ms(gone_s - BEFORE_S, gone_s - PACE_S)
+                    result.before_ms[role].append(before_ms)
+                    result.after_ms[role].append(probe.longest_ms(gone_s, time.monotonic()))
+                    result.errors += probe.errors
+            say(f"victim {victim}: {result.summary()['worst_gap_ms']}, waiting for all copies")
+            back_s = time.monotonic()
+            await asyncio.to_thread(self._bring_back, victim)
+            await self._when_whole(admin, topic)
+            result.whole_after_s = time.monotonic() - back_s
+            await admin.delete_topic(topic)
+            await self._when_gone()
+        return result
+
+    def _take_away(self, victim: int) -> None:
+        match self._how:
+            case "kill":
+                self._cluster.kill_node(victim)
+            case "stop":
+                self._cluster.stop_node(victim)
+            case "pause":
+                self._cluster.pause_node(victim)
+            case "drop":
+                assert self._network is not None
+                name = f"node-{victim}"
+                self._network.separate([name], (each for each in self._names() if each != name))
+
+    def _bring_back(self, victim: int) -> None:
+        if self._how == "pause":
+            self._cluster.resume_node(victim)
+        elif self._network is not None:
+            self._network.heal()
+        else:
+            self._cluster.start_node(victim)
+
+    def _names(self) -> list[str]:
+        return ["coordinator", *(f"node-{each}" for each in self._cluster.addresses)]
+
+    async def _when_whole(self, admin: Admin, topic: str) -> TopicDescription:
+        """The topic, once every segment has all its copies and all of them are in sync."""
+
+        async def look() -> TopicDescription | None:
+            cluster = await admin.describe_cluster()
+            (found,) = await admin.describe_topics([topic])
+            is_whole = not cluster.under_replicated and all(
+                part.tail is not None and len(part.tail.isr) == 3 for part in found.partitions
+            )
+            return found if is_whole else None
+
+        found: TopicDescription = await _wait_for(look, "copies are still missing")
+        return found
+
+    async def _when_gone(self) -> None:
+        """Once the files of deleted segments are gone (or wait in the recycle pool)."""
+
+        async def look() -> bool:
+            folders = self._cluster.folder.glob("node-*/segments")
+            return not any(path.is_file() for each in folders for path in each.rglob("*"))
+
+        await _wait_for(look, "files of deleted segments are still there")
+
+
+def _tails(topic: TopicDescription) -> list[Segment]:
+    return [part.tail for part in topic.partitions if part.tail is not None]
+
+
+def _role(victim: int, tail: Segment) -> str:
+    if victim not in tail.replicas:
+        return "untouched"
+    return "led" if tail.leader == victim else "followed"
+
+
+async def _until_settled(running: Sequence[Probe], least_s: float) -> None:
+    """Until ``least_s``, and on while a partition has no ack; AFTER_S_MAX at most."""
+    end_s = least_s + AFTER_S_MAX
+    while (now := time.monotonic()) < end_s:
+        if now >= least_s and all(now - probe.last_s() < SETTLED_S for probe in running):
+            return
+        await asyncio.sleep(0.1)
+
+
+async def _wait_for(look: Callable[[], Any], what: str) -> Any:
+    end_s = time.monotonic() + WHOLE_S_MAX
+    while not (found := await look()):
         if time.monotonic() > end_s:
-            raise TimeoutError("copies are still missing")
+            raise TimeoutError(what)
         await asyncio.sleep(0.2)
+    return found
 
 
-async def run_round(
-    cluster: LocalCluster, victim: int, how: str, partitions: int, mib: int
-) -> Round:
-    """Fill a topic, probe it, take the victim away, bring it back."""
-    topic, result = f"failover-{time.monotonic_ns()}", Round(victim)
-    async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topic(
-            topic, partitions=partitions, replication_factor=3, segment_bytes=1 << 30
-        )
-        await fill(cluster.bootstrap, topic, partitions, mib)
-        async with Producer(cluster.bootstrap, linger_ms=1) as producer:
-            probes = [Probe(producer, topic, each) for each in range(partitions)]
-            running = [asyncio.create_task(probe.run()) for probe in probes]
-            await asyncio.sleep(BEFORE_S)
-            (before,) = await admin.describe_topics([topic])
-            gone_s = time.monotonic()
-            await asyncio.to_thread(_take_away, cluster, victim, how)
-            await asyncio.sleep(AFTER_S)
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-        for probe, described in zip(probes, before.partitions, strict=True):
-            tail = described.tail
-            role = "untouched"
-            if tail is not None and victim in tail.replicas:
-                role = "led" if tail.leader == victim else "followed"
-            result.gaps_ms[role].append(probe.gap_ms(gone_s))
-            result.errors += probe.errors
-        await asyncio.to_thread(_bring_back, cluster, victim, how)
-        await wait_whole(admin)
-        await admin.delete_topic(topic)
-    return result
+# --- the machine ------------------------------------------------------------------------------
 
 
-def _take_away(cluster: LocalCluster, victim: int, how: str) -> None:
-    {"kill": cluster.kill_node, "stop": cluster.stop_node, "pause": cluster.pause_node}[how](victim)
+class Cpu:
+    """Shares of the machine's CPU time from now on: busy, waiting for disks, taken by the host."""
+
+    def __init__(self) -> None:
+        self._start = self._ticks()
+
+    @staticmethod
+    def _ticks() -> list[int]:
+        return [int(each) for each in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+
+    def since(self) -> dict[str, float]:
+        """Shares, and the load average."""
+        now = self._ticks()
+        spent = [after - before for before, after in zip(self._start, now, strict=True)]
+        total = max(1, sum(spent))
+        _, _, _, idle, waiting, _, _, steal = spent
+        return {
+            "busy": round((total - idle - waiting - steal) / total, 2),
+            "iowait": round(waiting / total, 2),
+            "steal": round(steal / total, 3),
+            "load": round(os.getloadavg()[0], 1),
+        }
 
 
-def _bring_back(cluster: LocalCluster, victim: int, how: str) -> None:
-    (cluster.resume_node if how == "pause" else cluster.start_node)(victim)
+def say(text: str) -> None:
+    """Progress, to stderr."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-async def measure(cluster: LocalCluster, options: argparse.Namespace) -> None:
+# --- all rounds -------------------------------------------------------------------------------
+
+
+def percentiles(values: Sequence[float]) -> dict[str, int]:
+    """What is said of gaps in ms."""
+    ordered = sorted(values)
+    return {
+        "gaps": len(ordered),
+        "p50_ms": round(quantile(ordered, 0.5)),
+        "p99_ms": round(quantile(ordered, 0.99)),
+        "max_ms": round(ordered[-1]),
+    }
+
+
+async def measure(bench: Bench, options: argparse.Namespace) -> None:
     """All rounds, printed as they end, then the whole."""
     await asyncio.sleep(7.0)  # a coordinator's first lease: until then nobody is declared dead
-    rounds = []
-    for number in range(options.kills):
-        done = await run_round(
-            cluster, number % NODES + 1, options.how, options.partitions, options.mib
-        )
+    end_s = time.monotonic() + 60 * options.minutes
+    rounds: list[Round] = []
+    while len(rounds) < options.kills and time.monotonic() < end_s:
+        done = await bench.round(len(rounds) % NODES + 1)
         rounds.append(done)
-        print(json.dumps({"benchmark": "failover-round", "how": options.how, **done.summary()}),
-              flush=True)  # fmt: skip
-    figures = {}
-    for role in ROLES:
-        gaps = [gap for each in rounds for gap in each.gaps_ms[role]]
-        if gaps:
-            figures[role] = {
-                "partitions": len(gaps),
-                "p50_ms": round(statistics.median(gaps)),
-                "p99_ms": round(percentile(gaps, 0.99)),
-                "max_ms": round(max(gaps)),
-            }
-    print(
-        json.dumps(
-            {
-                "benchmark": "failover",
-                "how": options.how,
-                "rounds": options.kills,
-                "partitions": options.partitions,
-                "mib_per_partition": options.mib,
-                "errors": sum(each.errors for each in rounds),
-                "longest_gap": figures,
-                "machine": describe(Path(options.folder)),
-            }
-        )
+        line = {"benchmark": "failover-round", "how": options.how, **done.summary()}
+        print(json.dumps(line), flush=True)
+    before, after = (
+        {
+            role: percentiles(gaps)
+            for role in ROLES
+            if (gaps := [gap for each in rounds for gap in getattr(each, name)[role]])
+        }
+        for name in ("before_ms", "after_ms")
     )
+    whole = {
+        "benchmark": "failover",
+        "how": options.how,
+        "rounds": len(rounds),
+        "partitions": options.partitions,
+        "mib_per_partition": options.mib,
+        "errors": sum(each.errors for each in rounds),
+        "longest_gap": after,
+        "longest_gap_before": before,
+        "steal_max": max((each.cpu["steal"] for each in rounds), default=0.0),
+        "machine": describe(Path(options.folder)),
+    }
+    print(json.dumps(whole))
 
 
 def main() -> None:
@@ -191,15 +359,30 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3, help="rounds")
     parser.add_argument("--mib", type=int, default=64, help="MiB in each active segment")
     parser.add_argument("--partitions", type=int, default=48)
-    parser.add_argument("--how", choices=("kill", "stop", "pause"), default="kill")
-    parser.add_argument("--folder", default=tempfile.gettempdir())
+    parser.add_argument("--how", choices=tuple(AFTER_S), default="kill")
+    parser.add_argument("--minutes", type=float, default=30.0, help="no round begins after that")
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="for 12 GiB of data")
+    parser.add_argument("--logs", help="a folder to keep the processes' logs in")
     options = parser.parse_args()
     tune_process()
-    with (
-        tempfile.TemporaryDirectory(prefix="icecore-failover-", dir=options.folder) as folder,
-        LocalCluster(folder, nodes=NODES) as cluster,
-    ):
-        asyncio.run(measure(cluster, options))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the cluster too
+    with contextlib.ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="icecore-failover-", dir=options.folder)
+        cluster = LocalCluster(
+            stack.enter_context(folder), nodes=NODES, insecure_bind=options.how == "drop"
+        )
+        network = None
+        if options.how == "drop":
+            members = [cluster.coordinator, *map(cluster.node, cluster.addresses)]
+            network = stack.enter_context(Network(each.name for each in members))
+            for member in members:
+                network.attach(member)
+        if options.logs:
+            stack.callback(
+                lambda: shutil.copytree(cluster.folder / "logs", options.logs, dirs_exist_ok=True)
+            )
+        stack.enter_context(cluster)
+        asyncio.run(measure(Bench(cluster, network, options), options))
 
 
 if __name__ == "__main__":
