@@ -139,6 +139,15 @@ class Describer:
             ),
             recoveries=self._recovery.count,
             offline_partitions=len(tails) - active,
+            pages=[
+                pb.Page(
+                    segment_id=each.segment_id,
+                    why=each.why,
+                    first_at_ms=each.first_at_ms,
+                    last_at_ms=each.last_at_ms,
+                )
+                for each in self._sessions.pages
+            ],
         )
 
     def _node(self, node_id: int, loads: dict[int, NodeLoad]) -> pb.NodeDescription:

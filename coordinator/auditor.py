@@ -125,8 +125,7 @@ class Auditor:
                 continue
             self._last_copies[node_id, segment_id] = None
             if (node_id, segment_id) not in last:
-                log.critical("event=page segment=%d node=%d why='the last copy is damaged'",
-                             segment_id, node_id)  # fmt: skip
+                self._sessions.pages.page(segment_id, f"node {node_id}: last copy is damaged")
 
     def repairs(self) -> list[Repair]:
         """Copies that are due now, a bounded number; sources and targets are both live."""

@@ -230,6 +230,8 @@ class NodeStatus:
     state: NodeState = NodeState.DOWN
     """UP also while a node that was not heard of yet is given a lease."""
     is_connected: bool = False
+    is_clock_off: bool = False
+    """Its wall clock is far from ours."""
 
 
 @dataclass

@@ -24,6 +24,7 @@ from coordinator.cluster_state import (
     is_prepared,
 )
 from coordinator.node_changes import HeldReplica, Registration
+from coordinator.pages import Pages
 from icecore.convert import node_to_proto, segment_to_proto
 from icecore.model import NodeState, SegmentState
 from icecore.ports import Clock, ServerStream
@@ -32,6 +33,8 @@ from icecore.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 BROKEN_STREAM_MS = 500.0
+CLOCK_OFF_MS = 5_000
+"""A node whose wall clock differs more from ours is not asked to lead, if others can."""
 LATE_TICK_MS = 600.0
 """500 ms more than the interval of ticks."""
 ASSIGNMENTS_PER_PUSH = 2_000
@@ -99,6 +102,7 @@ class NodeSessions:
         self.high_watermarks: dict[int, int] = {}
         self.unknown: dict[int, dict[int, None]] = {}
         """By node: segments whose copy there is damaged or missing, as it said itself."""
+        self.pages = Pages(clock)
         self.up_since_ms: dict[int, float] = {}
         self.down_since_ms: dict[int, float] = {}
         self._state = state
@@ -186,6 +190,9 @@ class NodeSessions:
         session.wake.set()
         self.usage[session.node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
         self.unknown[session.node_id].update(dict.fromkeys(request.unknown_segment_ids))
+        for segment_id in request.disputed_segment_ids:
+            self.pages.page(segment_id, f"node {session.node_id}: a replica differs from another")
+        self._note_clock(session.node_id, request.wall_clock_ms)
         for each in request.led:
             if each.segment_id not in self._state.unsealed:
                 continue  # said before its leader heard of the seal
@@ -207,6 +214,15 @@ class NodeSessions:
             log.info("event=node_state node=%d state=%s", session.node_id, state.name)
             status.state = state
             self._nodes_changed()
+
+    def _note_clock(self, node_id: int, wall_clock_ms: int) -> None:
+        """Append times come from leaders: one that is off would move them for good."""
+        status = self._state.status[node_id]
+        off_ms = wall_clock_ms - self._clock.now_ms() if wall_clock_ms else 0
+        is_off = abs(off_ms) > CLOCK_OFF_MS
+        if is_off != status.is_clock_off:
+            log.warning("event=clock node=%d off_ms=%d is_off=%s", node_id, off_ms, is_off)
+        status.is_clock_off = is_off
 
     def disconnected(self, session: Session) -> None:
         """The stream ended, for whatever reason."""

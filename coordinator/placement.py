@@ -15,7 +15,8 @@ the predecessor's nodes when all are eligible, enough, and none carries 10 % (an
 than the least loaded. Otherwise take the node with the fewest copies already in its rack, then the
 fewest replicas, then the fewest leads (for the first one, the most for the others), then the lowest
 id, until there are enough. The leader is the predecessor's leader under the same conditions counted
-in leads, else the one with fewest leads.
+in leads, else the one with fewest leads. A node whose wall clock is off leads nothing new while
+there are others: its append times would hold for everything after them.
 """
 
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ class Placer:
         loads = state.load_of_nodes()
         self._nodes: dict[int, NodeRecord] = {each.node_id: each for each in eligible}
         self._loads: dict[int, NodeLoad] = {each: loads[each] for each in self._nodes}
+        self._clock_off = [each for each in self._nodes if state.status[each].is_clock_off]
         self._draining = [
             node_id
             for node_id, status in sorted(state.status.items())
@@ -115,7 +117,8 @@ class Placer:
         return chosen
 
     def _leader(self, nodes: Sequence[int], previous: int, avoid: Sequence[int]) -> int:
-        candidates = [each for each in nodes if each not in avoid] or list(nodes)
+        wanted = [each for each in nodes if each not in avoid] or list(nodes)
+        candidates = [each for each in wanted if each not in self._clock_off] or wanted
         if not candidates:
             return 0
         fewest = min(candidates, key=lambda each: (self._loads[each].leads, each))

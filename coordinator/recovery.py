@@ -254,7 +254,7 @@ class Recovery:
         try:
             case.end = decide_end(case.replies, self._tripwire(case))
         except StorageError as error:
-            log.critical("event=page segment=%d why=%r", case.segment_id, error.message)
+            self._sessions.pages.page(case.segment_id, error.message)
 
     def _tripwire(self, case: Case) -> int:
         return self._sessions.high_watermarks.get(case.segment_id, 0)
@@ -307,8 +307,7 @@ class Recovery:
                 case.verified[node_id] = written.incarnation
                 self._sessions.copied(node_id, case.segment_id)
             else:
-                log.critical("event=page segment=%d node=%d why='digests differ'",
-                             case.segment_id, node_id)  # fmt: skip
+                self._sessions.pages.page(case.segment_id, f"node {node_id}: digests differ")
 
         asked = []
         for case in cases:

@@ -82,6 +82,7 @@ class CoordinatorLink:
         self._sent_at_ms: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._unknown: dict[int, None] = {}
+        self._disputed: dict[int, None] = {}
         self.read_only = False
         """The disk is getting full: no new replicas, please."""
         self._draining = False
@@ -179,6 +180,7 @@ class CoordinatorLink:
             self._sent_at_ms[self._sequence] = context.clock.monotonic_ms()
             moved, self._moved = self._moved, {}
             unknown, self._unknown = self._unknown, {}
+            disputed, self._disputed = self._disputed, {}
             used, free = await context.executor.run(context.files.space)
             beat = coordinator_pb2.HeartbeatRequest(
                 cluster_id=context.cluster_id,
@@ -194,6 +196,8 @@ class CoordinatorLink:
                 disk_used_bytes=used,
                 disk_free_bytes=free,
                 unknown_segment_ids=unknown,
+                disputed_segment_ids=disputed,
+                wall_clock_ms=context.clock.now_ms(),
                 read_only=self.read_only,
             )
             try:
@@ -230,6 +234,10 @@ class CoordinatorLink:
     def report_unknown(self, segment_id: int) -> None:
         """A replica here is damaged or missing: say so with the next beat."""
         self._unknown[segment_id] = None
+
+    def report_dispute(self, segment_id: int) -> None:
+        """A replica here differs from another one: say so with the next beat."""
+        self._disputed[segment_id] = None
 
     def forget_unknown(self, segment_id: int) -> None:
         """The damaged replica is gone; a copy takes its place."""

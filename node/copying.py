@@ -136,6 +136,7 @@ class SegmentCopier:
                     )
                 return await self._report(replica)
         if donor_address:
+            context.replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
             await context.replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "

@@ -145,6 +145,9 @@ class Leader:
                 self._start(self._collect_digests(effect))
             case effects.SendSeal():
                 self._start(self._send_seal(effect))
+            case effects.ReportDispute():
+                why = f"nodes {effect.nodes} disagree with their leader at {effect.end_offset}"
+                self._context.replicas.report_dispute(self.replica, why)
             case effects.RequestRecovery():
                 self._start(self._request_recovery(effect.why))
             case effects.StepDown():

@@ -140,6 +140,9 @@ class NodeMetrics:
         self.isr_shrinks = self._counter("icecore_isr_shrinks_total", "Followers taken out.")
         self.isr_expands = self._counter("icecore_isr_expands_total", "Followers taken in.")
         self.segments_sealed = self._counter("icecore_segments_sealed_total", "Replicas sealed.")
+        self.disputes = self._counter(
+            "icecore_disputes_total", "Replicas that differ where they can't: look at them."
+        )
         self.fences = self._counter("icecore_fences_total", "Segments this node was fenced from.")
         self.leases_lost = self._counter(
             "icecore_leases_lost_total", "Times the coordinator was not heard for a whole lease."

@@ -322,6 +322,12 @@ class Replicas:
             self.condemn(replica, str(error))
             raise NotReplicaError(f"segment {replica.segment_id} is damaged here") from error
 
+    def report_dispute(self, replica: Replica, why: str) -> None:
+        """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
+        _log.critical("page segment_id=%d why=%s", replica.segment_id, why)
+        self._context.metrics.disputes.inc()
+        self._context.coordinator.report_dispute(replica.segment_id)
+
     def condemn(self, replica: Replica, why: str) -> None:
         """The replica is UNKNOWN from now on: no role, no readers, and the coordinator hears of it.
 

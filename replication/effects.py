@@ -78,6 +78,14 @@ class SendSeal:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportDispute:
+    """Replicas differ that can't (R28): tell a person. The segment goes on without a seal."""
+
+    end_offset: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRecovery:
     """This leader can't go on; the coordinator must fence, decide and seal."""
 
@@ -130,6 +138,7 @@ LeaderEffect: TypeAlias = (
     | PrepareSuccessor
     | CollectSealDigests
     | SendSeal
+    | ReportDispute
     | RequestRecovery
     | StepDown
 )

@@ -293,7 +293,10 @@ class LeaderCore(Membership):
         if not isinstance(roll, Collecting) or item.end_offset != roll.end_offset:
             return
         agreeing = sealing.agreeing_nodes(self.node_id, self._isr.isr, item.digests)
-        if len(agreeing) < self.segment.settings.min_insync or not agreeing:
+        disputing = sealing.disputing_nodes(self.node_id, self._isr.isr, item.digests)
+        if disputing:
+            self._effects.append(out.ReportDispute(roll.end_offset, disputing))
+        if disputing or len(agreeing) < self.segment.settings.min_insync or not agreeing:
             self._abort_roll(roll)
             return
         seal_digest, producer_digest = item.digests[self.node_id]

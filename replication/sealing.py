@@ -94,6 +94,18 @@ def agreeing_nodes(
     return tuple(sorted(node_id for node_id in nodes if digests.get(node_id) == own))
 
 
+def disputing_nodes(
+    leader: int, nodes: Iterable[int], digests: Mapping[int, tuple[bytes, bytes]]
+) -> tuple[int, ...]:
+    """The asked nodes that answered something else than the leader, sorted.
+
+    Each has checked every batch's CRC and place in the chain, so none of them can be wrong and one
+    is (I6): nobody may choose.
+    """
+    own = digests.get(leader)
+    return tuple(sorted(each for each in nodes if digests.get(each, own) != own))
+
+
 def full_digest(chunks: Iterable[bytes | bytearray | memoryview]) -> bytes:
     """SHA-256 tree over the bytes of all batches (no file header, no padding after the last).
 

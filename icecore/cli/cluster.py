@@ -37,13 +37,16 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
         }
         for each in sorted(cluster.nodes, key=_by_id)
     ]
-    totals = {key: value for key, value in plain(cluster).items() if key != "nodes"}
+    totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "pages")}
     columns = (
         *("node_id", "address", "state", "rack", "leads", "replicas"),
         *("disk_used", "disk_free"),
     )
     title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
     output.table(rows, columns, title)
+    if cluster.pages:
+        pages = [plain(each) for each in cluster.pages]
+        output.table(pages, ("segment_id", "why", "first_at_ms", "last_at_ms"), "look at these")
 
 
 def _by_id(node: NodeDescription) -> int:

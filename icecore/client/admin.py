@@ -11,6 +11,7 @@ from icecore.client.types import (
     ClusterDescription,
     NodeDescription,
     OffsetResult,
+    Page,
     PartitionDescription,
     RollResult,
     TopicDescription,
@@ -165,6 +166,10 @@ class Admin:
             min_copies=answer.min_copies,
             recoveries=answer.recoveries,
             offline_partitions=answer.offline_partitions,
+            pages=tuple(
+                Page(each.segment_id, each.why, each.first_at_ms, each.last_at_ms)
+                for each in answer.pages
+            ),
         )
 
     async def list_segments(

@@ -96,6 +96,16 @@ class NodeDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Something that only a person can judge; times are those of the coordinator."""
+
+    segment_id: int
+    why: str
+    first_at_ms: int
+    last_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster in numbers; the fields are those of ``DescribeClusterResponse``."""
 
@@ -110,6 +120,7 @@ class ClusterDescription:
     min_copies: int
     recoveries: int
     offline_partitions: int
+    pages: tuple[Page, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

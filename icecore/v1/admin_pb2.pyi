@@ -423,6 +423,7 @@ class DescribeClusterResponse(_message.Message):
     MIN_COPIES_FIELD_NUMBER: _builtins.int
     RECOVERIES_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     topics: _builtins.int
@@ -441,6 +442,10 @@ class DescribeClusterResponse(_message.Message):
     """partitions without an active segment"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDescription]: ...
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Page]:
+        """since this coordinator started, newest last"""
+
     def __init__(
         self,
         *,
@@ -455,14 +460,45 @@ class DescribeClusterResponse(_message.Message):
         min_copies: _builtins.int = ...,
         recoveries: _builtins.int = ...,
         offline_partitions: _builtins.int = ...,
+        pages: _abc.Iterable[Global___Page] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "token", b"token", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "pages", b"pages", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "token", b"token", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
+
+@_typing.final
+class Page(_message.Message):
+    """Something that only a person can judge, such as replicas that differ where they can't."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    FIRST_AT_MS_FIELD_NUMBER: _builtins.int
+    LAST_AT_MS_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    why: _builtins.str
+    first_at_ms: _builtins.int
+    last_at_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int = ...,
+        why: _builtins.str = ...,
+        first_at_ms: _builtins.int = ...,
+        last_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_at_ms", b"first_at_ms", "last_at_ms", b"last_at_ms", "segment_id", b"segment_id", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Page: _TypeAlias = Page  # noqa: Y015
 
 @_typing.final
 class NodeDescription(_message.Message):

@@ -159,6 +159,8 @@ class HeartbeatRequest(_message.Message):
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    DISPUTED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -171,6 +173,10 @@ class HeartbeatRequest(_message.Message):
     disk_used_bytes: _builtins.int
     leaving: _builtins.bool
     """about to stop: counts as down, though it still answers"""
+    wall_clock_ms: _builtins.int
+    """neither is damaged: a person must look
+    of the node; 0 = it does not say
+    """
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
         """of segments this node leads, when changed"""
@@ -178,6 +184,12 @@ class HeartbeatRequest(_message.Message):
     @_builtins.property
     def unknown_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """replicas here that are damaged or missing: all of"""
+
+    @_builtins.property
+    def disputed_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """them in the first beat of a stream, then the new ones
+        a replica here differs from another one's where
+        """
 
     def __init__(
         self,
@@ -193,10 +205,12 @@ class HeartbeatRequest(_message.Message):
         disk_used_bytes: _builtins.int = ...,
         leaving: _builtins.bool = ...,
         unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        disputed_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        wall_clock_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "draining", b"draining", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

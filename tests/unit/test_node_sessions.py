@@ -139,6 +139,24 @@ def test_high_watermark_of_a_sealed_segment_is_not_kept(watch: Watch) -> None:
     assert watch.sessions.high_watermarks == {}
 
 
+def test_disputes_are_paged_once_and_their_time_moves(watch: Watch) -> None:
+    session = watch.connect(1)
+    for _ in range(2):
+        watch.sessions.beat(session, pb.HeartbeatRequest(disputed_segment_ids=[7]))
+        watch.clock.now += 1000
+    [page] = watch.sessions.pages
+    assert page.segment_id == 7 and page.last_at_ms - page.first_at_ms == 1000
+
+
+def test_clock_that_is_off_is_noticed_and_forgiven(watch: Watch) -> None:
+    session = watch.connect(1)
+    status = watch.state.status[1]
+    for off_ms, expected in ((5_000, False), (5_001, True), (-3_600_000, True), (-10, False)):
+        now_ms = watch.clock.now_ms() + off_ms
+        watch.sessions.beat(session, pb.HeartbeatRequest(wall_clock_ms=now_ms))
+        assert status.is_clock_off is expected
+
+
 def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))

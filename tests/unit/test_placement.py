@@ -116,3 +116,12 @@ def test_rolls_of_everything_end_balanced_and_then_stop_moving() -> None:
 def test_nothing_eligible_is_an_empty_placement() -> None:
     place = Placer(cluster(["", ""], [NodeState.DOWN, NodeState.DRAINING])).place(1)
     assert (place.nodes, place.leader) == ((), 0)
+
+
+def test_node_whose_clock_is_off_leads_only_when_all_are() -> None:
+    state = with_segments(cluster([""] * 3), [((1, 2, 3), 2)])
+    state.status[2].is_clock_off = True
+    assert Placer(state).place(3, replicas=(1, 2, 3), leader=2).leader == 1
+    for status in state.status.values():
+        status.is_clock_off = True
+    assert Placer(state).place(3, replicas=(1, 2, 3), leader=2).leader == 2

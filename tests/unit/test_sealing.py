@@ -14,6 +14,7 @@ from replication.effects import (
     FailProduce,
     PrepareSuccessor,
     ProposeIsr,
+    ReportDispute,
     RequestRecovery,
     SendSeal,
     StepDown,
@@ -32,7 +33,7 @@ from replication.inputs import (
     SuccessorPrepared,
     Tick,
 )
-from replication.sealing import FULL_DIGEST_LEAF_BYTES, agreeing_nodes, full_digest
+from replication.sealing import FULL_DIGEST_LEAF_BYTES, agreeing_nodes, disputing_nodes, full_digest
 from tests.unit.replication_setup import Led, node, only, settings
 
 SAME = (b"s" * 32, b"p" * 32)
@@ -211,7 +212,11 @@ def test_agreeing_nodes(digests: dict[int, tuple[bytes, bytes]], expected: tuple
     assert agreeing_nodes(1, (1, 2, 3), digests) == expected
     led = collecting()
     effects = led.do(SealDigests(110, digests))
-    if len(expected) >= 2:
+    disputing = disputing_nodes(1, (1, 2, 3), digests)
+    if disputing:
+        assert effects == [ReportDispute(110, disputing)]
+        assert not led.core.rolling
+    elif len(expected) >= 2:
         assert effects == [SendSeal(110, 1, *SAME, expected, SUCCESSOR)]
     else:
         assert effects == []
