@@ -1,7 +1,7 @@
-"""Runs one case on one system: topic, client processes, result; and holds the systems meanwhile.
+"""Runs one case on one system: topic, client processes, result.
 
-Systems start when first needed. Everything ends with the context, also on Ctrl-C: client processes
-first, then the systems, then the folder with all data.
+Everything ends with the context, also on Ctrl-C: client processes first, then the systems, then the
+folder with all data.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from benchmarks import hop, limit
 from benchmarks.cases import Case
-from benchmarks.cluster import Icecore, Missing, System
+from benchmarks.cluster import System
 from benchmarks.machine import available_memory_bytes, warm_memory
-from benchmarks.peers.kafka import Kafka
+from benchmarks.systems import Systems
 from benchmarks.workload import Job
 
 GIB = 1 << 30
@@ -41,6 +41,17 @@ class Times:
     warm_s: float = 1.5
 
 
+class _Shape(NamedTuple):
+    """Cases that may share a topic."""
+
+    system: str
+    partitions: int
+    rf: int
+    flush: str
+    content: str
+    """Of what is fetched: nobody else produces into such a topic. Empty = whatever comes."""
+
+
 def progress(text: str) -> None:
     """A line for people; results go to stdout."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
@@ -57,61 +68,28 @@ class Runner:
     def __init__(self, folder: Path, times: Times) -> None:
         self._base, self._times = folder, times
         self._stack = contextlib.ExitStack()
-        self._systems: dict[str, tuple[System, contextlib.ExitStack]] = {}
-        self._missing: dict[str, Missing] = {}
-        self._topics: dict[tuple[str, int, int, str], tuple[System, str]] = {}
-        self._filled: dict[tuple[str, int], int] = {}
-        self._counter = 0
+        self._topics: dict[_Shape, tuple[System, str]] = {}
+        self._filled: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         home = tempfile.TemporaryDirectory(prefix="icecore-bench-", dir=self._base)
-        self._folder = Path(self._stack.enter_context(home))
-        progress("warming memory")
-        warm_memory(min(WARM_MEMORY_BYTES, available_memory_bytes() // 2))
+        with contextlib.ExitStack() as stack:
+            self._folder = Path(stack.enter_context(home))
+            self._systems = stack.enter_context(Systems(self._folder, self._warm))
+            progress("warming memory")
+            warm_memory(min(WARM_MEMORY_BYTES, available_memory_bytes() // 2))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         progress("stopping")
-        for _system, stack in self._systems.values():
-            stack.close()
         self._stack.close()
 
-    # --- systems and topics ---------------------------------------------------------------------
-
-    def system(self, name: str, rf: int) -> System:
-        """A running system; ours has as many nodes as replicas are wanted.
-
-        Raises:
-            Missing: It can't run here.
-        """
-        if name in self._missing:
-            raise self._missing[name]
-        if name in self._systems:
-            found, stack = self._systems[name]
-            if name != "icecore" or found.nodes == rf:
-                return found
-            stack.close()
-            del self._systems[name]
-        self._counter += 1
-        folder = self._folder / f"{name}-{self._counter}"
-        progress(f"starting {name}")
-        stack = contextlib.ExitStack()
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        system: System = Icecore(folder, rf) if name == "icecore" else Kafka(folder)
-        try:
-            stack.enter_context(system)
-        except Missing as error:
-            stack.close()
-            self._missing[name] = error
-            raise
-        self._systems[name] = (system, stack)
-        self._warm(system, rf)
-        return system
-
-    def _warm(self, system: System, rf: int) -> None:
+    def _warm(self, system: System) -> None:
         """Let a system work for a while before anything counts."""
-        case = Case("produce", spread="keyed", rf=rf)
-        system.create_topic("warm-up", case.partitions, rf, case.flush)
+        progress(f"{system.name} has started; {system.warm_s:g} s to warm up")
+        case = Case("produce", spread="keyed", rf=min(3, system.nodes))
+        system.create_topic("warm-up", case.partitions, case.rf, case.flush)
         job = self._job(system, case, "warm-up")
         self._client(replace(job, warm_s=system.warm_s, seconds=0.1)).result()
         system.delete_topic("warm-up")
@@ -128,16 +106,13 @@ class Runner:
             self._filled.clear()
 
     def _topic(self, system: System, case: Case) -> str:
-        """A topic of its own for each shape; of what is fetched nobody else produces into it."""
-        purpose = "fetch" if case.kind == "fetch" else "produce"
-        shape = (f"{system.name} {case.flush} {purpose}", case.partitions, case.rf, "")
-        if purpose == "fetch":
-            shape = (*shape[:3], f"{case.record_bytes} {case.spread}")
+        """The topic of all cases of one shape; made when first needed."""
+        content = f"{case.record_bytes} B {case.spread}" if case.kind == "fetch" else ""
+        shape = _Shape(system.name, case.partitions, case.rf, case.flush, content)
         if shape not in self._topics:
             if shutil.disk_usage(self._folder).free < FREE_BYTES_MIN:
                 raise OSError(f"less than {FREE_BYTES_MIN // GIB} GiB of disk are free")
-            self._counter += 1
-            topic = f"bench-{self._counter}"
+            topic = f"bench-{time.monotonic_ns()}"
             system.create_topic(topic, case.partitions, case.rf, case.flush)
             self._topics[shape] = (system, topic)
         return self._topics[shape][1]
@@ -160,7 +135,7 @@ class Runner:
             Missing: The system can't run here.
             RuntimeError: The client failed.
         """
-        system = self.system(name, case.rf)
+        system = self._systems.get(name, case.rf)
         job = self._job(system, case, self._topic(system, case))
         if case.kind == "fetch":
             job = replace(job, records=self._fill(job))
@@ -188,14 +163,13 @@ class Runner:
 
     def _fill(self, job: Job) -> int:
         """Put records into a topic once, for all that fetch from it; how many there are."""
-        key = (job.topic, job.case.record_bytes)
-        if key not in self._filled:
+        if job.topic not in self._filled:
             wanted = min(FILL_RECORDS_MAX, FILL_BYTES // job.case.record_bytes)
             progress(f"{job.system}: {wanted} records to fetch")
             api = "columns" if job.system == "icecore" else "records"
             fill = replace(job, act="fill", records=wanted, case=replace(job.case, api=api))
-            self._filled[key] = self._client(fill).result()["records"]
-        return self._filled[key]
+            self._filled[job.topic] = self._client(fill).result()["records"]
+        return self._filled[job.topic]
 
     def _client(self, job: Job) -> "_Client":
         return _Client(job, self._times.seconds + self._times.warm_s + CLIENT_EXTRA_S)
