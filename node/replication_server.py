@@ -23,8 +23,12 @@ from replication import inputs
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 2 << 20
-WATERMARK_DELAY_S = 0.005
-"""A watermark that moved alone waits this long for data or other watermarks to travel with."""
+WATERMARK_DELAY_S = 0.025
+"""A watermark that moved alone waits this long for data or other watermarks to travel with.
+
+Only readers at a follower notice. With single records a message for each watermark would be a
+third of all messages between nodes.
+"""
 
 
 @dataclass(slots=True)
