@@ -39,6 +39,7 @@ CONFIGS: tuple[Config, ...] = (
     Config("live and recovery seal, m=1", live_seal=True, min_insync=1),
     Config("2 crashes, m=2", crashes=2),
     Config("disk loss, both seals, m=2", losses=1, live_seal=True),
+    Config("disk loss, both seals, m=1", losses=1, live_seal=True, min_insync=1),
     Config("disk loss and rebuild, m=2", crashes=2, losses=1, rebuild=True),
     Config("disk loss and rebuild, m=1", losses=1, rebuild=True, min_insync=1),
     Config("settings changed, m=1 to 2", min_insync=1, altered_to=2),
