@@ -6,7 +6,7 @@ may hit all of them; there data may become unavailable, but must not be missing 
 
 An index may lag behind the file by a second after a power cut, and what was lost within that second
 can't be told from a torn write. So damage comes after the index is durable, and a damaged node does
-not lose its index.
+not lose its index; and what needs the index to be noticed hits one node only, always.
 """
 
 import asyncio
@@ -23,6 +23,11 @@ from tests.simulation.plan import Plan
 from tests.simulation.ports import memory_database
 
 CAPACITY_LEFT_BYTES = (0, 16 * 1024, 256 * 1024)
+
+
+def keeps_other_copies(plan: Plan) -> bool:
+    """Whether every record is on a second disk, which is not damaged."""
+    return plan.min_insync >= 2 and plan.is_damage_bounded
 
 
 def survives_damage(plan: Plan) -> bool:
@@ -201,8 +206,8 @@ async def _lose_index(scene: Scene, fault: Fault, *, is_whole: bool) -> None:
 KINDS = (
     Kind("fsync_error", fsync_error, (0.2, 1.0), survives_damage, weight=3),
     Kind("bit_rot_sealed", bit_rot_sealed, fits=survives_damage, weight=4),
-    Kind("bit_rot_active", bit_rot_active, (0.05, 1.0), survives_damage, weight=4),
-    Kind("truncation", truncation, (0.05, 1.0), survives_damage, weight=4),
+    Kind("bit_rot_active", bit_rot_active, (0.05, 1.0), keeps_other_copies, weight=4),
+    Kind("truncation", truncation, (0.05, 1.0), keeps_other_copies, weight=4),
     Kind("disk_replaced", disk_replaced, (0.05, 2.0), survives_damage, weight=3),
     Kind("old_copy_restored", old_copy_restored, (1.0, 4.0), survives_damage, weight=3),
     Kind("disk_full", disk_full, (0.5, 6.0)),

@@ -53,8 +53,11 @@ class SimFuture(asyncio.Future[T]):
 class SimTask(asyncio.Task[T]):
     """A task whose hash is its serial number: ``TaskGroup`` cancels from a set."""
 
-    def __init__(self, coroutine: Any, serial: int, **options: Any) -> None:
+    def __init__(
+        self, coroutine: Any, serial: int, process: SimProcess | None, **options: Any
+    ) -> None:
         self._serial = serial
+        self.process = process
         super().__init__(coroutine, **options)
 
     def __hash__(self) -> int:
@@ -156,7 +159,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._check_open()
         context = options.get("context")
         process = PROCESS.get() if context is None else context.get(PROCESS)
-        task: SimTask[T] = SimTask(coro, self.next_serial(), loop=self, **options)
+        task: SimTask[T] = SimTask(coro, self.next_serial(), process, loop=self, **options)
         if process is not None:
             process.adopt(task)
         return task
@@ -217,7 +220,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Nobody handled this exception: a bug, unless the process is dead."""
-        process = PROCESS.get()
+        future = context.get("future")
+        process = future.process if isinstance(future, SimTask) else PROCESS.get()
         if process is not None and not process.alive:
             return
         error = context.get("exception")

@@ -192,6 +192,7 @@ class Observer:
             partition = (topic, segment.partition)
             history.log_start.setdefault(partition, segment.log_start_offset)
             if history.is_unavailable(partition, segment.base_offset):
+                self._note(segment, [], history, problems)
                 continue
             copies: list[ReplicaContent] = []
             for node_id in segment.replicas:
