@@ -148,7 +148,13 @@ class Auditor:
                 for each in segment.replicas
                 if state.is_live(each) and not self._sessions.is_unknown(each, segment_id)
             ]
-            if len(counted) >= segment.settings.replication_factor or not donors:
+            returning = [
+                each
+                for each in record.holders
+                if each not in segment.replicas and self._may_return(each)
+            ]
+            enough = segment.settings.replication_factor
+            if len(counted) + len(returning) >= enough or not donors:
                 continue
             targets = [
                 each.node_id
@@ -167,6 +173,13 @@ class Auditor:
             return True
         down_ms = self._clock.monotonic_ms() - down_since
         return down_ms < self._timing.lost_replica_grace_ms
+
+    def _may_return(self, node_id: int) -> bool:
+        """Down so briefly that it may be starting again, with everything it had."""
+        down_since = self._sessions.down_since_ms.get(node_id)
+        if down_since is None:
+            return False
+        return self._clock.monotonic_ms() - down_since < self._timing.return_wait_ms
 
     def _copy_cost(self, record: SegmentRecord, node_id: int) -> tuple[bool, int, int]:
         """Nodes that hold some of it already first, then those with the fewest replicas."""
@@ -275,8 +288,13 @@ class Auditor:
             return ""
         if NodeState.READ_ONLY in states:
             return "read_only"
-        live = sum(each != NodeState.DOWN for each in states)
-        return "roll_up" if live < segment.settings.replication_factor else ""
+        if sum(each != NodeState.DOWN for each in states) >= segment.settings.replication_factor:
+            return ""
+        in_sync = sum(state.is_live(each) for each in segment.isr)
+        can_wait = in_sync >= segment.settings.min_insync
+        if can_wait and any(self._may_return(each) for each in segment.replicas):
+            return ""
+        return "roll_up"
 
     def _unknown_replicas(self, segment: Segment) -> list[int]:
         """Members that have said that their copy counts for nothing."""

@@ -41,6 +41,9 @@ class Timing:
     """How long to wait for all candidates while nobody waits for the segment to open."""
     roll_up_wait_ms: int = 10_000
     """How long a node must be up before thin segments are rolled onto it."""
+    return_wait_ms: int = 10_000
+    """How long a node may be down before its copies are made elsewhere: most come back, with all
+    they had, and whoever produces has better use for the disks right after a failure."""
     prepared_keep_ms: int = 60_000
     """How long a PREPARED segment waits for its predecessor's seal."""
     audit_ms: int = 1_000

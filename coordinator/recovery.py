@@ -83,6 +83,26 @@ class Case:
         )
 
 
+class Laps:
+    """How long each step took, for the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ms = clock.monotonic_ms()
+        self._laps: list[tuple[str, float]] = []
+
+    def end(self, step: str) -> None:
+        """A step is over; the next begins."""
+        now = self._clock.monotonic_ms()
+        self._laps.append((step, now - self._last_ms))
+        self._last_ms = now
+
+    def summary(self) -> str:
+        """``step_ms=…`` for each, and the whole."""
+        parts = [f"{step}_ms={took_ms:.0f}" for step, took_ms in self._laps]
+        return " ".join([*parts, f"took_ms={sum(took_ms for _, took_ms in self._laps):.0f}"])
+
+
 class Recovery:
     """Finds the segments that need a recovery and recovers them."""
 
@@ -134,13 +154,19 @@ class Recovery:
         mine = self._backoff.take(segment_ids)
         if not mine:
             return
-        started = self._clock.monotonic_ms()
+        laps = Laps(self._clock)
         try:
             cases = await self._freeze(mine)
+            laps.end("freeze")
             cases = await self._fence(cases)
+            laps.end("fence")
             cases = await self._write_back_donors(cases)
             cases = await self._write_back_others(cases)
-            await self._seal(cases, await self._open_successors(cases))
+            laps.end("write_back")
+            openings = await self._open_successors(cases)
+            laps.end("open")
+            await self._seal(cases, openings)
+            laps.end("seal")
         finally:
             state = self._ledger.state
             left = 0
@@ -151,10 +177,7 @@ class Recovery:
                 if is_done:
                     self._requested.pop(segment_id, None)
                 self._backoff.release(segment_id, is_done=is_done)
-            log.info(
-                "event=recovery_round segments=%d left=%d took_ms=%d",
-                *(len(mine), left, self._clock.monotonic_ms() - started),
-            )
+            log.info("event=recovery_round segments=%d left=%d %s", len(mine), left, laps.summary())
 
     async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
         def decision(state: ClusterState, segment_id: int) -> Change:

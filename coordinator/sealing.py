@@ -137,13 +137,13 @@ class LiveSealing:
         openings = await self._opening.confirm(items, self._open_wait_ms)
         results: dict[int, int | IcecoreError] = {}
         useless = []
+        is_live = self._ledger.state.is_live
         for key, segment_id in ids.items():
             successor = prepared.get(key)
             opening = openings.get(successor.segment_id) if successor else None
             before = wanted[key]
-            gains = (
-                opening is None or before is None or (len(opening.confirmed) > len(before.replicas))
-            )
+            live = [each for each in before.replicas if is_live(each)] if before else []
+            gains = opening is None or len(opening.confirmed) > len(live)
             if successor and opening and (gains or not self._must_gain(segment_id)):
                 self._ready[segment_id] = successor.segment_id
                 results[segment_id] = successor.segment_id

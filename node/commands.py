@@ -7,6 +7,7 @@ item with its own error.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from icecore import convert, wire
@@ -126,7 +127,7 @@ class NodeCommands:
         }
         fresh = [each for each in fresh if each.segment_id not in errors]
         if fresh:
-            created = await context.executor.run(context.store.create, fresh)
+            created = await context.executor.run(context.store.create, *_to_create(request, fresh))
             for identity, error in zip(fresh, created, strict=True):
                 errors[identity.segment_id] = error and ReadOnlyError(str(error))
                 if error is None and context.replicas.get(identity.segment_id) is None:
@@ -282,6 +283,23 @@ class NodeCommands:
 
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, -1)
+
+
+def _to_create(
+    request: coordinator_pb2.OpenRequest, fresh: Sequence[SegmentIdentity]
+) -> tuple[list[SegmentIdentity], dict[int, tuple[bytes, int]]]:
+    """Arguments of ``SegmentStore.create``: what is to be confirmed costs no second sync so."""
+    final = {each.segment.segment_id: each for each in request.segments if each.confirm}
+    identities: list[SegmentIdentity] = []
+    starts: dict[int, tuple[bytes, int]] = {}
+    for each in fresh:
+        item = final.get(each.segment_id)
+        if item is None:
+            identities.append(each)
+            continue
+        identities.append(replace(each, base_offset=item.segment.base_offset))
+        starts[each.segment_id] = (item.producer_snapshot, item.max_append_timestamp_ms)
+    return identities, starts
 
 
 def _fenced(replica: Replica) -> common_pb2.Error:

@@ -1,8 +1,9 @@
 """Full digests of sealed replicas, computed in the background and reported to the coordinator.
 
 One replica at a time is read back from disk and hashed, so that the digest speaks of the bytes
-that are really there. The first report sets the segment's digest; a replica that disagrees with
-it is damaged, and stops serving.
+that are really there. Not at once: seals come in crowds when a node dies or leaves, and then
+producers wait for the successors to be ready. The first report sets the segment's digest; a replica
+that disagrees with it is damaged, and stops serving.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from node.replica import Replica
 
 _log = logging.getLogger(__name__)
 
+CALM_S = 3.0
+"""Between the first of a crowd of seals and its digest."""
 RETRY_S = 1.0
 REPORT_MAX = 256
 
@@ -38,6 +41,7 @@ class DigestReporter:
         """Until cancelled."""
         while True:
             await self._wake.wait()
+            await asyncio.sleep(CALM_S)
             self._wake.clear()
             done: list[Replica] = []
             while self._queue:

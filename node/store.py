@@ -7,7 +7,7 @@ block: ``append_group`` runs on the I/O worker of the segment's partition, the o
 worker too when they change the log, or on reader threads when they only read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -112,9 +112,15 @@ class SegmentStore(Protocol):
         """Bind an empty store, made before the first registration, to its cluster."""
         ...
 
-    def create(self, identities: Sequence[SegmentIdentity]) -> list[IcecoreError | None]:
-        """Create files, headers and control records for prepared replicas; durable on return.
+    def create(
+        self,
+        identities: Sequence[SegmentIdentity],
+        starts: Mapping[int, tuple[bytes, int]] = ...,
+    ) -> list[IcecoreError | None]:
+        """Create files, headers and control records for replicas; durable on return.
 
+        Those in ``starts`` (segment id to producer snapshot and max_append_timestamp_ms) are
+        confirmed at the base of their identity in the same stroke, the others are only prepared.
         Idempotent. One control-store sync for the whole list. Per item OutOfSpaceError etc.
         """
         ...

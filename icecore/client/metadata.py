@@ -13,7 +13,7 @@ from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState
 from icecore.v1 import admin_pb2
 
-_DISTANCE_MS = 30.0
+_DISTANCE_MS = 40.0
 
 
 class Metadata:
@@ -31,6 +31,8 @@ class Metadata:
         self._view = ClusterView()
         self._errors: dict[str, IcecoreError] = {}
         self._running: asyncio.Future[None] | None = None
+        self._refreshed = asyncio.Event()
+        """Set for a moment after each answer."""
         self._refreshed_ms = -_DISTANCE_MS
 
     @property
@@ -117,6 +119,18 @@ class Metadata:
         await asyncio.wait({running})
         running.result()
 
+    async def until_moved(self, topic: str, partition: int, timeout_s: float) -> bool:
+        """Sleep, but only until somebody's refresh shows a new leader of the partition; whether
+        one did."""
+        before = self.partition(topic, partition)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not _has_moved(before, self.partition(topic, partition)):
+                    await self._refreshed.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def close(self) -> None:
         """Stop a refresh that is under way."""
         if self._running is not None and not self._running.done():
@@ -140,6 +154,14 @@ class Metadata:
         nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
         self._view = ClusterView(answer.cluster_id, nodes, topics)
         self._refreshed_ms = self._connection.clock.monotonic_ms()
+        self._refreshed.set()
+        self._refreshed.clear()
+
+
+def _has_moved(before: PartitionMetadata | None, now: PartitionMetadata | None) -> bool:
+    if now is None or not now.leader:
+        return False
+    return before is None or now.epoch > before.epoch or not before.leader
 
 
 def _topic(message: admin_pb2.TopicMetadata, before: TopicMetadata | None) -> TopicMetadata:

@@ -359,17 +359,23 @@ class Sender:
         # A new leader is there within moments, and looking for it is one question for everyone.
         is_moving = isinstance(error, (RollingError, *_MOVED))
         first_ms = 15 if isinstance(error, RollingError) else 30
-        backoff = Backoff(self._connection.rng, first_ms, 200 if is_moving else 1000)
+        backoff = Backoff(self._connection.rng, first_ms, 150 if is_moving else 1000)
         backoff.attempts = queue.attempts
         queue.attempts += 1
-        failure = error
+        failure, has_moved = error, False
         if error is not None or backoff.attempts:
             left_ms = float(self._delivery_timeout_ms)
             if queue.ready:
                 left_ms += queue.ready[0].created_ms - self._clock.monotonic_ms()
-            await asyncio.sleep(min(backoff.next_s(error), max(0.001, left_ms / 1000)))
+            wait_s = min(backoff.next_s(error), max(0.001, left_ms / 1000))
+            if is_moving:
+                has_moved = await self._metadata.until_moved(queue.topic, queue.partition, wait_s)
+            else:
+                await asyncio.sleep(wait_s)
         try:
-            if isinstance(error, _MOVED) or queue.attempts > 2:
+            if has_moved:
+                queue.attempts = 0  # the next leader may need a moment to hear of it
+            elif isinstance(error, _MOVED) or queue.attempts > 2:
                 await self._metadata.refresh()
                 failure = self._metadata.error(queue.topic) or failure
             if queue.identity is None:

@@ -80,6 +80,16 @@ class ReplicaRow:
             self.base_offset,
         )
 
+    def confirmed(self, base_offset: int, snapshot: bytes, start_timestamp_ms: int) -> "ReplicaRow":
+        """The row once base and starting state are fixed."""
+        return replace(
+            self,
+            state=CONFIRMED,
+            base_offset=base_offset,
+            snapshot=snapshot,
+            start_timestamp_ms=start_timestamp_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteIntent:

@@ -81,6 +81,15 @@ def aside_name(file_system: FileSystem, name: str) -> str:
     return f"{name}{ASIDE}{number}"
 
 
+def set_aside_leftover(file_system: FileSystem, name: str) -> bool:
+    """Rename a file without a (usable) record; whether it may have held confirmed data."""
+    file = file_system.open(name)
+    found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
+    file.close()
+    file_system.rename(name, aside_name(file_system, name))
+    return found is not None and found.base_offset >= 0
+
+
 def files_of(file_system: FileSystem, name: str) -> list[str]:
     """This file, if it is there, and what was set aside of it before."""
     folder, _, own = name.rpartition("/")
@@ -105,9 +114,11 @@ def _encode_slot(identity: SegmentIdentity, base_offset: int) -> bytes:
     return raw + _CRC.pack(crc32c(raw))
 
 
-def encode_file_header(identity: SegmentIdentity) -> bytes:
-    """All 4 KiB as ``create`` writes them: first slot without a base, second one empty."""
-    return _encode_slot(identity, -1).ljust(FILE_HEADER_LENGTH, b"\0")
+def encode_file_header(identity: SegmentIdentity, *, is_confirmed: bool = False) -> bytes:
+    """All 4 KiB as ``create`` writes them: first slot without a base; second one with it, or
+    empty."""
+    second = _encode_slot(identity, identity.base_offset) if is_confirmed else b""
+    return (_encode_slot(identity, -1) + second).ljust(FILE_HEADER_LENGTH, b"\0")
 
 
 def confirm_slot(identity: SegmentIdentity) -> tuple[bytes, int]:

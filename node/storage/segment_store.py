@@ -6,8 +6,9 @@ in the control store before anyone is told, and files go only by an intent that 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from icecore.errors import (
     IcecoreError,
@@ -35,12 +36,12 @@ from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
     aside_name,
     confirm_slot,
-    decode_file_header,
     empty_tail,
     encode_file_header,
     file_name,
     files_of,
     folder_name,
+    set_aside_leftover,
 )
 from node.storage.segment_log import FIRST_ALLOCATION_BYTES, OpenFiles, SegmentLog, StoreSettings
 from node.storage.segment_reader import LogVerification, SegmentReader
@@ -142,14 +143,18 @@ class SegmentFileStore:
 
     # --- create and confirm -------------------------------------------------------------------
 
-    def create(self, identities: Sequence[SegmentIdentity]) -> list[IcecoreError | None]:
+    def create(
+        self,
+        identities: Sequence[SegmentIdentity],
+        starts: Mapping[int, tuple[bytes, int]] = MappingProxyType({}),
+    ) -> list[IcecoreError | None]:
         """See ``SegmentStore.create``."""
         results: list[IcecoreError | None] = []
         made: list[tuple[ReplicaRow, SegmentIdentity, File]] = []
         with self._life:
             for identity in identities:
                 try:
-                    created = self._create_file(identity)
+                    created = self._create_file(identity, starts.get(identity.segment_id))
                 except IcecoreError as error:
                     results.append(error)
                     continue
@@ -162,11 +167,13 @@ class SegmentFileStore:
                 self._fs.sync_dir(FOLDER)  # some may have come from the pool
             promises = [(identity.segment_id, identity.epoch) for identity in identities]
             self._control.put_rows([row for row, _, _ in made], promises)
-            for _, identity, file in made:
-                self._opened(replace(identity, base_offset=-1), file, 0)
+            for row, _, file in made:
+                self._opened(row.identity(self._cluster_id), file, row.start_timestamp_ms)
         return results
 
-    def _create_file(self, identity: SegmentIdentity) -> tuple[ReplicaRow, File] | None:
+    def _create_file(
+        self, identity: SegmentIdentity, start: tuple[bytes, int] | None
+    ) -> tuple[ReplicaRow, File] | None:
         """A synced file with its header; None when the replica is there already."""
         self._cluster_id = self._cluster_id or identity.cluster_id  # just registered
         if identity.cluster_id != self._cluster_id:
@@ -185,8 +192,9 @@ class SegmentFileStore:
         name = file_name(identity)
         self._fs.make_dirs(folder_name(identity))
         if self._fs.exists(name):
-            is_rebuilding |= self._set_aside_leftover(name)
-        file = self._new_file(identity, name)
+            is_rebuilding |= set_aside_leftover(self._fs, name)
+        header = encode_file_header(identity, is_confirmed=start is not None)
+        file = self._new_file(identity.segment_id, name, header)
         row = ReplicaRow(
             identity.segment_id,
             identity.generation,
@@ -195,19 +203,12 @@ class SegmentFileStore:
             identity.epoch,
             rebuilding=is_rebuilding,
         )
+        if start is not None:
+            row = row.confirmed(identity.base_offset, *start)
         return row, file
 
-    def _set_aside_leftover(self, name: str) -> int:
-        """A file without a (usable) record: 1 when it may have held confirmed data."""
-        file = self._fs.open(name)
-        found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
-        file.close()
-        self._fs.rename(name, aside_name(self._fs, name))
-        return int(found is not None and found.base_offset >= 0)
-
-    def _new_file(self, identity: SegmentIdentity, name: str) -> File:
-        header = encode_file_header(identity)
-        recycled = self._pool.take(identity.segment_id)
+    def _new_file(self, segment_id: int, name: str, header: bytes) -> File:
+        recycled = self._pool.take(segment_id)
         if recycled is not None:
             file = self._fs.open(recycled)
             file.pwritev([header], 0)
@@ -255,12 +256,8 @@ class SegmentFileStore:
         slot, position = confirm_slot(identity)
         log.file.pwritev([slot], position)
         self._sync_file(log)
-        self._control.change_row(
-            segment_id,
-            state=CONFIRMED,
-            base_offset=identity.base_offset,
-            snapshot=producer_snapshot,
-            start_timestamp_ms=max_append_timestamp_ms,
+        self._control.put_rows(
+            [row.confirmed(identity.base_offset, producer_snapshot, max_append_timestamp_ms)]
         )
         log.identity = identity
         log.start = empty_tail(identity, max_append_timestamp_ms)

@@ -25,7 +25,7 @@ from icecore.v1 import coordinator_pb2 as pb
 from tests.cluster.fake_node import FakeNode, Held, digest_of
 
 TIMING = Timing(heartbeat_ms=100, lease_ms=1_500, recovery_wait_ms=300, audit_ms=200,
-                roll_up_wait_ms=300)  # fmt: skip
+                roll_up_wait_ms=300, return_wait_ms=300)  # fmt: skip
 
 
 class Cluster:

@@ -184,6 +184,7 @@ def timing(knobs: Knobs) -> Timing:
         recovery_wait_ms=knobs.recovery_wait_ms,
         lost_replica_grace_ms=5_000,
         roll_up_wait_ms=knobs.roll_up_wait_ms,
+        return_wait_ms=min(500, knobs.roll_up_wait_ms),
         prepared_keep_ms=5_000,
         audit_ms=200,
         tick_ms=50,

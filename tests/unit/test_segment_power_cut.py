@@ -104,6 +104,16 @@ class Life:
         model.creating = set()
         model.segments.update({one: Expected(LogBuilder(one)) for one in ids})
 
+    def create_confirmed(self) -> None:
+        model = self.model
+        one = model.next_id
+        model.next_id += 1
+        model.creating = {one}
+        log = LogBuilder(one)
+        assert self.store.create([log.identity], {one: (b"state", 0)}) == [None]
+        model.creating = set()
+        model.segments[one] = Expected(log, confirmed=True)
+
     def confirm(self) -> None:
         for one in self.model.segments.values():
             if not one.confirmed and not one.aside:
@@ -163,6 +173,7 @@ class Life:
         """Until death."""
         self.disk.faults.operations_to_live = self.rng.randrange(1, 120)
         operations = [self.append] * 6 + [self.create, self.confirm, self.seal, self.delete]
+        operations.append(self.create_confirmed)
         operations += [self.quarantine, self.promise, self.sync_index]
         try:
             while True:
