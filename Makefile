@@ -17,7 +17,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup proto fmt check test demo \
-	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench sim model chaos clean
+	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench sim sim-mutants model chaos clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ setup-bench: setup
 
 sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 	$(PY) -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+sim-mutants: setup ## see that the simulator notices seeded mistakes in the real code
+	$(PY) -m tests.simulation.mutants --jobs $(WORKERS)
 
 chaos: setup ## break real processes under load: SECONDS=n of faults per scenario, as root
 	$(PY) -m tests.chaos.run --seconds $(or $(SECONDS),20)

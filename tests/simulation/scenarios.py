@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment, SegmentState
-from tests.simulation import checkers, marks, schedule, shells
+from tests.simulation import checkers, directed, invariants, marks, schedule, shells
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
@@ -119,6 +119,7 @@ SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,
     "swarm": swarm_plan,
+    **directed.PLANS,
 }
 
 
@@ -143,12 +144,13 @@ def run_seed(
     report = Report(seed, scenario, schedule=plan.faults)
     if keep_trace:
         world.loop.trace_log = report.trace
-    with marks.watch() as hit:
+    with marks.watch() as hit, invariants.watch(world) as broken:
         try:
             world.run(lambda world: _run(world, plan, report))
         except (SimulationError, TimeoutError, IcecoreError) as error:
             report.problems.append(f"stuck in {_where(error)}: {error!r}")
     report.marks = hit
+    report.problems += broken
     _judge(world, plan, report)
     return report
 

@@ -4,7 +4,13 @@ import asyncio
 import random
 from collections.abc import Iterable
 
-from tests.simulation import faults_cluster, faults_disk, faults_network, faults_process
+from tests.simulation import (
+    directed,
+    faults_cluster,
+    faults_disk,
+    faults_network,
+    faults_process,
+)
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.plan import Plan
 
@@ -14,7 +20,8 @@ SWARM = (
     *faults_disk.KINDS,
     *faults_cluster.KINDS,
 )
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *faults_process.COMPOSED)}
+COMPOSED = (*faults_process.COMPOSED, *directed.KINDS)
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 
 
 def single(kind: str) -> tuple[Fault, ...]:

@@ -1,96 +1,69 @@
 """The simulator must notice known mistakes, else it is not testing anything.
 
-Each mutant is one mistake that a real system made, put into the production code; within a few
-seeds some check must fail.
+Six of them here, other ones each day; ``make sim-mutants`` takes all.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from unittest import mock
+from collections.abc import Callable
+from datetime import date
 
 import pytest
 
-from replication.follower import FollowerCore
-from replication.producers import Accepted, ProducerTable
-from tests.simulation.disk import SimFile, SimFileSystem
+from tests.simulation import mutants
+from tests.simulation.mutants import MUTANTS, Mutant, hunt
 from tests.simulation.scenarios import run_seed
 
-Mutant = Callable[[], AbstractContextManager[object]]
-
-
-def fsync_does_nothing() -> AbstractContextManager[object]:
-    """Acks before the data is durable."""
-    return mock.patch.object(SimFile, "fdatasync", lambda self: None)
-
-
-def no_folder_sync() -> AbstractContextManager[object]:
-    """New files are not durable in their folder."""
-    return mock.patch.object(SimFileSystem, "sync_dir", lambda self, name: None)
-
-
-def ack_on_leader_alone() -> AbstractContextManager[object]:
-    """``acks=all`` does not wait for the in-sync set."""
-
-    def all_end(durable: Mapping[int, int], maximal_isr: Sequence[int]) -> int:
-        return max(durable.values())
-
-    return mock.patch("replication.leader_state.all_end", all_end)
-
-
-def quorum_of_one() -> AbstractContextManager[object]:
-    """``acks=quorum`` counts the leader only."""
-
-    def quorum_end(
-        durable: Mapping[int, int], replicas: Sequence[int], quorum: int, own: int
-    ) -> int:
-        return own
-
-    return mock.patch("replication.leader_state.quorum_end", quorum_end)
-
-
-@contextmanager
-def progress_before_fsync() -> Iterator[None]:
-    """A follower reports what it has received, not what is durable."""
-    receive = FollowerCore._receive
-
-    def eager(self: FollowerCore, *arguments: object) -> None:
-        receive(self, *arguments)  # type: ignore[arg-type]
-        self.durable_end_offset = self.log_end_offset
-
-    with mock.patch.object(FollowerCore, "_receive", eager):
-        yield
-
-
-def no_duplicates_known() -> AbstractContextManager[object]:
-    """A resent batch is appended again."""
-    accept = Accepted()
-    return mock.patch.object(ProducerTable, "check", lambda self, *numbers: accept)
-
-
-def snapshot_skipped() -> AbstractContextManager[object]:
-    """A new segment starts without the producers of the ones before."""
-    return mock.patch("node.commands.ProducerTable", lambda *snapshot: ProducerTable())
-
-
-MUTANTS: list[tuple[Mutant, str, int]] = [
-    (fsync_does_nothing, "blackout", 1),
-    (no_folder_sync, "blackout", 1),
-    (ack_on_leader_alone, "smoke", 1),
-    (quorum_of_one, "smoke", 3),
-    (progress_before_fsync, "blackout", 6),
-    (no_duplicates_known, "smoke", 1),
-    (snapshot_skipped, "smoke", 1),
-]
-"""With the scenario and the first seed to try."""
+A_DAY = 6
 SEEDS_MAX = 12
+TODAY = [
+    MUTANTS[(date.today().toordinal() * A_DAY + number) % len(MUTANTS)] for number in range(A_DAY)
+]
 
 
-@pytest.mark.parametrize(
-    ("mutant", "scenario", "first"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS]
-)
-def test_a_known_mistake_is_noticed(mutant: Mutant, scenario: str, first: int) -> None:
-    with mutant():
-        for seed in range(first, first + SEEDS_MAX):
-            if run_seed(scenario, seed).problems:
-                return
-    pytest.fail(f"{SEEDS_MAX} seeds of {scenario} did not notice")
+@pytest.mark.parametrize("mutant", TODAY, ids=lambda mutant: mutant.name)
+def test_a_known_mistake_is_noticed(mutant: Mutant) -> None:
+    outcome = hunt(mutant, SEEDS_MAX)
+    assert outcome.killed_by, str(outcome)
+
+
+@pytest.mark.parametrize("mutant", TODAY, ids=lambda mutant: mutant.name)
+def test_its_world_is_clean_without_it(mutant: Mutant) -> None:
+    report = run_seed(mutant.scenario, mutant.first)
+    assert not report.problems
+
+
+def test_each_mutant_names_its_rule() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names)
+    for mutant in MUTANTS:
+        rule = (mutant.mistake.__doc__ or "").partition(":")[0]
+        assert rule.startswith(("R", "I", "Principle")), mutant.name
+
+
+def test_the_last_line_and_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Here:
+        """A pool of this process."""
+
+        def __enter__(self) -> "Here":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def imap_unordered(
+            self,
+            function: Callable[[tuple[str, int]], mutants.Outcome],
+            jobs: list[tuple[str, int]],
+        ) -> list[mutants.Outcome]:
+            return [mutants.Outcome(name, 1, 1.0, self.found(name)) for name, _ in jobs]
+
+        def found(self, name: str) -> tuple[str, int] | None:
+            return None if name == "quorum_of_one" else ("smoke", 1)
+
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr(mutants, "make_pool", lambda jobs: Here())
+    assert mutants.main(["no_folder_sync"]) == 0
+    assert capsys.readouterr().out.endswith("sim-mutants: mutants=1 killed=1 survivors=0\n")
+    assert mutants.main(["no_folder_sync", "quorum_of_one"]) == 1
+    assert "SURVIVED quorum_of_one" in capsys.readouterr().out

@@ -1,0 +1,345 @@
+"""Invariants that only somebody can check who sees every process at once.
+
+Looked at from outside, at the moment something happens, like ``marks``: no event is added, no
+chance drawn. Numbers I… are those of docs/PROTOCOL.md. What breaks an invariant need not do harm
+in the same world: a promise that was not stored only matters if the node dies in the next moment.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from coordinator.cluster_state import Change, SegmentRecord
+from coordinator.ledger import Ledger
+from coordinator.node_sessions import NodeSessions, Session
+from coordinator.sqlite_store import SqliteStore
+from icecore.errors import StorageError
+from icecore.model import Segment, SegmentState
+from icecore.v1 import coordinator_pb2
+from node.commands import NodeCommands
+from node.coordinator_link import CoordinatorLink
+from node.follower import Follower
+from node.leader import Leader
+from node.storage.control_store import ReplicaRow
+from node.storage.recovery import Recovery, Verdict
+from node.storage.segment_file import ASIDE
+from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
+from tests.simulation.process import PROCESS, SimProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import World
+
+
+DAMAGE = frozenset(
+    [
+        "fsync_error",
+        "bit_rot_sealed",
+        "bit_rot_active",
+        "truncation",
+        "disk_replaced",
+        "old_copy_restored",
+    ]
+)
+"""Kinds of faults after which a log may be UNKNOWN."""
+
+
+class Invariants:
+    """What was seen so far; each method that starts with ``on_`` is called by a watched function.
+
+    Args:
+        world: All processes of it are looked at.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.broken: dict[str, None] = {}
+        """In the order they were noticed; each text once."""
+        self._world = world
+        self._answered: dict[tuple[int, int], int] = {}
+        self._beats_ms: dict[tuple[int, int], float] = {}
+        self._created: set[tuple[SimProcess | None, str]] = set()
+        self._failed: set[SimProcess] = set()
+
+    def _note(self, what: str) -> None:
+        process = PROCESS.get()
+        if process is None or process.alive:
+            self.broken.setdefault(f"{process}: {what}")
+
+    def _now_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+    # --- I9: promises never go back, and nothing is appended below one --------------------------
+
+    def on_fenced(self, node_id: int, body: bytes, answer: bytes) -> None:
+        """A node answers a fence: its promises are on disk."""
+        request = coordinator_pb2.FenceRequest.FromString(body)
+        replicas = coordinator_pb2.FenceResponse.FromString(answer).replicas
+        control = self._world.hosts[f"node-{node_id}"].control
+        for ref, reply in zip(request.segments, replicas, strict=True):
+            if not reply.intact:
+                continue
+            query = "SELECT epoch FROM promises WHERE segment_id = ?"
+            row = control.execute(query, (ref.segment_id,)).fetchone()
+            if row is None or row[0] < ref.epoch:
+                self._note(f"I9: epoch {ref.epoch} of segment {ref.segment_id} is not promised")
+            key = (node_id, ref.segment_id)
+            self._answered[key] = max(ref.epoch, self._answered.get(key, 0))
+
+    def on_append(self, role: Leader | Follower) -> None:
+        """A leader or follower appends: it has not told a coordinator where its log ends."""
+        node_id, segment = role.replica.context.node_id, role.segment
+        if self._answered.get((node_id, segment.segment_id), 0) > segment.epoch:
+            self._note(f"I9: segment {segment.segment_id} is appended to below a promise")
+
+    # --- I11: durable copies at the seal --------------------------------------------------------
+
+    def on_commit(self, change: Change, before: Mapping[int, SegmentRecord]) -> None:
+        """A change of the metadata is stored: whoever is listed at a seal has all of it."""
+        for record in change.puts:
+            if not isinstance(record, SegmentRecord) or record.segment.lossy:
+                continue
+            old, segment = before.get(record.segment.segment_id), record.segment
+            was_sealed = old is not None and old.segment.state is SegmentState.SEALED
+            if segment.state is SegmentState.SEALED and not was_sealed:
+                for node_id in segment.replicas:
+                    self._check_copy(node_id, segment)
+
+    def _check_copy(self, node_id: int, segment: Segment) -> None:
+        """Of those that run; what a copy became that was damaged meanwhile is another matter."""
+        node = self._world.shells.get(f"node-{node_id}")
+        replica = node.context.replicas.get(segment.segment_id) if node is not None else None
+        if replica is None or not replica.intact or replica.base_offset < 0:
+            return
+        tail = replica.durable_tail
+        is_other = tail.end_offset == segment.end_offset and tail.digest != segment.seal_digest
+        if tail.end_offset < segment.end_offset or is_other:
+            self._note(
+                f"I11: segment {segment.segment_id} is sealed at {segment.end_offset}, its copy on"
+                f" node {node_id} ends at {tail.end_offset}{' with other bytes' * is_other}"
+            )
+
+    # --- I20: what start-up says of a log -------------------------------------------------------
+
+    def on_judged(self, segment_id: int, damage: str) -> None:
+        """A node that starts judges a replica; what a crash leaves is no damage."""
+        if damage and not DAMAGE & set(self._world.faults):
+            self._note(f"I20: segment {segment_id} is UNKNOWN, no disk is damaged: {damage}")
+
+    # --- I17, I18, I21, and the lease -----------------------------------------------------------
+
+    def on_create(self, process: SimProcess | None, name: str) -> None:
+        """A file is made, or gets its name."""
+        self._created.add((process, name))
+
+    def on_unlink(self, disk: SimDisk, process: SimProcess | None, name: str) -> None:
+        """A replica's file goes: there is an order to delete it, or it was made just now."""
+        if not name.startswith("segments/") or (process, name) in self._created:
+            return
+        for host in self._world.hosts.values():
+            if host.disk is disk:
+                ordered = [row[0] for row in host.control.execute("SELECT name FROM intents")]
+                if name.partition(ASIDE)[0] not in ordered:
+                    self._note(f"I17: {name} is deleted and nobody has ordered that")
+
+    def on_transaction(self, token: int, newest: int) -> None:
+        """A metadata transaction was carried out."""
+        if token != newest:
+            self._note(f"I18: token {token} writes after token {newest}")
+
+    def on_sync(self, process: SimProcess | None, *, is_done: bool) -> None:
+        """A file is synced, or its disk refuses."""
+        if process is None:
+            return
+        if not is_done:
+            self._failed.add(process)
+        elif process in self._failed:
+            self._note("I21: it trusts a disk that has failed a sync")
+
+    def on_beat(self, session: Session) -> None:
+        """A coordinator hears a node."""
+        self._beats_ms[session.node_id, session.incarnation] = self._now_ms()
+
+    def on_lease(self, node_id: int, incarnation: int, lease_ms: float) -> None:
+        """A node believes that its lease is valid: a coordinator has heard it since."""
+        heard_ms = self._beats_ms.get((node_id, incarnation), -lease_ms)
+        if self._now_ms() > heard_ms + lease_ms:
+            self._note(f"lease: it counts on one that ended at {heard_ms + lease_ms:.3f} ms")
+
+
+@contextmanager
+def watch(world: "World") -> Iterator[dict[str, None]]:
+    """What breaks an invariant from here to the end of the block, as text."""
+    seen = Invariants(world)
+    with ExitStack() as stack:
+        for owner, name, watched in _watched(seen):
+            original = vars(owner)[name]
+            stack.enter_context(mock.patch.object(owner, name, watched(original)))
+        yield seen.broken
+
+
+Watched = tuple[type, str, Callable[[Any], Any]]
+
+
+def _watched(seen: Invariants) -> list[Watched]:
+    """Each function that is looked at, and what replaces it."""
+    return [
+        *((role, "_append", _appending(seen)) for role in (Leader, Follower)),
+        (NodeCommands, "fence", _fencing(seen)),
+        (Ledger, "_commit", _committing(seen)),
+        (SqliteStore, "txn", _transacting(seen)),
+        (SimFileSystem, "open", _creating(seen)),
+        (SimFileSystem, "rename", _renaming(seen)),
+        (SimFileSystem, "unlink", _unlinking(seen)),
+        (SimFile, "fdatasync", _syncing(seen)),
+        (Recovery, "judge", _judging(seen)),
+        (NodeSessions, "beat", _beating(seen)),
+        (CoordinatorLink, "lease_valid", _leasing(seen)),
+    ]
+
+
+def _appending(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def append(self: Leader | Follower, *given: object) -> None:
+            seen.on_append(self)
+            original(self, *given)
+
+        return append
+
+    return replace
+
+
+def _fencing(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        async def fence(self: NodeCommands, body: bytes, context: Any) -> bytes:
+            answer: bytes = await original(self, body, context)
+            seen.on_fenced(self._context.node_id, body, answer)
+            return answer
+
+        return fence
+
+    return replace
+
+
+def _committing(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        async def commit(self: Ledger, change: Change) -> None:
+            before = dict(self.state.segments)
+            await original(self, change)
+            seen.on_commit(change, before)
+
+        return commit
+
+    return replace
+
+
+def _transacting(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        async def txn(self: SqliteStore, *given: Any) -> bool:
+            is_done: bool = await original(self, *given)
+            newest = self._db.execute("SELECT value FROM token").fetchone()[0]
+            if is_done:
+                seen.on_transaction(self._token, int(newest))
+            return is_done
+
+        return txn
+
+    return replace
+
+
+def _creating(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def open_(self: SimFileSystem, name: str, *, create: bool = False) -> Any:
+            file = original(self, name, create=create)
+            if create:
+                seen.on_create(self._process, name)
+            return file
+
+        return open_
+
+    return replace
+
+
+def _renaming(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def rename(self: SimFileSystem, old: str, new: str) -> None:
+            original(self, old, new)
+            seen.on_create(self._process, new)
+
+        return rename
+
+    return replace
+
+
+def _unlinking(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def unlink(self: SimFileSystem, name: str) -> None:
+            seen.on_unlink(self.disk, self._process, name)
+            original(self, name)
+
+        return unlink
+
+    return replace
+
+
+def _syncing(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def fdatasync(self: SimFile) -> None:
+            try:
+                original(self)
+            except StorageError:
+                seen.on_sync(self._system._process, is_done=False)
+                raise
+            seen.on_sync(self._system._process, is_done=True)
+
+        return fdatasync
+
+    return replace
+
+
+def _judging(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Verdict]) -> Callable[..., Verdict]:
+        @wraps(original)
+        def judge(self: Recovery, row: ReplicaRow) -> Verdict:
+            verdict = original(self, row)
+            seen.on_judged(row.segment_id, verdict.damage)
+            return verdict
+
+        return judge
+
+    return replace
+
+
+def _beating(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def beat(self: NodeSessions, session: Session, request: Any) -> None:
+            seen.on_beat(session)
+            original(self, session, request)
+
+        return beat
+
+    return replace
+
+
+def _leasing(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: property) -> property:
+        def lease_valid(self: CoordinatorLink) -> bool:
+            is_valid: bool = original.__get__(self)
+            if is_valid:
+                context = self._context
+                seen.on_lease(context.node_id, context.incarnation, self._lease_ms)
+            return is_valid
+
+        return property(lease_valid)
+
+    return replace

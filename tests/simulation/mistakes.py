@@ -1,0 +1,311 @@
+"""Seeded mistakes in the protocol: each puts one into production's code while its block is open.
+
+Functions are replaced where they are used. What a mistake breaks is named by its rule in
+docs/PROTOCOL.md; ``mutants`` says which world shows it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from coordinator.cluster_state import ClusterState
+from coordinator.recovery import Case, Recovery
+from coordinator.sqlite_store import SqliteStore
+from icecore.errors import IcecoreError
+from icecore.model import Segment, SegmentState
+from icecore.v1 import coordinator_pb2
+from node import commands
+from node.commands import NodeCommands
+from node.context import NodeContext
+from node.coordinator_link import CoordinatorLink
+from node.copying import SegmentCopier
+from node.leader import Leader
+from node.replica import Replica
+from node.replicas import Replicas
+from node.storage.control_store import ControlStore
+from replication import isr, recovery, sealing, watermark
+from replication.effects import CompleteProduce
+from replication.follower import FollowerCore
+from replication.inputs import ProduceReceived
+from replication.leader import LeaderCore
+from replication.leader_state import LeaderState
+from replication.producers import Accepted, Duplicate, ProducerTable
+from replication.recovery import Decision, FenceReply
+
+Mistake = AbstractContextManager[object]
+patch = mock.patch.object
+
+
+# --- acknowledgements -----------------------------------------------------------------------------
+
+
+def ack_all_on_leader_alone() -> Mistake:
+    """R4: ``acks=all`` does not wait for the in-sync set."""
+
+    def all_end(durable: Mapping[int, int], maximal_isr: Sequence[int]) -> int:
+        return max(durable.values())
+
+    return mock.patch("replication.leader_state.all_end", all_end)
+
+
+def quorum_of_one() -> Mistake:
+    """R5: ``acks=quorum`` counts the leader only."""
+
+    def quorum_end(
+        durable: Mapping[int, int], replicas: Sequence[int], quorum: int, own: int
+    ) -> int:
+        return own
+
+    return mock.patch("replication.leader_state.quorum_end", quorum_end)
+
+
+def quorum_over_isr() -> Mistake:
+    """R5: a majority of the in-sync set, however small it is, instead of one of all replicas."""
+    advance = LeaderState._advance
+
+    def wrong(self: LeaderState) -> None:
+        def quorum_end(durable: Mapping[int, int], _: object, __: int, own: int) -> int:
+            return watermark.quorum_end(durable, self.isr, len(self.isr) // 2 + 1, own)
+
+        with mock.patch("replication.leader_state.quorum_end", quorum_end):
+            advance(self)
+
+    return patch(LeaderState, "_advance", wrong)
+
+
+def follower_reports_log_end() -> Mistake:
+    """R12: a follower reports what it has received, not what is durable."""
+    receive = FollowerCore._receive
+
+    def eager(self: FollowerCore, *arguments: Any) -> None:
+        receive(self, *arguments)
+        self.durable_end_offset = self.log_end_offset
+
+    return patch(FollowerCore, "_receive", eager)
+
+
+def lease_from_answer() -> Mistake:
+    """R1, R2: the lease is counted from when the answer to a beat came, not from the beat."""
+    renew = CoordinatorLink._renew
+
+    def late(self: CoordinatorLink, sequence: int) -> None:
+        if sequence in self._sent_at_ms:
+            self._sent_at_ms[sequence] = self._context.clock.monotonic_ms()
+        renew(self, sequence)
+
+    return patch(CoordinatorLink, "_renew", late)
+
+
+# --- idempotent producers -------------------------------------------------------------------------
+
+
+def no_duplicates_known() -> Mistake:
+    """R21: a resent batch is appended again."""
+    accept = Accepted()
+    return patch(ProducerTable, "check", lambda self, *numbers: accept)
+
+
+def dedupe_answers_before_commit() -> Mistake:
+    """R22: a duplicate is acknowledged although the batch it repeats is not."""
+
+    def attach(self: LeaderCore, item: ProduceReceived, found: Duplicate) -> None:
+        answer = CompleteProduce(item.request_id, found.base_offset, 1, duplicate=True)
+        self._effects.append(answer)
+
+    return patch(LeaderCore, "_attach_duplicate", attach)
+
+
+def successor_skips_snapshot() -> Mistake:
+    """R20: a new segment starts without the producers of the ones before."""
+    return mock.patch("node.commands.ProducerTable", lambda *snapshot: ProducerTable())
+
+
+# --- in-sync set ----------------------------------------------------------------------------------
+
+
+def shrink_before_answer() -> Mistake:
+    """R14: a member proposed for removal no longer counts."""
+
+    def maximal(state: isr.IsrState) -> tuple[int, ...]:
+        if isinstance(state, isr.PendingShrink):
+            return state.proposal.isr
+        return state.maximal if isinstance(state, isr.PendingExpand) else state.isr
+
+    return patch(isr, "maximal_isr", maximal)
+
+
+def expand_only_after_answer() -> Mistake:
+    """R14: a new member counts once the coordinator has answered."""
+    return patch(isr, "maximal_isr", lambda state: state.isr)
+
+
+def expand_at_quorum_end() -> Mistake:
+    """R16: a follower joins at the quorum's end, although a smaller set has acked more."""
+    joining = LeaderCore._joining
+
+    def early(self: LeaderCore, state: isr.CommittedIsr) -> set[int]:
+        quorum, own = self.segment.settings.quorum, self.durable_end_offset
+        end = watermark.quorum_end(self._durable, self.segment.replicas, quorum, own)
+        with patch(isr, "expand_floor", lambda *_: end):
+            return joining(self, state)
+
+    return patch(LeaderCore, "_joining", early)
+
+
+# --- live seal ------------------------------------------------------------------------------------
+
+
+def append_while_sealing() -> Mistake:
+    """R29: the seal is on its way, and the leader goes on."""
+    right = sealing.gives_out_offsets
+    return patch(
+        sealing,
+        "gives_out_offsets",
+        lambda roll: right(roll) or isinstance(roll, sealing.Sealing),
+    )
+
+
+@contextmanager
+def seal_without_catch_up() -> Iterator[None]:
+    """R27 and, which alone would be enough, R28: who seals neither waits for followers nor compares
+    their digests."""
+    with (
+        patch(sealing, "members_at_end", lambda members, *_: set(members)),
+        patch(sealing, "agreeing_nodes", lambda leader, nodes, digests: tuple(sorted(nodes))),
+    ):
+        yield
+
+
+# --- recovery -------------------------------------------------------------------------------------
+
+
+def report_before_fence() -> Mistake:
+    """R30: a replica says where its log ends, and stops appending a little later."""
+    fence = NodeCommands.fence
+
+    async def stop_later(self: NodeCommands, body: bytes, context: Any) -> None:
+        await asyncio.sleep(0.1)
+        with contextlib.suppress(IcecoreError):
+            await fence(self, body, context)
+
+    async def report(self: NodeCommands, body: bytes, context: Any) -> bytes:
+        answer = coordinator_pb2.FenceResponse(incarnation=self._context.incarnation)
+        for ref in coordinator_pb2.FenceRequest.FromString(body).segments:
+            replica, reply = self._context.replicas.get(ref.segment_id), answer.replicas.add()
+            if replica is not None and replica.intact and replica.base_offset >= 0:
+                commands._describe(replica, reply)
+        asyncio.get_running_loop().create_task(stop_later(self, body, context))
+        return answer.SerializeToString()
+
+    return patch(NodeCommands, "fence", report)
+
+
+def fence_lost_on_crash() -> Mistake:
+    """R30: promises are kept in memory only."""
+
+    def forget(self: ControlStore, promises: Sequence[tuple[int, int]], token: int) -> None:
+        self._check_token(token)
+        self._promises.update(promises)
+
+    return patch(ControlStore, "set_promises", forget)
+
+
+@contextmanager
+def leader_resumes() -> Iterator[None]:
+    """Principle "a restarted process never resumes leadership": it belongs to a node."""
+
+    def lead(self: Replicas, replica: Replica, segment: Segment) -> None:
+        replica.leader = leader = Leader(self._context, replica, segment)
+        leader.core._log_end = leader.core._durable[self._context.node_id] = replica.tail.end_offset
+        self._of(replica).leader = leader
+        self.on_leader_created(leader)
+
+    with (
+        mock.patch(
+            "replication.leader_state.may_lead", lambda segment, node, _: segment.leader == node
+        ),
+        patch(Replicas, "_lead", lead),
+        patch(ClusterState, "leader_is_live", lambda self, each: self.is_live(each.leader)),
+    ):
+        yield
+
+
+def missing_is_empty() -> Mistake:
+    """Principle "missing is not empty": a node says of a replica it does not have that it ends at
+    its base."""
+    fence = NodeCommands.fence
+
+    async def wrong(self: NodeCommands, body: bytes, context: Any) -> bytes:
+        answer = coordinator_pb2.FenceResponse.FromString(await fence(self, body, context))
+        asked = coordinator_pb2.FenceRequest.FromString(body).segments
+        for ref, reply in zip(asked, answer.replicas, strict=True):
+            if self._context.replicas.get(ref.segment_id) is None:
+                reply.intact = True
+        return answer.SerializeToString()
+
+    return patch(NodeCommands, "fence", wrong)
+
+
+def rebuilt_without_certificate() -> Mistake:
+    """R44: a node that has lost its replica of an active segment begins it anew, and counts."""
+    apply = Replicas.apply
+
+    def begin_anew(self: Replicas, segment: Segment) -> None:
+        context = self._context
+        is_lost = self.get(segment.segment_id) is None and context.node_id in segment.replicas
+        if segment.state is SegmentState.ACTIVE and is_lost:
+            asyncio.get_running_loop().create_task(_rebuild(context, segment))
+        else:
+            apply(self, segment)
+
+    return patch(Replicas, "apply", begin_anew)
+
+
+async def _rebuild(context: NodeContext, segment: Segment) -> None:
+    copier = SegmentCopier(context)
+    with contextlib.suppress(IcecoreError):
+        replica = await copier._create(segment, context.peer_address(segment.leader))
+        context.replicas._apply_active(replica, segment)
+
+
+def one_member_decides() -> Mistake:
+    """R31: any member of the in-sync set knows the end, also of what a quorum has acked."""
+
+    def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
+        members = tuple(node for node, reply in replies.items() if reply.intact)
+        return Decision("S3", members) if set(members) & set(segment.isr) else None
+
+    return mock.patch("coordinator.recovery.may_decide", may_decide)
+
+
+def s3_without_isr_clause() -> Mistake:
+    """R31: so many replicas decide that every quorum meets them; what a smaller in-sync set has
+    acked is forgotten."""
+
+    def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
+        settings = replace(segment.settings, min_insync=segment.settings.quorum)
+        return recovery.may_decide(replies, segment.changed(settings=settings))
+
+    return mock.patch("coordinator.recovery.may_decide", may_decide)
+
+
+def seal_without_write_back() -> Mistake:
+    """R33: a recovery seals what one replica holds, and lists the others too."""
+
+    async def list_all(self: Recovery, cases: Sequence[Case]) -> list[Case]:
+        state = self._ledger.state
+        for case in cases:
+            for node_id in self._targets(case):
+                case.verified[node_id] = state.incarnation(node_id)
+        return list(cases)
+
+    return patch(Recovery, "_write_back_others", list_all)
+
+
+def token_not_compared() -> Mistake:
+    """R36: whoever was coordinator once may still write."""
+    return patch(SqliteStore, "_check_token", lambda self: None)

@@ -1,0 +1,116 @@
+"""Seeded mistakes of the storage engine; see ``mistakes``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from icecore import batch
+from icecore.errors import StorageError
+from node.ports import FileSystem
+from node.storage.control_store import ReplicaRow
+from node.storage.group_commit import GroupCommit, _Part
+from node.storage.recovery import Recovery, Verdict
+from node.storage.segment_file import ASIDE
+from node.storage.segment_index import forget_from, key_prefix, pack_durable
+from node.storage.segment_log import SegmentLog
+from node.storage.segment_store import SegmentFileStore
+from node.store import RecoveredReplica
+from tests.simulation.disk import SimFileSystem
+from tests.simulation.mistakes import Mistake, patch
+
+
+def ack_before_sync() -> Mistake:
+    """Principle "acked means durable": groups are not synced."""
+    return patch(GroupCommit, "_sync", lambda self, logs: None)
+
+
+def index_before_data() -> Mistake:
+    """I20, and what start-up builds on: the index says that bytes are durable before they are."""
+    round_ = GroupCommit._round
+
+    def wrong(self: GroupCommit, parts: list[_Part]) -> None:
+        puts = []
+        for part in parts:
+            if part.requests:
+                end = part.log.end[1] + part.total_bytes
+                puts.append(pack_durable(part.log.prefix, end, part.requests[-1].tail))
+        self._write_index(puts)
+        round_(self, parts)
+
+    return patch(GroupCommit, "_round", wrong)
+
+
+def no_folder_sync() -> Mistake:
+    """R34: new files are not durable in their folder."""
+    return patch(SimFileSystem, "sync_dir", lambda self, name: self.check())
+
+
+@contextmanager
+def sync_is_retried() -> Iterator[None]:
+    """I21: after a failed sync another one is tried, which finds nothing left to write."""
+
+    def sync(self: GroupCommit, logs: list[SegmentLog]) -> None:
+        for log in logs:
+            sync_file(None, log)
+
+    def sync_file(_: object, log: SegmentLog) -> None:
+        try:
+            log.file.fdatasync()
+        except StorageError:
+            log.file.fdatasync()
+
+    with patch(GroupCommit, "_sync", sync), patch(SegmentFileStore, "_sync_file", sync_file):
+        yield
+
+
+def damage_is_cut_off() -> Mistake:
+    """R40: a log that is broken in the middle is cut there, and counts as intact."""
+    judge = Recovery.judge
+
+    def wrong(self: Recovery, row: ReplicaRow) -> Verdict:
+        verdict = judge(self, row)
+        if verdict.damage.startswith(("mid-log damage", "lost durable tail")):
+            assert verdict.file is not None
+            verdict.damage, verdict.why = "", "clean"
+            prefix = key_prefix(row.identity(self._cluster_id))
+            forget_from(self._index, prefix, verdict.position, verdict.tail)
+            verdict.file.truncate(verdict.position)
+            verdict.file.fdatasync()
+        return verdict
+
+    return patch(Recovery, "judge", wrong)
+
+
+def cut_at_watermark() -> Mistake:
+    """R11: a log is cut at start to the high watermark that its node knew."""
+    recover = SegmentFileStore.recover
+
+    def wrong(self: SegmentFileStore) -> list[RecoveredReplica]:
+        found = recover(self)
+        for replica in found:
+            identity = replica.identity
+            if not replica.intact or replica.sealed_end_offset is not None:
+                continue
+            if identity.base_offset >= 0:
+                end = max(identity.base_offset, replica.tail.max_known_high_watermark)
+                end = min(end, replica.tail.end_offset)
+                replica.tail = self.truncate(identity.segment_id, end)
+                headers = [(raw, batch.parse_header(raw)) for raw in replica.headers]
+                replica.headers = [raw for raw, header in headers if header.end_offset <= end]
+        return found
+
+    return patch(SegmentFileStore, "recover", wrong)
+
+
+def unknown_files_deleted() -> Mistake:
+    """I17: what has no record is removed at start."""
+
+    def remove(file_system: FileSystem, known: set[str]) -> None:
+        for topic in file_system.list_dir("segments"):
+            for partition in file_system.list_dir(f"segments/{topic}"):
+                folder = f"segments/{topic}/{partition}"
+                for name in file_system.list_dir(folder):
+                    if f"{folder}/{name}" not in known and ASIDE not in name:
+                        file_system.unlink(f"{folder}/{name}")
+
+    return mock.patch("node.storage.segment_store.report_unknown_files", remove)

@@ -1,0 +1,146 @@
+"""Does the simulator notice mistakes? Each mutant is one, put into production's code.
+
+``python -m tests.simulation.mutants [NAME...]`` runs worlds with each until one finds a problem. A
+mutant that survives fails the run: the simulator can't see that part, or a second guard makes the
+first needless; then that is written down in docs/TESTING.md and the mutant breaks both.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
+
+from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_storage as storage
+from tests.simulation.mistakes import Mistake
+from tests.simulation.scenarios import run_seed
+
+SEEDS_MAX = 40
+"""Of one mutant, over all its scenarios."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake, and the worlds in which it shows soonest."""
+
+    mistake: Callable[[], Mistake]
+    scenario: str
+    first: int = 1
+    """Seed of the first world to try; then the next ones, at last swarms."""
+
+    @property
+    def name(self) -> str:
+        return self.mistake.__name__
+
+    def worlds(self, seeds_max: int) -> list[tuple[str, int]]:
+        """In this order; the last third of them swarms."""
+        own = seeds_max - seeds_max // 3
+        worlds = [(self.scenario, self.first + number) for number in range(own)]
+        return [*worlds, *(("swarm", 1 + number) for number in range(seeds_max - own))]
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(protocol.ack_all_on_leader_alone, "smoke"),
+    Mutant(protocol.quorum_of_one, "lonely_leader"),
+    Mutant(protocol.quorum_over_isr, "lonely_leader"),
+    Mutant(protocol.follower_reports_log_end, "blackout"),
+    Mutant(protocol.lease_from_answer, "late_answers"),
+    Mutant(protocol.no_duplicates_known, "smoke"),
+    Mutant(protocol.dedupe_answers_before_commit, "lonely_leader"),
+    Mutant(protocol.successor_skips_snapshot, "smoke"),
+    Mutant(protocol.shrink_before_answer, "lonely_leader"),
+    Mutant(protocol.expand_only_after_answer, "unheard_answer"),
+    Mutant(protocol.expand_at_quorum_end, "slow_joiner"),
+    Mutant(protocol.append_while_sealing, "smoke"),
+    Mutant(protocol.seal_without_catch_up, "sealed_alone"),
+    Mutant(protocol.report_before_fence, "smoke"),
+    Mutant(protocol.fence_lost_on_crash, "smoke"),
+    Mutant(protocol.leader_resumes, "swarm"),
+    Mutant(protocol.missing_is_empty, "lagging_third"),
+    Mutant(protocol.rebuilt_without_certificate, "rebuilt"),
+    Mutant(protocol.one_member_decides, "lagging_third"),
+    Mutant(protocol.s3_without_isr_clause, "lonely_leader", 4),
+    Mutant(protocol.seal_without_write_back, "smoke"),
+    Mutant(protocol.token_not_compared, "two_coordinators"),
+    Mutant(storage.ack_before_sync, "blackout"),
+    Mutant(storage.index_before_data, "torn_creation"),
+    Mutant(storage.no_folder_sync, "blackout"),
+    Mutant(storage.sync_is_retried, "lagging_third"),
+    Mutant(storage.damage_is_cut_off, "lagging_third"),
+    Mutant(storage.cut_at_watermark, "blackout"),
+    Mutant(storage.unknown_files_deleted, "torn_creation"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant."""
+
+    name: str
+    worlds: int
+    took_s: float
+    killed_by: tuple[str, int] | None = None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        took = f"{self.worlds} worlds, {self.took_s:.0f} s"
+        if self.killed_by is None:
+            return f"SURVIVED {self.name}: {took}"
+        scenario, seed = self.killed_by
+        return f"killed {self.name} by {scenario} {seed}, {took}: {self.problem}"
+
+
+def hunt(mutant: Mutant, seeds_max: int) -> Outcome:
+    """Run worlds until one has a problem."""
+    began_s = time.monotonic()
+    with mutant.mistake():
+        for count, world in enumerate(mutant.worlds(seeds_max), 1):
+            problems = run_seed(*world).problems
+            if problems:
+                took_s = time.monotonic() - began_s
+                return Outcome(mutant.name, count, took_s, world, problems[0][:120])
+    return Outcome(mutant.name, seeds_max, time.monotonic() - began_s)
+
+
+def _hunt(job: tuple[str, int]) -> Outcome:
+    name, seeds_max = job
+    return hunt(next(each for each in MUTANTS if each.name == name), seeds_max)
+
+
+def make_pool(jobs: int) -> Pool:
+    """Processes that begin without anything of this one."""
+    return get_context("spawn").Pool(jobs)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 when a mutant survives."""
+    names = [mutant.name for mutant in MUTANTS]
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of mutants; all without")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--seeds-max", type=int, default=SEEDS_MAX, help="worlds per mutant")
+    given = parser.parse_args(arguments)
+    unknown = set(given.names) - set(names)
+    if unknown:
+        parser.error(f"no mutant {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.mutants", *sys.argv[1:]])
+    jobs = [(name, given.seeds_max) for name in given.names or names]
+    outcomes: list[Outcome] = []
+    with make_pool(given.jobs) as pool:
+        for outcome in pool.imap_unordered(_hunt, jobs):
+            outcomes.append(outcome)
+            print(outcome, flush=True)
+    survivors = sum(each.killed_by is None for each in outcomes)
+    killed = len(outcomes) - survivors
+    print(f"sim-mutants: mutants={len(outcomes)} killed={killed} survivors={survivors}")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
