@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
+from benchmarks.cases import Case
+
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
@@ -61,22 +63,20 @@ def rates(records: int, seconds: float, record_bytes: int) -> dict[str, float]:
 def median_of(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The median of each figure that every run has."""
     shared = [name for name in runs[0] if all(name in run for run in runs)]
-    return {name: statistics.median(run[name] for run in runs) for name in shared}
+    return {name: round(statistics.median(run[name] for run in runs), 3) for name in shared}
 
 
 def bound_ratios(
-    rf: int, figures: Mapping[str, float], bounds: Mapping[str, float]
+    case: Case, figures: Mapping[str, float], bounds: Mapping[str, float]
 ) -> dict[str, float]:
     """What was reached of what the disk and a bare gRPC hop allow.
 
-    Throughput is divided by theirs; the median latency by one fsync and the round trips without
-    which no record is acknowledged: one to the leader, and with followers one more.
+    What is written as fast as it goes is divided by what the disk takes, what is written or read so
+    by what gRPC carries; a median latency by one fsync and the round trips without which no record
+    is acknowledged: one to the leader, and with followers one more.
     """
-    found = {}
-    for name in ("fresh", "recycled", "hop"):
-        if "mb_s" in figures and f"{name}_mb_s" in bounds:
-            found[f"ratio_to_{name}"] = round(figures["mb_s"] / bounds[f"{name}_mb_s"], 3)
-    if "p50_ms" in figures and {"sync_ms", "hop_ms"} <= bounds.keys():
-        least_ms = bounds["sync_ms"] + bounds["hop_ms"] * (1 if rf == 1 else 2)
-        found["ratio_to_least_ms"] = round(figures["p50_ms"] / least_ms, 2)
-    return found
+    if "p50_ms" in figures:
+        least_ms = bounds["sync_ms"] + bounds["hop_ms"] * (1 if case.rf == 1 else 2)
+        return {"ratio_to_least_ms": round(figures["p50_ms"] / least_ms, 2)}
+    by = ("hop",) if case.kind == "fetch" else ("fresh", "recycled", "hop")
+    return {f"ratio_to_{name}": round(figures["mb_s"] / bounds[f"{name}_mb_s"], 3) for name in by}

@@ -80,7 +80,7 @@ def results(
     for name in by_run[0]:
         runs = [run[name]["figures"] for run in by_run]
         median = median_of(runs)
-        ratios = bound_ratios(case.rf, median, bounds)
+        ratios = bound_ratios(case, median, bounds)
         for other in by_run[0]:
             if other != name:
                 of_runs = [_over(run[name]["figures"], run[other]["figures"]) for run in by_run]

@@ -28,6 +28,10 @@ def _producer(job: Job) -> Producer:
         {
             "bootstrap.servers": job.bootstrap,
             "acks": ACKS[job.case.acks],
+            # What ours promises too; and with more requests in flight batches would not grow while
+            # brokers are busy: an open loop would wait for tens of seconds.
+            "enable.idempotence": job.case.acks == "all",
+            "max.in.flight.requests.per.connection": 5,
             "linger.ms": 0 if job.act == "single" else LINGER_MS,
             "sticky.partitioning.linger.ms": LINGER_MS,
             "batch.size": BATCH_BYTES,

@@ -73,23 +73,43 @@ def test_the_median_takes_what_all_runs_have() -> None:
     assert figures.median_of(runs) == {"a": 2.0}
 
 
-def test_ratios_to_what_disk_and_transport_allow() -> None:
-    bounds = {"fresh_mb_s": 200.0, "hop_mb_s": 400.0, "sync_ms": 1.0, "hop_ms": 0.5}
-    throughput = figures.bound_ratios(3, {"mb_s": 100.0}, bounds)
-    assert throughput == {"ratio_to_fresh": 0.5, "ratio_to_hop": 0.25}
-    latency = {rf: figures.bound_ratios(rf, {"p50_ms": 6.0}, bounds) for rf in (1, 3)}
-    assert latency == {1: {"ratio_to_least_ms": 4.0}, 3: {"ratio_to_least_ms": 3.0}}
+BOUNDS = {
+    "fresh_mb_s": 200.0,
+    "recycled_mb_s": 250.0,
+    "hop_mb_s": 400.0,
+    "sync_ms": 1.0,
+    "hop_ms": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "measured", "expected"),
+    [
+        (
+            Case("produce"),
+            {"mb_s": 100.0},
+            {"ratio_to_fresh": 0.5, "ratio_to_recycled": 0.4, "ratio_to_hop": 0.25},
+        ),
+        (Case("fetch"), {"mb_s": 100.0}, {"ratio_to_hop": 0.25}),
+        (Case("single", rf=1), {"mb_s": 0.1, "p50_ms": 6.0}, {"ratio_to_least_ms": 4.0}),
+        (Case("single", rf=3), {"mb_s": 0.1, "p50_ms": 6.0}, {"ratio_to_least_ms": 3.0}),
+    ],
+)
+def test_ratios_to_what_disk_and_transport_allow(
+    case: Case, measured: dict[str, float], expected: dict[str, float]
+) -> None:
+    assert figures.bound_ratios(case, measured, BOUNDS) == expected
 
 
 def test_results_compare_systems_within_each_run() -> None:
     by_run = [
         {
-            "icecore": {"figures": {"records_s": ours}, "processes": {}},
-            "kafka": {"figures": {"records_s": theirs}, "processes": {}},
+            "icecore": {"figures": {"records_s": ours, "mb_s": 1.0}, "processes": {}},
+            "kafka": {"figures": {"records_s": theirs, "mb_s": 1.0}, "processes": {}},
         }
         for ours, theirs in ((10.0, 10.0), (40.0, 20.0), (90.0, 30.0))
     ]
-    ours, theirs = run.results(Case("produce"), by_run, {})
+    ours, theirs = run.results(Case("produce"), by_run, BOUNDS)
     assert (ours["records_s"], ours["records_s_to_kafka"]) == (40.0, 2.0)
     assert theirs["records_s_to_icecore"] == 0.5
 
@@ -206,3 +226,25 @@ def test_results_are_read_from_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text('{"benchmark": "machine"}\n\n{"benchmark": "produce"}\n')
     assert [line["benchmark"] for line in report.read([path])] == ["machine", "produce"]
+
+
+def test_plots_are_written_as_png_and_svg(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    case = Case("produce").settings()
+    latency = {"p50_ms": 1.0, "p99_ms": 2.0, "p999_ms": 3.0}
+    lines = [
+        {
+            **case,
+            "benchmark": "produce",
+            "system": "icecore",
+            "partitions": n,
+            "records_s": 1000 * n,
+        }
+        for n in (1, 16)
+    ]
+    lines.append({**case, "benchmark": "open", "system": "icecore", **latency})
+    written = report.plot(lines, tmp_path / "plots")
+    assert [path.name for path in written] == [
+        *("produce.png", "produce.svg", "latency.png", "latency.svg"),
+    ]
+    assert all(path.stat().st_size > 1_000 for path in written)
