@@ -23,7 +23,7 @@ COLUMNS = (
     ("of Kafka", "records_s_to_kafka"),
 )  # fmt: skip
 LATENCIES = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms"}
-SHAPE = ("record_bytes", "spread", "rf", "acks", "flush", "api")
+SERIES = ("system", "spread", "acks", "flush", "api")
 
 
 def read(paths: Iterable[Path]) -> list[Line]:
@@ -65,9 +65,7 @@ def plot(lines: Iterable[Line], folder: Path) -> list[Path]:
     for what in ("produce", "fetch", "mixed"):
         chosen = [row for row in rows if row["benchmark"] == what]
         if chosen:
-            figure, axes = pyplot.subplots(figsize=(9, 5))
-            _throughput(axes, chosen, what)
-            written += _save(figure, folder / what)
+            written += _save(_throughput(pyplot, chosen, what), folder / what)
     chosen = [row for row in rows if row["benchmark"] in ("open", "single")]
     if chosen:
         figure, axes = pyplot.subplots(figsize=(9, 5))
@@ -76,21 +74,25 @@ def plot(lines: Iterable[Line], folder: Path) -> list[Path]:
     return written
 
 
-def _throughput(axes: Any, rows: Sequence[Line], what: str) -> None:
-    def series(row: Line) -> tuple[str, ...]:
-        return (row["system"], *(str(row[name]) for name in SHAPE))
+def _throughput(pyplot: Any, rows: Sequence[Line], what: str) -> Any:
+    """A panel per record size and replication factor, a line per combination of the rest."""
+    panels = sorted({(row["rf"], row["record_bytes"]) for row in rows})
+    size = (7 * len(panels), 5)
+    figure, grid = pyplot.subplots(1, len(panels), figsize=size, squeeze=False)
+    for axes, panel in zip(grid[0], panels, strict=True):
+        shown = [row for row in rows if (row["rf"], row["record_bytes"]) == panel]
+        for label, group in groupby(sorted(shown, key=_series), key=_series):
+            points = sorted((row["partitions"], row["records_s"]) for row in group)
+            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+        title = f"{what}, {panel[1]} B, RF {panel[0]}"
+        axes.set(xscale="log", yscale="log", xlabel="partitions", ylabel="records/s", title=title)
+        axes.legend(fontsize="x-small")
+        axes.grid(visible=True, which="both", alpha=0.3)
+    return figure
 
-    for name, group in groupby(sorted(rows, key=series), key=series):
-        points = sorted((row["partitions"], row["records_s"]) for row in group)
-        axes.plot(*zip(*points, strict=True), marker="o", label=_label(name))
-    axes.set(xscale="log", yscale="log", xlabel="partitions", ylabel="records/s", title=what)
-    axes.legend(fontsize="x-small")
-    axes.grid(visible=True, which="both", alpha=0.3)
 
-
-def _label(name: Sequence[str]) -> str:
-    system, record_bytes, spread, rf, acks, flush, api = name
-    return f"{system} {record_bytes} B {spread} RF {rf} {acks} {flush} {api}"
+def _series(row: Line) -> str:
+    return " ".join(str(row[name]) for name in SERIES)
 
 
 def _latency(axes: Any, rows: Sequence[Line]) -> None:
