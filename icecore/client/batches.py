@@ -1,16 +1,17 @@
 """Batches on their way out: records in columns, and the queue of one partition.
 
-A batch is open (records are appended), closed (complete, not yet sent) or sent; it gets its bytes
-when it is first sent, because only then its sequence number is certain. One result serves all its
-records: a handle is a batch and an index.
+A batch is open while records may be appended, until it is full or sent: one that is due and has to
+wait for its turn goes on growing, so that batches are as large as the cluster is busy. It gets its
+bytes when it is first sent, because only then its sequence number is certain. One result serves all
+its records: a handle is a batch and an index.
 """
 
 import asyncio
 from array import array
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icecore import record
 from icecore.client.types import BatchMetadata, RecordMetadata
@@ -61,12 +62,13 @@ class Batch:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.hashes = array("Q")
-        self.times: Any = array("q")
+        self.times = array("q")
         self.tags: list[Sequence[str]] | None = None
         self.headers: list[Headers] | None = None
-        self.rows: pa.RecordBatch | None = None
-        """Instead of the columns above."""
+        self.rows: list[pa.RecordBatch] = []
+        """Instead of the columns above; all of one schema."""
         self.count = 0
+        """Of records; of single ones and lists not before the batch leaves its queue."""
         self.size_bytes = 0
         self.created_ms = created_ms
         self.sequence: int | None = None
@@ -85,9 +87,9 @@ class Batch:
     def encode(self, identity: Identity, sequence: int, codec: Codec) -> bytes:
         """The batch's bytes under ``sequence``, made once and renumbered when it changes."""
         if self.encoded is None:
-            if self.rows is not None:
+            if self.rows:
                 self.encoded = record.encode_arrow(
-                    self.rows,
+                    _joined(self.rows),
                     key_hashes=self.hashes or None,
                     codec=codec,
                     producer_id=identity.producer_id,
@@ -108,7 +110,7 @@ class Batch:
                     base_sequence=sequence,
                 )
             # What is encoded is not needed as objects any more.
-            self.values, self.keys, self.hashes, self.rows = [], [], array("Q"), None
+            self.values, self.keys, self.hashes, self.rows = [], [], array("Q"), []
             self.tags, self.headers = None, None
         elif self.sequence != sequence:
             self.encoded = record.set_producer(
@@ -152,6 +154,18 @@ class Batch:
             raise self.error
         assert self.metadata is not None
         return self.metadata
+
+
+Piece: TypeAlias = tuple[Batch, int, int]
+"""Some records of a batch: ``(batch, start, end)``."""
+
+
+def _joined(rows: "list[pa.RecordBatch]") -> "pa.RecordBatch":
+    if len(rows) == 1:
+        return rows[0]
+    import pyarrow as pa
+
+    return pa.concat_batches(rows)
 
 
 class SendHandle:
@@ -202,13 +216,18 @@ class SendHandle:
 class BatchHandle:
     """The pending acknowledgements of many records: ``list_of_batch_metadata = await handle``.
 
-    Awaiting raises the first error, after all batches have their outcome.
+    One entry per run of records that landed together. Awaiting raises the first error, after all
+    have their outcome.
     """
 
-    __slots__ = ("_batches", "_routing")
+    __slots__ = ("_pieces", "_routing")
 
-    def __init__(self, batches: list[Batch], routing: "asyncio.Future[None] | None" = None) -> None:
-        self._batches = batches
+    def __init__(
+        self,
+        pieces: list[Piece],
+        routing: "asyncio.Future[None] | None" = None,
+    ) -> None:
+        self._pieces = pieces
         self._routing = routing
 
     def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
@@ -217,12 +236,17 @@ class BatchHandle:
     async def _wait(self) -> list[BatchMetadata]:
         if self._routing is not None:
             await asyncio.wait({self._routing})
-        pending = {batch.done for batch in self._batches if not batch.done.done()}
+        pending = {batch.done for batch, _, _ in self._pieces if not batch.done.done()}
         if pending:
             await asyncio.wait(pending)
-        for batch in self._batches:
+        for batch, _, _ in self._pieces:
             batch.is_observed = True
-        return [await batch.wait() for batch in self._batches]
+        return [_part(await batch.wait(), start, end) for batch, start, end in self._pieces]
+
+
+def _part(found: BatchMetadata, start: int, end: int) -> BatchMetadata:
+    base = found.base_offset
+    return replace(found, base_offset=base + start, end_offset=base + end)
 
 
 class PartitionQueue:
@@ -245,6 +269,7 @@ class PartitionQueue:
         self.topic = topic
         self.partition = partition
         self.open: Batch | None = None
+        """Takes records; when it is due it is the last one of ``ready`` as well."""
         self.ready: deque[Batch] = deque()
         self.is_busy = False
         """A request with batches of this partition is out, or it waits before a retry.
@@ -258,3 +283,11 @@ class PartitionQueue:
         """Failures since the last success."""
         self.error: IcecoreError | None = None
         """The last failure, for batches that expire unsent."""
+
+    def pop(self) -> Batch:
+        """Remove the first batch of ``ready``; nothing is added to it any more."""
+        batch = self.ready.popleft()
+        if batch is self.open:
+            self.open = None
+        batch.count = batch.count or len(batch.values)
+        return batch

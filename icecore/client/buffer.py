@@ -7,7 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from icecore.client.batches import Batch, PartitionQueue
+from icecore.client.batches import Batch, PartitionQueue, Piece
+from icecore.client.bulk import Columns
 from icecore.errors import IcecoreError
 from icecore.ports import Clock
 
@@ -18,21 +19,24 @@ class Buffer:
     Args:
         clock: For lingering.
         linger_ms: How long an open batch waits for more records.
+        batch_bytes: When a batch is full.
         limit_bytes: When the buffer counts as full.
-        on_closed: Called with the queue that got one more closed batch.
+        on_due: Called with a queue whose newest batch may be sent.
     """
 
     def __init__(
         self,
         clock: Clock,
         linger_ms: float,
+        batch_bytes: int,
         limit_bytes: int,
-        on_closed: Callable[[PartitionQueue], None],
+        on_due: Callable[[PartitionQueue], None],
     ) -> None:
         self._clock = clock
         self._linger_ms = linger_ms
+        self._batch_bytes = batch_bytes
         self._limit_bytes = limit_bytes
-        self._on_closed = on_closed
+        self._on_due = on_due
         self._lingering: deque[tuple[PartitionQueue, Batch]] = deque()
         self._pending: dict[Batch, None] = {}
         self._failed: Batch | None = None
@@ -61,24 +65,43 @@ class Buffer:
             self._opened.set()
         return batch
 
+    def add(self, queue: PartitionQueue, piece: Columns) -> Piece:
+        """Put records into the open batch if it has room, else into a new one; where they are."""
+        batch = queue.open
+        if batch is not None:
+            is_small = batch.size_bytes + piece.size_bytes <= self._batch_bytes
+            if not (is_small and piece.fits(batch)):
+                self.close(queue)
+                batch = None
+        if batch is None:
+            batch = self.open(queue)
+        start, end = piece.append_to(batch)
+        if 2 * batch.size_bytes >= self._batch_bytes:  # what follows would hardly fit
+            self.close(queue)
+        return batch, start, end
+
     def close(self, queue: PartitionQueue) -> None:
-        """Close the queue's open batch, if it has one, and hand it on."""
+        """The queue's open batch, if it has one, is full: hand it on."""
         batch, queue.open = queue.open, None
         if batch is not None:
-            batch.count = batch.count or len(batch.values)
             self.batches_closed += 1
-            queue.ready.append(batch)
-            self._on_closed(queue)
+            self._hand_on(queue, batch)
 
-    def close_all(self) -> None:
+    def _hand_on(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Let the batch be sent; if it is still open it takes records until then."""
+        if not queue.ready or queue.ready[-1] is not batch:
+            queue.ready.append(batch)
+        self._on_due(queue)
+
+    def hand_on_all(self) -> None:
         """Let nothing linger."""
         while self._lingering:
             queue, batch = self._lingering.popleft()
             if queue.open is batch:
-                self.close(queue)
+                self._hand_on(queue, batch)
 
     async def linger(self) -> None:
-        """Close batches whose time is up, for ever; they were opened in the order of that time."""
+        """Hand on batches whose time is up, for ever; they were opened in that order."""
         while True:
             while self._lingering:
                 queue, batch = self._lingering[0]
@@ -88,7 +111,7 @@ class Buffer:
                     continue
                 self._lingering.popleft()
                 if queue.open is batch:
-                    self.close(queue)
+                    self._hand_on(queue, batch)
             self._opened.clear()
             await self._opened.wait()
 
@@ -104,7 +127,7 @@ class Buffer:
     async def wait_for_room(self) -> None:
         """Return when the buffer is not full."""
         while self.is_full:
-            self.close_all()  # what lingers would only make everyone wait longer
+            self.hand_on_all()  # what lingers would only make everyone wait longer
             self._room.clear()
             await self._room.wait()
 
@@ -114,7 +137,7 @@ class Buffer:
         Raises:
             IcecoreError: The first failure, since the last call, that nobody was told of.
         """
-        self.close_all()
+        self.hand_on_all()
         waiting = {batch.done for batch in self._pending}
         if waiting:
             await asyncio.wait(waiting)

@@ -4,7 +4,6 @@ Python lists and Arrow record batches go through the same few steps; only hashin
 record, everything else is numpy or Arrow.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -46,7 +45,7 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """As the producer counts its buffer."""
-        return int(self._lengths.sum())
+        return int(np.add.reduce(self._lengths))
 
     @property
     def largest(self) -> int:
@@ -64,16 +63,19 @@ class Columns:
         partitions = (self.hashes >> np.uint64(32)) % np.uint64(count)
         partitions[self.hashes == 0] = keyless
         order = np.argsort(partitions, kind="stable")
-        ends = np.searchsorted(partitions[order], np.arange(count + 1, dtype=np.uint64))
-        for partition in range(count):
-            start, end = int(ends[partition]), int(ends[partition + 1])
-            if end - start == len(self):
-                yield partition, self
-            elif end > start:
-                yield partition, self._take(order[start:end])
+        counts = np.bincount(partitions.astype(np.int64), minlength=count)
+        found = np.flatnonzero(counts).tolist()
+        sorted_ = self if len(found) == 1 else self._take(order)
+        end = 0
+        for partition, length in zip(found, counts[found].tolist(), strict=True):
+            start, end = end, end + length
+            yield partition, sorted_._slice(start, end)
 
     def pieces(self, batch_bytes: int) -> Iterator[Self]:
         """Consecutive parts of about ``batch_bytes``, at least one record each."""
+        if self.size_bytes <= batch_bytes:
+            yield self
+            return
         ends = np.cumsum(self._lengths)
         start, before = 0, 0
         while start < len(self):
@@ -82,20 +84,36 @@ class Columns:
             yield self._slice(start, end)
             start, before = end, int(ends[end - 1])
 
-    def fill(self, batch: Batch) -> None:
-        """Make this the content of an empty batch."""
-        batch.count = len(self)
-        batch.size_bytes = self.size_bytes
-        if self.hashes is not None:
-            batch.hashes = array("Q", self.hashes.tobytes())
+    def fits(self, batch: Batch) -> bool:
+        """Whether a batch that holds records already has the same columns."""
+        if (self.hashes is None) == bool(batch.hashes):
+            return False
         if self._rows is not None:
-            batch.rows = self._rows
-            return
-        batch.values = list(self._lists["values"])
-        batch.times = self._times
-        batch.keys = list(self._lists.get("keys", ()))
-        batch.tags = list(self._lists["tags"]) if "tags" in self._lists else None
-        batch.headers = list(self._lists["headers"]) if "headers" in self._lists else None
+            return bool(batch.rows) and batch.rows[0].schema.equals(self._rows.schema)
+        has_tags, has_headers = batch.tags is not None, batch.headers is not None
+        lists = self._lists
+        return not batch.rows and ("tags" in lists, "headers" in lists) == (has_tags, has_headers)
+
+    def append_to(self, batch: Batch) -> tuple[int, int]:
+        """Add the records to an open batch that is empty or fits; where they are in it."""
+        start = batch.count if batch.rows else len(batch.values)
+        batch.size_bytes += self.size_bytes
+        if self.hashes is not None:
+            batch.hashes.frombytes(self.hashes.tobytes())
+        if self._rows is not None:
+            batch.rows.append(self._rows)
+            batch.count += len(self)
+            return start, batch.count
+        assert self._times is not None
+        lists = self._lists
+        batch.values.extend(lists["values"])
+        batch.times.frombytes(self._times.tobytes())
+        batch.keys.extend(lists.get("keys", ()))
+        if "tags" in lists:
+            batch.tags = [*(batch.tags or ()), *lists["tags"]]
+        if "headers" in lists:
+            batch.headers = [*(batch.headers or ()), *lists["headers"]]
+        return start, len(batch.values)
 
     def _slice(self, start: int, end: int) -> Self:
         if start == 0 and end >= len(self):
@@ -109,12 +127,12 @@ class Columns:
         )
 
     def _take(self, order: Any) -> Self:
+        """The records in another order; at least two."""
         pick: Any = itemgetter(*order.tolist())
-        single = len(order) == 1
         return type(self)(
             self._lengths[order],
             None if self.hashes is None else self.hashes[order],
-            {n: [pick(c)] if single else list(pick(c)) for n, c in self._lists.items()},
+            {name: pick(column) for name, column in self._lists.items()},
             None if self._times is None else self._times[order],
             None if self._rows is None else self._rows.take(order),
         )

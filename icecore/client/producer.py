@@ -18,6 +18,7 @@ from icecore.client.batches import (
     Batch,
     BatchHandle,
     PartitionQueue,
+    Piece,
     SendHandle,
 )
 from icecore.client.buffer import Buffer
@@ -115,7 +116,7 @@ class Producer:
         self._connection = Connection(bootstrap, net, clock, rng)
         self._clock = self._connection.clock
         self._metadata = Metadata(self._connection)
-        self._buffer = Buffer(self._clock, linger_ms, buffer_bytes, self._offer)
+        self._buffer = Buffer(self._clock, linger_ms, batch_bytes, buffer_bytes, self._offer)
         self._sender = Sender(
             self._connection,
             self._metadata,
@@ -254,7 +255,8 @@ class Producer:
         else:
             queue = queues[(key_hash >> 32) % len(queues)]
         batch = queue.open
-        if batch is None:
+        if batch is None or batch.rows:
+            self._buffer.close(queue)
             batch = self._buffer.open(queue)
         index = len(batch.values)
         batch.values.append(value)
@@ -325,7 +327,7 @@ class Producer:
             topic: As in ``send``.
             values: A column, or an Arrow record batch with the columns ``value`` and optionally
                 ``key``, ``timestamp_ms`` or ``timestamp``, ``tags``, ``headers``.
-            keys: A column; without it each batch goes to another partition.
+            keys: A column; without it records go to one partition after the other, by batches.
             tags: A column of sequences.
             headers: A column of sequences of pairs.
             timestamps_ms: A column of numbers; now unless given.
@@ -345,20 +347,20 @@ class Producer:
             )
         found = self._topics.get(topic) or self._add_topic(topic)
         self._buffer.reserve(columns.size_bytes)
-        batches: list[Batch] = []
+        pieces: list[Piece] = []
         if not found.queues:
-            handle = BatchHandle(batches, found.routing)
-            found.waiting.append((self._route_columns, batches, partition, columns))
+            handle = BatchHandle(pieces, found.routing)
+            found.waiting.append((self._route_columns, pieces, partition, columns))
             return handle
         try:
-            self._split(found, partition, columns, batches)
+            self._split(found, partition, columns, pieces)
         except InvalidRequestError:
             self._buffer.reserve(-columns.size_bytes)
             raise
-        return BatchHandle(batches)
+        return BatchHandle(pieces)
 
     def _split(
-        self, topic: _Topic, partition: int | None, columns: Columns, batches: list[Batch]
+        self, topic: _Topic, partition: int | None, columns: Columns, pieces: list[Piece]
     ) -> None:
         """Put columns into batches of their partitions, in order."""
         queues = topic.queues
@@ -370,13 +372,9 @@ class Producer:
         for number, part in parts:
             for piece in part.pieces(self._batch_bytes):
                 queue = queues[topic.sticky if number is None else number]
-                if number is None:
+                pieces.append(self._buffer.add(queue, piece))
+                if number is None and queue.open is None:
                     self._choose_sticky(topic)
-                self._buffer.close(queue)
-                batch = self._buffer.open(queue)
-                piece.fill(batch)
-                batches.append(batch)
-                self._buffer.close(queue)
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -435,7 +433,7 @@ class Producer:
                 self._fail_unrouted(target, what, error)
         topic.routing.set_result(None)
         if self._buffer.is_full:
-            self._buffer.close_all()  # who waits for room began to before there were batches
+            self._buffer.hand_on_all()  # who waits for room began to before there were batches
 
     def _route_record(
         self, topic: _Topic, handle: SendHandle, partition: int | None, row: tuple[Any, ...]
@@ -443,9 +441,9 @@ class Producer:
         handle.route(*self._append(topic, partition, row))
 
     def _route_columns(
-        self, topic: _Topic, batches: list[Batch], partition: int | None, columns: Columns
+        self, topic: _Topic, pieces: list[Piece], partition: int | None, columns: Columns
     ) -> None:
-        self._split(topic, partition, columns, batches)
+        self._split(topic, partition, columns, pieces)
 
     def _fail_unrouted(self, target: Any, what: Any, error: IcecoreError) -> None:
         assert self._loop is not None
@@ -455,7 +453,7 @@ class Producer:
             target.route(batch, 0)
         else:
             batch.size_bytes = what.size_bytes
-            target.append(batch)
+            target.append((batch, 0, 0))
         batch.fail(error)
         self._buffer.release(batch)
 

@@ -120,12 +120,12 @@ class Sender:
             await asyncio.wait(tasks)
 
     def offer(self, queue: PartitionQueue) -> None:
-        """The queue has closed batches; they go out in this turn of the loop, together."""
+        """The queue has batches that are due; they go out in this turn of the loop, together."""
         if queue.is_busy or not queue.ready:
             return
         if self._name is not None and self._name.lost is not None:
             while queue.ready:
-                self._fail(queue.ready.popleft(), self._name.lost)
+                self._fail(queue.pop(), self._name.lost)
             return
         if queue.identity is None and self._identity is not None:
             queue.identity, queue.next_sequence = self._identity, 0
@@ -177,7 +177,7 @@ class Sender:
             sequence = 0
             if queue.identity.producer_id:
                 sequence = queue.next_sequence if batch.sequence is None else batch.sequence
-            queue.ready.popleft()
+            queue.pop()
             try:
                 encoded = batch.encode(queue.identity, sequence, self._codec)
             except IcecoreError as error:
@@ -313,7 +313,7 @@ class Sender:
             self._renumber(queue, error)
 
     def _drop_head(self, queue: PartitionQueue, error: IcecoreError) -> None:
-        head = queue.ready.popleft()
+        head = queue.pop()
         self._fail(head, error)
         queue.attempts = 0  # those behind it have not had their turn
         if head.sequence is not None:

@@ -133,6 +133,49 @@ async def test_columns(cluster: FakeCluster) -> None:
     assert sorted(v for p in partitions for v in values(p)) == sorted([0, *[*range(1, 5001)] * 2])
 
 
+async def test_what_waits_for_its_turn_grows(cluster: FakeCluster) -> None:
+    (partition,) = cluster.add_topic("t")
+    may_answer = asyncio.Event()
+
+    async def wait(node: int, method: str) -> None:
+        if method == "_Produce":
+            await may_answer.wait()
+
+    cluster.before_call = wait
+    async with producer(cluster, linger_ms=0) as p:
+        handles = [p.send("t", b"0")]
+        await asyncio.sleep(0.05)
+        for n in range(1, 100):
+            handles.append(p.send("t", b"%d" % n))
+            await asyncio.sleep(0)
+        may_answer.set()
+        assert [(await handle).offset for handle in handles] == list(range(100))
+    assert values(partition) == list(range(100))
+    assert len(partition.segments[0].batches) <= 3
+
+
+async def test_columns_share_batches_with_what_fits(cluster: FakeCluster) -> None:
+    (partition,) = cluster.add_topic("t")
+    async with producer(cluster, linger_ms=50) as p:
+        await p.send_and_wait("t", b"0")
+        handles = [
+            p.send_batch("t", [b"1", b"2"]),
+            p.send_batch("t", [b"3"], keys=[b"k"]),
+            p.send_batch("t", [b"4"], keys=[b"k"], tags=[("a",)]),
+            p.send_batch("t", pa.record_batch({"value": [b"5", b"6"]})),
+            p.send_batch("t", pa.record_batch({"value": [b"7"]})),
+        ]
+        last = p.send("t", b"8")
+        found = [[(m.base_offset, m.end_offset) for m in await handle] for handle in handles]
+        assert (await last).offset == 8
+    assert found == [[(1, 3)], [(3, 4)], [(4, 5)], [(5, 7)], [(7, 8)]]
+    assert values(partition) == list(range(9))
+    assert [r.key for r in stored(partition)][2:6] == [None, b"k", b"k", None]
+    assert [r.tags for r in stored(partition)][3:6] == [(), ("a",), ()]
+    counts = [parse_header(body).record_count for *_, body in partition.segments[0].batches]
+    assert counts == [1, 2, 1, 1, 3, 1]
+
+
 async def send_all(p: Producer, count: int) -> list[Any]:
     """Send numbers in small batches; the offset or error of each."""
     handles = []
