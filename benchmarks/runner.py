@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 from benchmarks import hop, limit
 from benchmarks.cases import Case
 from benchmarks.cluster import System
+from benchmarks.lifetime import uninterrupted
 from benchmarks.machine import available_memory_bytes, warm_memory
 from benchmarks.systems import Systems
 from benchmarks.workload import Job
@@ -83,7 +84,8 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         progress("stopping")
-        self._stack.close()
+        with uninterrupted():
+            self._stack.close()
 
     def _warm(self, system: System) -> None:
         """Let a system work for a while before anything counts."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.cluster import Icecore, Missing, System
+from benchmarks.lifetime import uninterrupted
 from benchmarks.peers.kafka import Kafka
 
 
@@ -64,4 +65,5 @@ class Systems:
 
     def _stop(self, name: str) -> None:
         _, stack = self._running.pop(name)
-        stack.close()
+        with uninterrupted():
+            stack.close()
