@@ -60,10 +60,10 @@ bench-matrix: setup ## every case: ONLY="rf=3 partitions=16,256" for some, OUT=f
 bench-peers: setup-bench ## beside Kafka, in the same run: ONLY and OUT as above
 	$(PY) -m benchmarks.run --preset peers --systems icecore kafka $(BENCH_OPTIONS)
 
-bench-gates: setup-bench ## the figures that must hold: RUNS=5, GATES="rf3_limit …" for some
-	$(PY) -m benchmarks.gates --runs $(or $(RUNS),5) $(if $(GATES),--only $(GATES))
+bench-gates: setup-bench ## the figures that must hold: RUNS=5, OUT=file.jsonl, GATES="rf3_limit …" for some
+	$(PY) -m benchmarks.gates --runs $(or $(RUNS),5) $(if $(GATES),--only $(GATES)) $(if $(OUT),--json $(OUT))
 
-bench-check: setup ## compare ratios with benchmarks/baseline.json
+bench-check: setup ## compare ratios with those in benchmarks/baseline.json
 	$(PY) -m benchmarks.check
 
 bench-report: setup-bench ## table and plots of RESULTS=file.jsonl, into build/bench

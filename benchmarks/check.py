@@ -64,7 +64,7 @@ def main() -> int:
     if options.json:
         lines = [json.loads(line) for line in options.json.read_text().splitlines()]
         values = {each["name"]: each["value"] for each in lines if each.get("unit") == "ratio"}
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {name: value for name, value in values.items() if name in ratios_alone() and value}
     else:
         found = measure(choose(list(ratios_alone())), options.folder, options.runs, Times())
         values = {gate.name: value for gate, value in found if value is not None}

@@ -7,7 +7,9 @@ import pytest
 
 from benchmarks import check, figures, gates, report, run
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
+from benchmarks.cluster import Missing, System
 from benchmarks.gate_list import GROUPS, Gate, Group
+from benchmarks.systems import Systems
 from benchmarks.workload import Job
 
 # --- percentiles and open loops -------------------------------------------------------------------
@@ -140,6 +142,18 @@ def test_cases_are_chosen_by_their_fields() -> None:
 def test_a_job_survives_its_way_to_the_client() -> None:
     job = Job("icecore", "127.0.0.1:1", "t", Case("open", rate_s=5), "open", 1.0, 0.5, {"n": 1})
     assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+
+
+def test_an_absent_system_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda tool: None)
+    started: list[System] = []
+    with Systems(tmp_path, started.append) as systems:
+        for _ in range(2):
+            with pytest.raises(Missing, match="java, mvn"):
+                systems.get("kafka", 3)
+    assert not started
 
 
 # --- gates ----------------------------------------------------------------------------------------
