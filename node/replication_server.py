@@ -205,7 +205,7 @@ class FollowerStream:
         self._sent[entry.segment_id] = _Sent(leader, entry.durable_end_offset)
         leader.streams[self.node_id] = self
         self._unsent[entry.segment_id] = None
-        self._watermarks[entry.segment_id] = None
+        self.mark_watermark(entry.segment_id)
         leader.feed(
             inputs.FollowerProgress(
                 self.node_id, self.incarnation, entry.durable_end_offset, attach=True
