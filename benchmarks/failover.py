@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -85,14 +86,11 @@ class Probe:
         """When the newest ack came."""
         return self.acked_at_s[-1] if self.acked_at_s else 0.0
 
-    def longest_ms(self, start_s: float, end_s: float) -> float:
-        """The longest time without an ack that ended after ``start_s`` and began before ``end_s``;
-        one that goes on counts as far as it got."""
+    def longest_ms(self, start_s: float, end_s: float = math.inf) -> float:
+        """The longest time between two acks that ended in this span; what goes on ends now."""
         times = [*self.acked_at_s, time.monotonic()]
-        return 1000 * max(
-            (after - before for before, after in pairwise(times)
-             if after > start_s and before < end_s), default=0.0
-        )  # fmt: skip
+        gaps = [after - before for before, after in pairwise(times) if start_s < after <= end_s]
+        return 1000 * max(gaps, default=0.0)
 
 
 @contextlib.asynccontextmanager
@@ -183,9 +181,8 @@ class Bench:
                 result.cpu = cpu.since()
                 for probe, tail in zip(running, tails, strict=True):
                     role = _role(victim, tail)
-                    before_ms = probe.longest_ms(gone_s - BEFORE_S, gone_s - PACE_S)
-                    result.before_ms[role].append(before_ms)
-                    result.after_ms[role].append(probe.longest_ms(gone_s, time.monotonic()))
+                    result.before_ms[role].append(probe.longest_ms(gone_s - BEFORE_S, gone_s))
+                    result.after_ms[role].append(probe.longest_ms(gone_s))
                     result.errors += probe.errors
             say(f"victim {victim}: {result.summary()['worst_gap_ms']}, waiting for all copies")
             back_s = time.monotonic()
