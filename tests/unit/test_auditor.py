@@ -99,6 +99,29 @@ def test_leader_without_followers_moves_to_a_fresh_node(audited: Audited) -> Non
     assert audited.auditor.must_recover(found)
 
 
+def test_node_that_is_down_has_some_seconds_to_return(audited: Audited) -> None:
+    state = audited.state
+    commit(state, Change((NodeRecord(4, b"4", "n4:1", "", 14, 14, version=1),)))
+    audited.streams[4] = audited.connect(4)
+    audited.kill(3)
+    assert audited.auditor.rolls() == []
+    audited.pass_ms(10_000, *audited.streams.values())
+    [(found, why)] = audited.auditor.rolls()
+    assert (found.segment_id, why) == (1, "roll_up")
+
+
+def test_sealed_copy_of_a_node_that_may_return_is_not_made_elsewhere(audited: Audited) -> None:
+    state = audited.state
+    commit(state, Change((NodeRecord(4, b"4", "n4:1", "", 14, 14, version=1),)))
+    audited.streams[4] = audited.connect(4)
+    successor = prepared_successor(state)
+    commit(state, seal(state, sealing(state, replicas=(1, 2)), Opening(successor, ALL), 0))
+    audited.kill(3)
+    assert audited.repairs() == []
+    audited.pass_ms(10_000, *audited.streams.values())
+    assert [target for _, _, target in audited.repairs()] == [4]
+
+
 def test_leader_without_followers_stays_when_there_is_nobody_else(audited: Audited) -> None:
     audited.kill(2, 3)
     assert audited.auditor.rolls() == []
