@@ -31,12 +31,27 @@ async def filled(cluster: LocalCluster, records: int = 2000) -> Log:
 
 async def with_active(cluster: LocalCluster, log: Log) -> tuple[Log, Segment]:
     """Let a roll that is due happen, then add some records; all records, and where the new are."""
-    await asyncio.sleep(1.0)
+    await until_still(cluster)
     more = await produce(cluster.bootstrap, TOPIC, numbered(90_000, 100), batch_bytes=2 << 10)
-    await asyncio.sleep(1.0)  # so that the coordinator hears of the high watermark, too
+    whole = merged(log, more)
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(30):
+        while True:  # until the coordinator has heard of the high watermark, too
+            (described,) = await admin.describe_topics([TOPIC])
+            if described.partitions[0].high_watermark == len(whole[0]):
+                break
+            await asyncio.sleep(0.1)
     active = (await segments(cluster))[-1]
     assert active.state is SegmentState.ACTIVE
-    return merged(log, more), active
+    return whole, active
+
+
+async def until_still(cluster: LocalCluster) -> None:
+    """Until the segments have been the same for a second."""
+    async with asyncio.timeout(60):
+        before: list[Segment] = []
+        while before != (now := await segments(cluster)):
+            before = now
+            await asyncio.sleep(1.0)
 
 
 async def segments(cluster: LocalCluster) -> list[Segment]:

@@ -78,7 +78,7 @@ class Load:
             self.acked.setdefault(where.partition, []).append((where.offset, value))
             self.count += 1
 
-    async def grow(self, records: int, timeout_s: float = 60.0) -> None:
+    async def grow(self, records: int, timeout_s: float = 120.0) -> None:
         """Wait for so many more acks."""
         wanted = self.count + records
         async with asyncio.timeout(timeout_s):
@@ -148,7 +148,7 @@ async def test_node_steps_back_before_its_disk_is_full(small_disks: LocalCluster
         await load.grow(100)
         ballast = fill(cluster, 3, DISK_BYTES // 50)
         await wait_for(NodeState.READ_ONLY)
-        await load.grow(300, timeout_s=5.0)  # it left: nobody waits for it until it lags
+        await load.grow(300, timeout_s=9.0)  # it left: nobody waits for it until it lags
         ballast.unlink()
         await wait_for(NodeState.UP)
         load.stop()
