@@ -41,6 +41,11 @@ WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
 remember so many batches of a producer, an older one would not be recognised as a duplicate."""
 REQUESTS_PER_NODE_MAX = 5
+REQUEST_BYTES_MIN = 256 << 10
+"""Of a request beside others to the same node. Less than that waits for the next answer, at most
+``_HOLD_S``, and grows meanwhile: what a batch costs hardly depends on its size."""
+
+_HOLD_S = 0.02
 
 _WATCH_S = 1.0
 _ANSWER_GRACE_S = 5.0
@@ -98,6 +103,8 @@ class Sender:
         self._finding: asyncio.Future[Identity] | None = None
         self._sendable: dict[int, dict[PartitionQueue, None]] = {}
         self._requests: dict[int, int] = {}
+        self._requested_ms: dict[int, float] = {}
+        self._held: dict[int, asyncio.TimerHandle] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self._is_pump_due = False
         self.lost_acks_leader = 0
@@ -111,6 +118,8 @@ class Sender:
 
     async def close(self) -> None:
         """Give up everything under way."""
+        for timer in self._held.values():
+            timer.cancel()
         tasks: list[asyncio.Future[Any]] = list(self._tasks)
         if self._finding is not None:
             tasks.append(self._finding)
@@ -147,7 +156,7 @@ class Sender:
 
     def _pump_node(self, node_id: int) -> None:
         queues = self._sendable.get(node_id, {})
-        while queues and self._requests.get(node_id, 0) < REQUESTS_PER_NODE_MAX:
+        while queues and self._may_request(node_id, queues):
             entries, size_bytes = list[_Entry](), 0
             while queues and size_bytes < self._request_bytes_max:
                 queue = next(iter(queues))
@@ -161,9 +170,33 @@ class Sender:
                     size_bytes += sum(len(batch.encoded or b"") for batch in batches)
             if entries:
                 self._requests[node_id] = self._requests.get(node_id, 0) + 1
+                self._requested_ms[node_id] = self._clock.monotonic_ms()
                 self.start(self._produce(node_id, entries))
         if not queues:
             self._sendable.pop(node_id, None)
+
+    def _may_request(self, node_id: int, queues: dict[PartitionQueue, None]) -> bool:
+        """Whether a request may go out now: the first at once, more of them when it pays."""
+        running = self._requests.get(node_id, 0)
+        if running in (0, REQUESTS_PER_NODE_MAX):
+            return running == 0
+        waiting_bytes = 0
+        for queue in queues:
+            waiting_bytes += sum(batch.size_bytes for batch in queue.ready)
+            if waiting_bytes >= REQUEST_BYTES_MIN:
+                return True
+        held_ms = self._clock.monotonic_ms() - self._requested_ms[node_id]
+        left_s = _HOLD_S - held_ms / 1000
+        if left_s <= 0:
+            return True
+        if node_id not in self._held:
+            loop = asyncio.get_running_loop()
+            self._held[node_id] = loop.call_later(left_s, self._release, node_id)
+        return False
+
+    def _release(self, node_id: int) -> None:
+        del self._held[node_id]
+        self._pump_node(node_id)
 
     def _take(self, queue: PartitionQueue, room_bytes: int) -> list[Batch]:
         """Encode and remove the next batches of a queue; what cannot be encoded fails."""
