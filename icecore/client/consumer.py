@@ -87,6 +87,7 @@ class Consumer:
             on_out_of_range=on_out_of_range,
         )
         self._current: tuple[Reader, int, Iterator[Record]] | None = None
+        self._fetches_yielded = 0
         self._is_started = False
 
     async def __aenter__(self) -> Self:
@@ -225,6 +226,10 @@ class Consumer:
         fetcher = self._fetcher
         while True:
             if (chunk := fetcher.take()) is not None:
+                if self._fetches_yielded != fetcher.started:
+                    # Who only iterates over what is in store would never let the next fetch go out.
+                    self._fetches_yielded = fetcher.started
+                    await asyncio.sleep(0)
                 return chunk
             if fetcher.failure is not None:
                 raise fetcher.failure

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 
 _FETCHES_PER_NODE_MAX = 2  # a second one for partitions that turn up while the first one waits
+_ANSWER_BYTES_MAX = 4 << 20
+"""Of one answer: the next one is on its way while this one is worked off."""
 _ANSWER_GRACE_S = 5.0
 # Another replica or a moment may help, but not for ever.
 _SUSPICIOUS = (InternalError, StorageError, CorruptBatchError, UnknownTopicError)
@@ -61,6 +63,8 @@ class Reader:
         """The sealed segment to ask for; 0 means whichever covers the offset."""
         self.high_watermark = 0
         self.buffered_bytes = 0
+        self.served = 0
+        """Which fetch brought data last: partitions take turns."""
         self.is_busy = False
         """A fetch is under way, or a failure is being dealt with."""
         self.attempts = 0
@@ -135,6 +139,8 @@ class Fetcher:
         self._fetches: dict[int, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self._is_closed = False
+        self.started = 0
+        """Fetches so far; they go out when the loop has its next turn."""
         self.readers: dict[int, Reader] = {}
         self.chunks: deque[Chunk] = deque()
         self.news = asyncio.Event()
@@ -196,6 +202,8 @@ class Fetcher:
         for node_id, readers in wanting.items():
             if self._fetches.get(node_id, 0) < _FETCHES_PER_NODE_MAX:
                 self._fetches[node_id] = self._fetches.get(node_id, 0) + 1
+                self.started += 1
+                readers.sort(key=lambda reader: reader.served)
                 for reader in readers:
                     reader.is_busy = True
                 self._start(self._fetch(node_id, readers))
@@ -229,7 +237,7 @@ class Fetcher:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.FetchHeader(
             cluster_id=self._metadata.cluster_id,
-            max_bytes=self._buffer_bytes,
+            max_bytes=min(self._buffer_bytes, _ANSWER_BYTES_MAX),
             max_wait_ms=self._max_wait_ms,
         )
         for reader in readers:
@@ -288,6 +296,7 @@ class Fetcher:
             )
             reader.offset = header.end_offset
             reader.buffered_bytes += header.batch_length
+            reader.served = self.started
             self._buffered_bytes += header.batch_length
 
     # --- failures -------------------------------------------------------------------------------
