@@ -41,16 +41,17 @@ def _producer(job: Job) -> Producer:
     )
 
 
-async def _touch_all(producer: Producer, job: Job) -> None:
+async def _touch(job: Job) -> dict[str, Any]:
     """One record into each partition, so that nothing happens for the first time later."""
-    for partition in range(job.case.partitions):
-        producer.send(job.topic, bytes(PROBE_BYTES), partition=partition)
-    await producer.flush()
+    async with _producer(job) as producer:
+        for partition in range(job.case.partitions):
+            producer.send(job.topic, bytes(PROBE_BYTES), partition=partition)
+        await producer.flush()
+        return {}
 
 
 async def _produce(job: Job) -> dict[str, Any]:
     async with _producer(job) as producer:
-        await _touch_all(producer, job)
         sender = _sender(producer, job)
         meter = Meter(job)
         while meter.is_on(sender.acked()):
@@ -119,7 +120,6 @@ def _sender(producer: Producer, job: Job) -> _Columns:
 async def _single(job: Job) -> dict[str, Any]:
     value, done = bytes(job.case.record_bytes), 0
     async with _producer(job) as producer:
-        await _touch_all(producer, job)
         meter = Meter(job)
         while meter.is_on(done):
             began_s = time.perf_counter()
@@ -139,7 +139,6 @@ async def _open(job: Job) -> dict[str, Any]:
         meter.note(due_s)
 
     async with _producer(job) as producer:
-        await _touch_all(producer, job)
         meter = Meter(job)
         schedule = Schedule(time.perf_counter(), job.case.rate_s)
         while meter.is_on(schedule.taken):
@@ -199,6 +198,7 @@ def _reader(consumer: Consumer, job: Job) -> Callable[[], Awaitable[int]]:
 
 
 _ACTS = {
+    "touch": _touch,
     "produce": _produce,
     "fill": _fill,
     "single": _single,

@@ -27,7 +27,7 @@ from benchmarks.report import table
 from benchmarks.runner import Runner, Times, progress
 
 SYSTEMS = ("icecore", "kafka")
-SHORT = Times(seconds=2.0, warm_s=1.0)
+SHORT = Times(seconds=1.5, warm_s=1.0)
 RUNS = 3
 EXTRA_S = 1.5
 """Of a run, beside warm-up and measuring, as a guess."""

@@ -92,7 +92,7 @@ class Runner:
         progress(f"{system.name} has started; {system.warm_s:g} s to warm up")
         case = Case("produce", spread="keyed", rf=min(3, system.nodes))
         system.create_topic("warm-up", case.partitions, case.rf, case.flush)
-        job = self._job(system, case, "warm-up")
+        job = self._job(system, case, "warm-up", case.kind)
         self._client(replace(job, warm_s=system.warm_s, seconds=0.1)).result()
         system.delete_topic("warm-up")
 
@@ -117,6 +117,9 @@ class Runner:
             topic = f"bench-{time.monotonic_ns()}"
             system.create_topic(topic, case.partitions, case.rf, case.flush)
             self._topics[shape] = (system, topic)
+            if not content:
+                progress(f"{system.name}: first records of {case.partitions} partitions")
+                self._client(self._job(system, case, topic, "touch")).result()
         return self._topics[shape][1]
 
     # --- measuring ------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ class Runner:
             RuntimeError: The client failed.
         """
         system = self._systems.get(name, case.rf)
-        job = self._job(system, case, self._topic(system, case))
+        job = self._job(system, case, self._topic(system, case), case.kind)
         if case.kind == "fetch":
             job = replace(job, records=self._fill(job))
         progress(f"{name}: {case.label}")
@@ -151,13 +154,13 @@ class Runner:
         processes = {**produced["processes"], "consumer": fetched["processes"]["client"]}
         return {"figures": {**produced["figures"], **figures}, "processes": processes}
 
-    def _job(self, system: System, case: Case, topic: str) -> Job:
+    def _job(self, system: System, case: Case, topic: str, act: str) -> Job:
         return Job(
             system=system.name,
             bootstrap=system.bootstrap,
             topic=topic,
             case=case,
-            act=case.kind,
+            act=act,
             seconds=self._times.seconds,
             warm_s=self._times.warm_s,
             pids=system.pids,

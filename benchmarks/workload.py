@@ -26,7 +26,7 @@ class Job:
     topic: str
     case: Case
     act: str
-    """``produce``, ``fill``, ``fetch``, ``follow``, ``single`` or ``open``."""
+    """``touch``, ``produce``, ``fill``, ``fetch``, ``follow``, ``single`` or ``open``."""
     seconds: float
     warm_s: float
     pids: dict[str, int]

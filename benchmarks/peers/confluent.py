@@ -42,12 +42,14 @@ def _producer(job: Job) -> Producer:
     )
 
 
-def _touch_all(producer: Producer, job: Job) -> None:
+def _touch(job: Job) -> dict[str, Any]:
     """One record into each partition, so that nothing happens for the first time later."""
+    producer = _producer(job)
     for partition in range(job.case.partitions):
         producer.produce(job.topic, bytes(PROBE_BYTES), partition=partition)
     if left := producer.flush(TOUCH_S):
         raise TimeoutError(f"{left} partitions do not take a record within {TOUCH_S:g} s")
+    return {}
 
 
 class _Records:
@@ -78,7 +80,6 @@ class _Records:
 
 def _produce(job: Job) -> dict[str, Any]:
     producer = _producer(job)
-    _touch_all(producer, job)
     records = _Records(producer, job)
     meter = Meter(job)
     while meter.is_on(records.acked()):
@@ -100,7 +101,6 @@ def _fill(job: Job) -> dict[str, Any]:
 def _single(job: Job) -> dict[str, Any]:
     value, done = bytes(job.case.record_bytes), 0
     producer = _producer(job)
-    _touch_all(producer, job)
     meter = Meter(job)
     while meter.is_on(done):
         began_s = time.perf_counter()
@@ -115,7 +115,6 @@ def _open(job: Job) -> dict[str, Any]:
     pool = Pool(job.case)
     count = len(pool.values)
     producer = _producer(job)
-    _touch_all(producer, job)
     meter = Meter(job)
 
     def done(due_s: float | None, error: Any, message: Any) -> None:
@@ -193,6 +192,7 @@ def _read_some(consumer: Consumer) -> int:
 
 
 _ACTS = {
+    "touch": _touch,
     "produce": _produce,
     "fill": _fill,
     "single": _single,
