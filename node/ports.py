@@ -37,6 +37,10 @@ class File(Protocol):
         """Up to ``length`` bytes; fewer only at the end of the file."""
         ...
 
+    def start_write_back(self, position: int, length: int) -> None:
+        """A hint: ``fdatasync`` will follow, the disk may begin. Promises nothing, never fails."""
+        ...
+
     def fdatasync(self) -> None:
         """Make written bytes durable. After an error the file must never be trusted again."""
         ...

@@ -160,6 +160,8 @@ class GroupCommit:
                 if position + part.total_bytes > log.allocated:
                     self._reserve(log, position + part.total_bytes)
                 log.file.pwritev(part.buffers, position)
+                if len(parts) > 1:  # the disk works on all files while they are synced in turn
+                    log.file.start_write_back(position, part.total_bytes)
             except OutOfSpaceError as error:
                 log.failed = error
                 for request in requests:

@@ -29,6 +29,14 @@ class FileSystemConformance:
         file.close()
         assert fs.open("a").pread(9, 0) == b"abcdXYghi"
 
+    def test_write_back_may_start_before_the_sync(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"abc"], 5)
+        file.start_write_back(5, 3)
+        file.start_write_back(0, 1 << 20)
+        file.fdatasync()
+        assert file.pread(100, 0) == bytes(5) + b"abc"
+
     def test_many_buffers_are_written_in_order(self, fs: FileSystem) -> None:
         file = fs.open("a", create=True)
         buffers = [bytes([number % 256]) * (number % 7) for number in range(5000)]

@@ -272,6 +272,10 @@ class SimFile:
         """From the page cache."""
         return self._use().read(length, position)
 
+    def start_write_back(self, position: int, length: int) -> None:
+        """Promises nothing: what was not synced may be lost all the same."""
+        self._use()
+
     def fdatasync(self) -> None:
         """Make the content and size durable, or fail as disks do."""
         inode = self._use()
