@@ -138,8 +138,13 @@ class ThreadExecutor:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         """Run a blocking function on a reader thread; its exception is raised here."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._guarded, function, *args)
+
+    def _guarded(self, function: Callable[..., T], *args: object) -> T:
+        """On the reader's thread: at once, and also when the caller waits no more."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+            return function(*args)
         except DiskFailedError:
             _log.critical("a sync failed; the process ends", exc_info=True)
             self._fatal(EXIT_STATUS)

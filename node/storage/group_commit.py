@@ -9,8 +9,9 @@ damage. Runs on an I/O worker; different workers own different segments.
 import logging
 from collections.abc import Callable
 
-from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError, StorageError
-from node.ports import Buffer, DiskFailedError, FileSystem, Index
+from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError
+from node.ports import Buffer, FileSystem, Index
+from node.storage.fail_stop import FailStop
 from node.storage.segment_index import Put, pack_durable
 from node.storage.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
 from node.store import AppendRequest, BatchMark
@@ -41,18 +42,18 @@ class GroupCommit:
         index: Index,
         settings: StoreSettings,
         find: Callable[[int], SegmentLog],
-        poison: Callable[[list[int], str], None],
+        fail_stop: FailStop,
     ) -> None:
         """
         Args:
             find: The log of a segment that may be appended to; raises an IcecoreError otherwise.
-            poison: Told the segments whose sync failed, before the process ends.
+            fail_stop: Syncs.
         """
         self._fs = file_system
         self._index = index
         self._settings = settings
         self._find = find
-        self._poison = poison
+        self._fail_stop = fail_stop
         self._lagging: list[Put] = []
         self.index_lag_count = 0
         """Groups whose index entries found no space; they are retried with later groups."""
@@ -181,16 +182,13 @@ class GroupCommit:
 
     def _sync(self, logs: list[SegmentLog]) -> None:
         """Make all written files durable, or end the process (the error is re-raised)."""
-        try:
-            if len(logs) >= self._settings.sync_all_files_min and self._fs.can_sync_all:
-                self._fs.sync_all()
-            else:
-                for log in logs:
-                    log.file.fdatasync()
-        except StorageError as error:
-            self._poison([log.identity.segment_id for log in logs], str(error))
-            # Even "no space" here means that pages are lost: never an OutOfSpaceError.
-            raise DiskFailedError(f"sync failed, the process must end: {error}") from error
+        is_many = len(logs) >= self._settings.sync_all_files_min and self._fs.can_sync_all
+        ids = [log.identity.segment_id for log in logs]
+        if is_many:
+            self._fail_stop.sync(ids, self._fs.sync_all)
+            return
+        for log in logs:
+            self._fail_stop.sync(ids, log.file.fdatasync)
 
     def _reserve(self, log: SegmentLog, need: int) -> None:
         """Allocate ahead in steps that double up to 8 MiB; exactly what is needed if that fails."""

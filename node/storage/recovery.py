@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from icecore.errors import StorageError
 from node.ports import File, FileSystem, Index
 from node.storage.control_store import PREPARED, SEALED, ReplicaRow
+from node.storage.fail_stop import FailStop
 from node.storage.segment_file import (
     ASIDE,
     FILE_HEADER_LENGTH,
@@ -53,12 +54,18 @@ class Recovery:
     """Judges the replicas of one data folder."""
 
     def __init__(
-        self, file_system: FileSystem, index: Index, cluster_id: bytes, settings: StoreSettings
+        self,
+        file_system: FileSystem,
+        index: Index,
+        cluster_id: bytes,
+        settings: StoreSettings,
+        fail_stop: FailStop,
     ) -> None:
         self._fs = file_system
         self._index = index
         self._cluster_id = cluster_id
         self._settings = settings
+        self._fail_stop = fail_stop
 
     def judge(self, row: ReplicaRow) -> Verdict:
         """Examine one replica, cut a torn tail, bring its index entries up to date."""
@@ -100,7 +107,7 @@ class Recovery:
             return _damaged(verdict, f"{size} bytes of a sealed log of {row.end_position}")
         if size > row.end_position:
             file.truncate(row.end_position)
-            file.fdatasync()
+            self._fail_stop.sync([identity.segment_id], file.fdatasync)
         verdict.position = row.end_position
         prefix = key_prefix(identity)
         durable = read_durable(self._index, prefix)
@@ -160,7 +167,7 @@ class Recovery:
         if not self._judge_stop(identity, file, scan, size, verdict):
             return verdict
         # Only now is what the scan saw known to be on disk, not merely in the page cache.
-        file.fdatasync()
+        self._fail_stop.sync([identity.segment_id], file.fdatasync)
         self._index.write([pack_durable(prefix, verdict.position, verdict.tail)])
         return verdict
 

@@ -8,6 +8,7 @@ in the control store before anyone is told, and files go only by an intent that 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from icecore.errors import (
@@ -29,6 +30,7 @@ from node.storage.control_store import (
     DeleteIntent,
     ReplicaRow,
 )
+from node.storage.fail_stop import FailStop
 from node.storage.group_commit import GroupCommit
 from node.storage.recovery import Recovery, Verdict, report_unknown_files
 from node.storage.recycle import FOLDER, RecyclePool
@@ -75,7 +77,8 @@ class SegmentFileStore:
         self._pool = RecyclePool(file_system, settings)
         self._open_files = OpenFiles(settings.open_files_max)
         self._reader = SegmentReader(index)
-        self._commit = GroupCommit(file_system, index, settings, self._appendable, self._poison)
+        self._fail_stop = FailStop(control)
+        self._commit = GroupCommit(file_system, index, settings, self._appendable, self._fail_stop)
 
     # --- start-up -----------------------------------------------------------------------------
 
@@ -85,7 +88,9 @@ class SegmentFileStore:
             self._remove_files(intent)
             self._control.finish_intent(intent.segment_id)
         poisoned = self._control.get("poisoned")
-        recovery = Recovery(self._fs, self._index, self._cluster_id, self._settings)
+        recovery = Recovery(
+            self._fs, self._index, self._cluster_id, self._settings, self._fail_stop
+        )
         found: list[RecoveredReplica] = []
         damaged: list[ReplicaRow] = []
         for row in self._control.rows():
@@ -155,21 +160,27 @@ class SegmentFileStore:
             for identity in identities:
                 try:
                     created = self._create_file(identity, starts.get(identity.segment_id))
+                except DiskFailedError:
+                    raise
                 except IcecoreError as error:
                     results.append(error)
                     continue
                 if created is not None:
                     made.append((created[0], identity, created[1]))
                 results.append(None)
-            for folder in sorted({folder_name(identity) for _, identity, _ in made}):
-                self._fs.sync_dir(folder)
             if made:
-                self._fs.sync_dir(FOLDER)  # some may have come from the pool
+                folders = {folder_name(identity) for _, identity, _ in made}
+                folders.add(FOLDER)  # some may have come from the pool
+                self._sync_folders(sorted(folders))
             promises = [(identity.segment_id, identity.epoch) for identity in identities]
             self._control.put_rows([row for row, _, _ in made], promises)
             for row, _, file in made:
                 self._opened(row.identity(self._cluster_id), file, row.start_timestamp_ms)
         return results
+
+    def _sync_folders(self, folders: Sequence[str]) -> None:
+        for folder in folders:
+            self._fail_stop.sync([], partial(self._fs.sync_dir, folder))
 
     def _create_file(
         self, identity: SegmentIdentity, start: tuple[bytes, int] | None
@@ -212,14 +223,14 @@ class SegmentFileStore:
         if recycled is not None:
             file = self._fs.open(recycled)
             file.pwritev([header], 0)
-            file.fdatasync()
+            self._fail_stop.sync([segment_id], file.fdatasync)
             self._fs.rename(recycled, name)
             return file
         file = self._fs.open(name, create=True)
         try:
             file.allocate(0, min(FIRST_ALLOCATION_BYTES, self._settings.allocation_step_bytes))
             file.pwritev([header], 0)
-            file.fdatasync()
+            self._fail_stop.sync([segment_id], file.fdatasync)
         except StorageError:
             file.close()
             self._fs.unlink(name)
@@ -302,19 +313,10 @@ class SegmentFileStore:
     def _sync_file(self, log: SegmentLog) -> None:
         """Sync outside a group: after an error the file is never trusted again."""
         try:
-            log.file.fdatasync()
-        except StorageError as error:
+            self._fail_stop.sync([log.identity.segment_id], log.file.fdatasync)
+        except DiskFailedError as error:
             log.failed = error
-            self._poison([log.identity.segment_id], str(error))
-            raise DiskFailedError(f"sync failed: {error}") from error
-
-    def _poison(self, segment_ids: list[int], why: str) -> None:
-        """Remember for the next start that page cache and disk differ; best effort."""
-        _log.critical("sync failed for segments %s: %s", segment_ids, why)
-        try:
-            self._control.put(poisoned=why.encode())
-        except StorageError as error:
-            _log.critical("and that could not be stored: %s", error)
+            raise
 
     # --- read ---------------------------------------------------------------------------------
 
@@ -434,7 +436,7 @@ class SegmentFileStore:
             name = file_name(identity)
             if self._fs.exists(name):
                 self._fs.rename(name, aside_name(self._fs, name))
-                self._fs.sync_dir(folder_name(identity))
+                self._sync_folders([folder_name(identity)])
             segment_index.forget(self._index, segment_index.key_prefix(identity))
             self._control.change_row(segment_id, state=QUARANTINED)
         _log.error("segment %d quarantined: %s", segment_id, why)
@@ -462,12 +464,11 @@ class SegmentFileStore:
 
     def _remove_files(self, intent: DeleteIntent) -> None:
         """The file, if it did not go to the pool, and what was set aside of this replica."""
-        folder = intent.name.rpartition("/")[0]
         names = files_of(self._fs, intent.name)
         for name in names:
             self._fs.unlink(name)
         if names:
-            self._fs.sync_dir(folder)
+            self._sync_folders([intent.name.rpartition("/")[0]])
 
     # --- promises and the end of the process --------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from node.ports import WorkerQueue
+from node.ports import DiskFailedError, WorkerQueue
 from tests.simulation.process import ProcessKilled, SimProcess
 
 T = TypeVar("T")
@@ -135,6 +135,8 @@ class SimExecutor:
                 result = function(*args)
             except ProcessKilled:
                 return
+            except DiskFailedError as error:
+                self.fail_stop(error)
             except Exception as error:
                 if not future.done():
                     future.set_exception(error)
