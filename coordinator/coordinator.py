@@ -105,6 +105,7 @@ class Coordinator:
         self._spawn(self._heal(), "heal")
         self._spawn(self._audit(), "audit")
         self._spawn(self._repair(), "repair")
+        self._spawn(self._confirm(), "confirm")
         log.info(
             "event=started cluster=%s token=%d address=%s segments=%d",
             *(self.ledger.state.cluster_id.hex(), self.ledger.token, self.address),
@@ -143,7 +144,7 @@ class Coordinator:
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("event=task_failed task=%s", task.get_name(), exc_info=error)
-        if task.get_name() in ("tick", "heal", "audit", "repair"):
+        if task.get_name() in ("tick", "heal", "audit", "repair", "confirm"):
             # Without its loops this process would only look alive.
             self.ledger.lost.set()
 
@@ -182,6 +183,11 @@ class Coordinator:
             self._spawn(self._opener.open(batch_of_keys), "open_tails")
         if leaving := self._hand_over.needed():
             self._spawn(self._hand_over.hand_over(leaving), "hand_over")
+
+    async def _confirm(self) -> None:
+        while True:
+            await asyncio.sleep(self.timing.audit_ms / 1000)
+            await self.ledger.confirm()
 
     async def _repair(self) -> None:
         while True:

@@ -98,11 +98,22 @@ class Ledger:
         except IcecoreError as error:
             return error
 
+    async def confirm(self) -> None:
+        """Ask the store whether this is still the newest coordinator (R36), having nothing to
+        change: one that decides nothing would go on to hold nodes that the newest waits for.
+
+        Raises NotCoordinatorError as ``decide``.
+        """
+        async with self._lock:
+            await self._write(Change())
+
     async def _commit(self, change: Change) -> None:
+        if change.puts or change.deletes:
+            await self._write(change)
+
+    async def _write(self, change: Change) -> None:
         if self.lost.is_set():
             raise NotCoordinatorError("this coordinator has stopped")
-        if not change.puts and not change.deletes:
-            return
         compares = [Compare(each.key, each.version - 1) for each in change.puts]
         compares += [Compare(each.key, each.version) for each in change.deletes]
         try:

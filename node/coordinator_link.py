@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from icecore import convert
-from icecore.errors import FencedError, IcecoreError, WrongClusterError
+from icecore.errors import FencedError, IcecoreError, NotCoordinatorError, WrongClusterError
 from icecore.model import Segment
 from icecore.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
@@ -161,6 +161,11 @@ class CoordinatorLink:
         try:
             while (body := await stream.read()) is not None:
                 update = coordinator_pb2.HeartbeatResponse.FromString(body)
+                if update.token < self._context.token:
+                    # It may live on for as long as it has nothing to change (R36).
+                    raise NotCoordinatorError(
+                        f"coordinator token {update.token} is older than {self._context.token}"
+                    )
                 self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave
                 self._renew(update.sequence)

@@ -263,8 +263,6 @@ class Node:
     def _on_update(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Assignments, peers and delete intents from the coordinator."""
         context = self.context
-        if update.token and update.token < context.token:
-            return
         context.token = max(context.token, update.token)
         for fence in update.producer_fences:  # before we lead anything more (R48)
             context.fence_producer(fence.producer_id, fence.min_epoch)
