@@ -39,7 +39,7 @@ class Times:
     """How long a client measures, after how long a warm-up."""
 
     seconds: float = 4.0
-    warm_s: float = 1.5
+    warm_s: float = 2.5
 
 
 class _Shape(NamedTuple):
