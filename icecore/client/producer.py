@@ -251,6 +251,8 @@ class Producer:
                 raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
             queue = queues[partition]
         elif key is None:
+            if queues[topic.sticky].open is None and queues[topic.sticky].is_busy:
+                self._choose_sticky(topic)  # a new batch would wait for the last one's answer
             queue = queues[topic.sticky]
         else:
             queue = queues[(key_hash >> 32) % len(queues)]
