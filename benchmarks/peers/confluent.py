@@ -28,8 +28,8 @@ def _producer(job: Job) -> Producer:
         {
             "bootstrap.servers": job.bootstrap,
             "acks": ACKS[job.case.acks],
-            # Without a limit batches stay tiny however busy the brokers are, and records wait for half
-            # a minute. Five is what Kafka's idempotent producers have.
+            # Without a limit batches stay tiny however busy the brokers are, and records wait for
+            # half a minute. Five is what Kafka's idempotent producers have.
             "max.in.flight.requests.per.connection": 5,
             "linger.ms": 0 if job.act == "single" else LINGER_MS,
             "sticky.partitioning.linger.ms": LINGER_MS,
