@@ -312,6 +312,8 @@ class Fetcher:
                 reader.move_to(int(found))
                 return
         suspicious = isinstance(error, _SUSPICIOUS)
+        if node_id and isinstance(error, UnknownTopicError):
+            suspicious = False  # it may have lost its disk: whether topics are is the coordinator's
         if not (error.retriable or suspicious) or (
             suspicious and reader.attempts >= _SUSPICIOUS_ATTEMPTS_MAX
         ):

@@ -214,6 +214,22 @@ async def test_arrow_batches(cluster: FakeCluster) -> None:
         assert c.position() == {0: 200}
 
 
+async def test_a_node_that_lost_its_copies_is_waited_for(cluster: FakeCluster) -> None:
+    await chain(cluster, (10,))
+    calls = 0
+
+    async def forget(node: int, method: str) -> None:
+        nonlocal calls
+        calls += method == "_Fetch"
+        if method == "_Fetch" and calls <= 12:
+            raise UnknownTopicError("nothing of it is on this node")
+
+    cluster.before_call = forget
+    async with consumer(cluster) as c:
+        assert numbers(await take(c, 10)) == list(range(10))
+    assert calls > 12
+
+
 async def test_fatal_errors_and_arguments(cluster: FakeCluster) -> None:
     await chain(cluster, (1,))
     with pytest.raises(ConfigurationError):
