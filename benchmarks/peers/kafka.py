@@ -92,7 +92,7 @@ class Kafka:
     """
 
     name = "kafka"
-    warm_s = 45.0  # so long their compilers take more CPU than the brokers, on two cores
+    warm_s = 60.0  # so long their compilers take more CPU than the brokers, on two cores
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
