@@ -75,7 +75,8 @@ class Replica:
             return self.leader.core.high_watermark
         if self.follower is not None:
             return self.follower.core.high_watermark
-        return max(self.base_offset, min(self.tail.max_known_high_watermark, self.tail.end_offset))
+        durable_end_offset = self.durable_tail.end_offset  # appends of an ended role may still fail
+        return max(self.base_offset, min(self.tail.max_known_high_watermark, durable_end_offset))
 
     @property
     def sealed(self) -> bool:
