@@ -215,7 +215,7 @@ async def test_arrow_batches(cluster: FakeCluster) -> None:
 
 
 async def test_a_node_that_lost_its_copies_is_waited_for(cluster: FakeCluster) -> None:
-    await chain(cluster, (10,))
+    await chain(cluster, (1,))
     calls = 0
 
     async def forget(node: int, method: str) -> None:
