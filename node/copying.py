@@ -158,6 +158,9 @@ class SegmentCopier:
             if at_end.digest != expected_digest:
                 return
             # Beyond the sealed end nothing was acknowledged, by construction.
+            _log.info(
+                "cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end_offset
+            )
             await replica.cut(end_offset)
         while replica.tail.end_offset < end_offset:
             if not donor_address:

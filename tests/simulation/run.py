@@ -1,9 +1,10 @@
 """Run many simulated worlds (``python -m tests.simulation.run --seeds 100``) or one (``--seed K``).
 
-One seed in ten runs twice and must give the same trace both times. The last line sums up, the line
-before it counts faults by kind. A seed that fails prints what was wrong, the command that replays
-it, the few of its faults that suffice, and the line for ``regressions.txt``. Hashes of strings are
-fixed, since they order sets: without PYTHONHASHSEED=0 the run starts itself again with it.
+One seed in ten runs twice and must give the same trace both times; after each ten of a swarm comes
+one staged world, for what a swarm meets too rarely. The last line sums up, the one before it counts
+faults by kind. A seed that fails prints what was wrong, the command that replays it, the few of its
+faults that suffice, and the line for ``regressions.txt``. Hashes of strings are fixed, since they
+order sets: without PYTHONHASHSEED=0 the run starts itself again with it.
 """
 
 import argparse
@@ -17,12 +18,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.simulation import marks
-from tests.simulation.scenarios import SCENARIOS, Report, run_seed
+from tests.simulation.scenarios import SCENARIOS, STAGED, Report, run_seed
 from tests.simulation.shrink import shrink
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 SUMMED = ("lost", "phantom", "duplicate", "gap", "nondeterministic")
 TWICE_EACH = 10
+STAGED_EACH = 10
+"""A swarm has one staged world after so many seeds."""
 PROGRESS_S = 5.0
 SHRUNK_MAX = 3
 """Seeds of one run whose faults are shrunk; each takes up to 40 runs of its seed."""
@@ -88,8 +91,10 @@ def summary(reports: list[Report]) -> str:
     categories: Counter[str] = Counter()
     for report in reports:
         categories.update(report.categories)
+    [(_, seeds)] = Counter(report.scenario for report in reports).most_common(1)
     fields = {
-        "seeds": len(reports),
+        "seeds": seeds,
+        "staged": len(reports) - seeds,
         "events": sum(report.events for report in reports),
         "virtual_hours": f"{sum(report.virtual_s for report in reports) / 3600:.2f}",
         "faults": sum(report.faults.total() for report in reports),
@@ -153,6 +158,18 @@ def run_many(jobs: list[tuple[str, int, bool]], processes: int) -> list[Report]:
     return reports
 
 
+def jobs_of(scenario: str, seeds: Sequence[int], *, once: bool) -> list[tuple[str, int, bool]]:
+    """What ``run_twice`` is given, in the order of a run."""
+    jobs: list[tuple[str, int, bool]] = []
+    kinds = list(STAGED)
+    for number, seed in enumerate(seeds):
+        jobs.append((scenario, seed, not once and number % TWICE_EACH == 0))
+        if scenario == "swarm" and seed % STAGED_EACH == 0:
+            turn, kind = divmod(seed // STAGED_EACH - 1, len(kinds))
+            jobs.append((kinds[kind], turn + 1, False))
+    return jobs
+
+
 def main() -> int:
     """Exit status 1 when any seed failed, or a long run missed a mark."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
@@ -177,13 +194,7 @@ def main() -> int:
         reports = [run_one(scenario, arguments.seed, only, arguments.trace)]
     else:
         seeds = range(arguments.first, arguments.first + arguments.seeds)
-        reports = run_many(
-            [
-                (scenario, seed, not arguments.once and number % TWICE_EACH == 0)
-                for number, seed in enumerate(seeds)
-            ],
-            arguments.jobs,
-        )
+        reports = run_many(jobs_of(scenario, seeds, once=arguments.once), arguments.jobs)
     print(fault_kinds(reports))
     missed = unhit(reports)
     if missed and len(reports) > 1:

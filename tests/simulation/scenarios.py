@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment, SegmentState
-from tests.simulation import checkers, directed, invariants, marks, schedule, shells
+from tests.simulation import (
+    checkers,
+    directed,
+    directed_storage,
+    invariants,
+    marks,
+    schedule,
+    shells,
+)
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
@@ -115,11 +123,12 @@ def swarm_plan(seed: int) -> Plan:
     return replace(plan, faults=schedule.draw(rng, plan))
 
 
+STAGED: dict[str, Callable[[int], Plan]] = {**directed_storage.PLANS, **directed.PLANS}
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,
     "swarm": swarm_plan,
-    **directed.PLANS,
+    **STAGED,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.simulation import (
     directed,
+    directed_storage,
     faults_cluster,
     faults_disk,
     faults_network,
@@ -20,7 +21,7 @@ SWARM = (
     *faults_disk.KINDS,
     *faults_cluster.KINDS,
 )
-COMPOSED = (*faults_process.COMPOSED, *directed.KINDS)
+COMPOSED = (*faults_process.COMPOSED, *directed.KINDS, *directed_storage.KINDS)
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 
 
