@@ -1,8 +1,8 @@
-"""Staged worlds of files, disks and openings: what a swarm meets too rarely to count on it.
+"""Staged worlds of files, disks, openings and terms: what a swarm meets too rarely to count on it.
 
 A file is gone, or rots where no index says how far it was durable; a disk is full for a moment; a
-node is another one by the time that its segment opens. Each world is survivable and must be clean.
-Roles are those of ``directed``.
+node is another one by the time that its segment opens; a coordinator is, in mid-recovery. Each
+world is survivable and must be clean. Roles are those of ``directed``.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from icecore.client.admin import Admin
 from icecore.errors import IcecoreError
+from icecore.model import SegmentState
 from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import PATIENCE_S, plan, record, roles, until
@@ -128,6 +129,28 @@ async def restarted_while_opening(scene: Scene, fault: Fault) -> None:
     await asyncio.sleep(2 * PATIENCE_S)
 
 
+def overtaken_in_recovery_plan(seed: int) -> Plan:
+    """Nothing special."""
+    return plan("overtaken_in_recovery")
+
+
+async def overtaken_in_recovery(scene: Scene, fault: Fault) -> None:
+    """The coordinator stops just after it began to recover A's segment, and goes on when another
+    one has done that."""
+    world = scene.world
+    leader, _ = await roles(world)
+    world.kill(leader)
+    await until(lambda: record(world).state is SegmentState.RECOVERING)
+    older = world.processes[COORDINATOR]
+    older.paused = True
+    world.take_over()
+    world.count_fault("second_coordinator")
+    await asyncio.sleep(PATIENCE_S)
+    world.loop.resume(older)
+    await asyncio.sleep(1.0)
+    world.start(leader)
+
+
 def _followed_file(world: World, name: str) -> str:
     """Of the newest segment of partition 0."""
     replica = world.shells[name].context.replicas.get(record(world).segment_id)
@@ -139,10 +162,12 @@ PLANS: dict[str, Callable[[int], Plan]] = {
     "rot_without_index": rot_without_index_plan,
     "space_again": space_again_plan,
     "restarted_while_opening": restarted_while_opening_plan,
+    "overtaken_in_recovery": overtaken_in_recovery_plan,
 }
 KINDS = (
     Kind("file_removed", file_removed),
     Kind("rot_without_index", rot_without_index),
     Kind("space_again", space_again),
     Kind("restarted_while_opening", restarted_while_opening),
+    Kind("overtaken_in_recovery", overtaken_in_recovery),
 )
