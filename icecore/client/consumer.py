@@ -224,13 +224,13 @@ class Consumer:
         if not self._is_started:
             raise UnavailableError("the consumer is not started")
         fetcher = self._fetcher
+        if self._fetches_yielded != fetcher.started:
+            # Who only iterates over what is in store would never let the next fetch go out.
+            self._fetches_yielded = fetcher.started
+            await asyncio.sleep(0)
         while True:
             if (chunk := fetcher.take()) is not None:
-                if self._fetches_yielded != fetcher.started:
-                    # Who only iterates over what is in store would never let the next fetch go out.
-                    self._fetches_yielded = fetcher.started
-                    await asyncio.sleep(0)
-                return chunk
+                return chunk  # with no await in between: a caller's timeout must not lose it
             if fetcher.failure is not None:
                 raise fetcher.failure
             if fetcher.is_exhausted:

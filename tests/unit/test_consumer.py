@@ -214,6 +214,16 @@ async def test_arrow_batches(cluster: FakeCluster) -> None:
         assert c.position() == {0: 200}
 
 
+async def test_a_poll_that_runs_out_of_time_skips_nothing(cluster: FakeCluster) -> None:
+    await chain(cluster, (1,), (2,))
+    found: list[int] = []
+    async with consumer(cluster, fetch_bytes=300) as c, asyncio.timeout(60):
+        while len(found) < 200:
+            found += numbers(await c.poll(0))
+            await asyncio.sleep(0.001)
+    assert found == list(range(200))
+
+
 async def test_a_node_that_lost_its_copies_is_waited_for(cluster: FakeCluster) -> None:
     await chain(cluster, (1,))
     calls = 0
