@@ -224,7 +224,7 @@ async def _fill_and_free(world: World, node_ids: list[int], *, works: bool) -> N
         if works:
             await world.writes(6000, within_s=40.0)
         else:
-            await world.until("no writes without space", world.stands_still, 40.0)
+            await world.until("no writes without space", world.stands_still, 120.0)
     finally:
         for ballast in ballasts:
             ballast.unlink()
