@@ -60,7 +60,9 @@ class DigestReporter:
                 self._context.store.full_digest, replica.segment_id
             )
         except IcecoreError as error:
-            if isinstance(error, StorageError) and not isinstance(error, OutOfSpaceError):
+            is_here = self._context.replicas.get(replica.segment_id) is replica
+            is_damage = isinstance(error, StorageError) and not isinstance(error, OutOfSpaceError)
+            if is_here and is_damage:
                 self._context.replicas.condemn(replica, str(error))
             else:
                 _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)

@@ -14,7 +14,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from icecore.errors import FencedError, OutOfSpaceError, StorageError, WrongClusterError
+from icecore.errors import (
+    FencedError,
+    NotReplicaError,
+    OutOfSpaceError,
+    StorageError,
+    WrongClusterError,
+)
 from node.executor import Lock
 from node.store import SegmentIdentity
 
@@ -266,30 +272,37 @@ class ControlStore:
     ) -> None:
         """Write rows and raise promises (lower ones are ignored) in one synced commit."""
         with self._lock:
-            higher = {
-                segment_id: epoch
-                for segment_id, epoch in promises
-                if epoch > self._promises.get(segment_id, 0)
-            }
-            if not rows and not higher:
-                return
-
-            def change(connection: sqlite3.Connection) -> None:
-                values = [tuple(getattr(row, name) for name in _COLUMNS) for row in rows]
-                connection.executemany(_PUT_REPLICA, values)
-                connection.executemany(
-                    "INSERT OR REPLACE INTO promises VALUES (?, ?)", higher.items()
-                )
-
-            self._commit(change)
-            self._rows.update((row.segment_id, row) for row in rows)
-            self._promises.update(higher)
+            self._put_rows(rows, promises)
 
     def change_row(self, segment_id: int, **changes: object) -> ReplicaRow:
-        """Change fields of one row in one synced commit. Raises KeyError when there is none."""
-        row = replace(self._rows[segment_id], **changes)  # type: ignore[arg-type]
-        self.put_rows([row])
-        return row
+        """Change fields of one row in one synced commit. Raises NotReplicaError without a row."""
+        with self._lock:  # other threads may change other fields of it, or delete it
+            row = self._rows.get(segment_id)
+            if row is None:
+                raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+            row = replace(row, **changes)  # type: ignore[arg-type]
+            self._put_rows([row])
+            return row
+
+    def _put_rows(
+        self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        higher = {
+            segment_id: epoch
+            for segment_id, epoch in promises
+            if epoch > self._promises.get(segment_id, 0)
+        }
+        if not rows and not higher:
+            return
+
+        def change(connection: sqlite3.Connection) -> None:
+            values = [tuple(getattr(row, name) for name in _COLUMNS) for row in rows]
+            connection.executemany(_PUT_REPLICA, values)
+            connection.executemany("INSERT OR REPLACE INTO promises VALUES (?, ?)", higher.items())
+
+        self._commit(change)
+        self._rows.update((row.segment_id, row) for row in rows)
+        self._promises.update(higher)
 
     # --- promises and the coordinator's token -------------------------------------------------
 

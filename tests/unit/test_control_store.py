@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from icecore.errors import FencedError, OutOfSpaceError, StorageError, WrongClusterError
+from icecore.errors import (
+    FencedError,
+    NotReplicaError,
+    OutOfSpaceError,
+    StorageError,
+    WrongClusterError,
+)
 from node.storage.control_store import (
     CONFIRMED,
     RESERVE_BYTES,
@@ -64,7 +70,7 @@ def test_rows_come_back(store: ControlStore, path: Path) -> None:
     assert store.rows() == [row(1), changed]
     assert store.row(2) == changed and store.row(3) is None
     assert [store.promised_epoch(segment_id) for segment_id in (1, 2, 3)] == [4, 5, 0]
-    with pytest.raises(KeyError):
+    with pytest.raises(NotReplicaError):
         store.change_row(3, state=CONFIRMED)
     store.close()
 
