@@ -63,7 +63,10 @@ class NodeContext:
         self.producer_fences[producer_id] = max(known, min_epoch)
 
     def check_cluster(self, cluster_id: bytes) -> None:
-        """Raises WrongClusterError when a request names another cluster (empty = any)."""
+        """Raises WrongClusterError when a request names another cluster (empty = any), and
+        UnavailableError while this node, new or with a new disk, belongs to none."""
+        if cluster_id and not self.cluster_id:
+            raise UnavailableError("this node has not joined its cluster yet")
         if cluster_id and cluster_id != self.cluster_id:
             raise WrongClusterError(
                 f"this node belongs to cluster {self.cluster_id.hex()}, "
