@@ -59,6 +59,8 @@ async def clean_stop(scene: Scene, fault: Fault) -> None:
             await asyncio.sleep(0.1)
             if not world.is_up(name):
                 break
+        else:
+            world.kill(name, kind="")  # a supervisor's patience ends: its disk hangs, maybe
         await back_later(scene, name, fault.lasts_s / len(names))
 
 
