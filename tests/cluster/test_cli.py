@@ -184,6 +184,7 @@ def test_bad_input_is_named_and_follow_sees_new_records(cli: Cli) -> None:
         [*CLI, "-b", cli.bootstrap, "-q", "fetch", "bad", "--from", "latest", "--follow"],
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=_interruptible,
     )
     try:
         assert follower.stdout is not None
@@ -199,6 +200,11 @@ def test_bad_input_is_named_and_follow_sees_new_records(cli: Cli) -> None:
     finally:
         follower.kill()
         follower.communicate()
+
+
+def _interruptible() -> None:
+    """Shells make background jobs ignore SIGINT, and whatever those start inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
