@@ -210,6 +210,10 @@ class Replicas:
                 replica.leader.feed(inputs.SegmentUpdated(segment))
             if self._context.node_id in segment.replicas and not replica.sealed:
                 self._seal_later(replica, segment)
+            elif replica.follower is not None:
+                # Sealed without this copy: nobody sends the rest, and readers must go elsewhere.
+                replica.end_role()
+                self._of(replica).wake()
 
     def _apply_active(self, replica: Replica, segment: Segment) -> None:
         if replica.leader is not None:
