@@ -110,9 +110,11 @@ class Columns:
         batch.times.frombytes(self._times.tobytes())
         batch.keys.extend(lists.get("keys", ()))
         if "tags" in lists:
-            batch.tags = [*(batch.tags or ()), *lists["tags"]]
+            batch.tags = batch.tags if batch.tags is not None else []
+            batch.tags.extend(lists["tags"])
         if "headers" in lists:
-            batch.headers = [*(batch.headers or ()), *lists["headers"]]
+            batch.headers = batch.headers if batch.headers is not None else []
+            batch.headers.extend(lists["headers"])
         return start, len(batch.values)
 
     def _slice(self, start: int, end: int) -> Self:
