@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from icecore.dev import LocalCluster, Member
-from tests.chaos.network import Network
-from tests.chaos.proxies import Proxies
+from tests.chaos.links import Links
 
 LEASE_MS = 3000
 DISK_BYTES = 96 << 20
@@ -25,7 +24,7 @@ class ChaosCluster(LocalCluster):
         network: What its processes reach each other through.
     """
 
-    def __init__(self, folder: Path, network: Network | Proxies) -> None:
+    def __init__(self, folder: Path, network: Links) -> None:
         super().__init__(
             folder,
             nodes=SPARE,

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from icecore.dev import Member
+from tests.chaos.links import Links
 
 _NAMESPACES = Path("/run/netns")
 _PREFIX = "icechaos"
@@ -39,7 +40,7 @@ def _ip_if_possible(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], capture_output=True, timeout=20)
 
 
-class Network:
+class Network(Links):
     """Namespaces for ``names``; use as a context manager.
 
     Args:
@@ -47,7 +48,6 @@ class Network:
     """
 
     insecure_bind = True
-    """The addresses are not loopback's."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
@@ -74,7 +74,7 @@ class Network:
         self._remove()
 
     def attach(self, member: Member) -> None:
-        """Give a process its namespace. Call before its first start."""
+        """See ``Links.attach``: it gets its namespace."""
         member.listen = f"{self.address(member.name)}:0"
         member.prefix = self.prefix(member.name)
 
@@ -125,21 +125,13 @@ class Network:
     # --- faults ---------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing from ``source`` reaches ``target`` any more; the other way stays."""
+        """See ``Links.cut``."""
         if (source, target) not in self._cuts:
             self._cuts.add((source, target))
             self._rule("add", source, target)
 
-    def separate(self, some: Iterable[str], others: Iterable[str]) -> None:
-        """Nothing passes between the two groups, either way."""
-        others = list(others)
-        for one in some:
-            for other in others:
-                self.cut(one, other)
-                self.cut(other, one)
-
     def heal(self) -> None:
-        """All links as before."""
+        """See ``Links.heal``."""
         for source, target in sorted(self._cuts):
             self._rule("del", source, target)
         self._cuts.clear()

@@ -17,23 +17,24 @@ from types import TracebackType
 from typing import Self
 
 from icecore.dev import HOST, Member
+from tests.chaos.links import Links
 
 _CHUNK_BYTES = 64 << 10
 _COORDINATOR = "coordinator"
 _START_S = 10.0
 
 Link = tuple[str, str]
+"""From one process to another."""
 
 
-class Proxies:
-    """Stands in for :class:`tests.chaos.network.Network`; use as a context manager.
+class Proxies(Links):
+    """Stands in for :class:`tests.chaos.network.Network`.
 
     Args:
         names: Of the processes.
     """
 
     insecure_bind = False
-    """Everything stays on loopback."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
@@ -62,7 +63,7 @@ class Proxies:
         self._loop.close()
 
     def attach(self, member: Member) -> None:
-        """Put a process behind its proxy. Call before its first start."""
+        """See ``Links.attach``: others reach it through its proxy."""
         self._members.append(member)
         member.listen = f"{HOST}:{self._behind[member.name]}"
         if member.name != _COORDINATOR:
@@ -72,19 +73,11 @@ class Proxies:
     # --- faults ---------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing from ``source`` reaches ``target`` any more; the other way stays."""
+        """See ``Links.cut``."""
         self._loop.call_soon_threadsafe(self._gate((source, target)).clear)
 
-    def separate(self, some: Iterable[str], others: Iterable[str]) -> None:
-        """Nothing passes between the two groups, either way."""
-        others = list(others)
-        for one in some:
-            for other in others:
-                self.cut(one, other)
-                self.cut(other, one)
-
     def heal(self) -> None:
-        """All links as before."""
+        """See ``Links.heal``."""
         for gate in list(self._open.values()):
             self._loop.call_soon_threadsafe(gate.set)
 

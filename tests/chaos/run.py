@@ -26,6 +26,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks
 from icecore.net import GrpcNet
 from tests.chaos.cluster import NAMES, ChaosCluster, SmallDisks
+from tests.chaos.links import Links
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.network import Network, why_impossible
 from tests.chaos.proxies import Proxies
@@ -73,7 +74,7 @@ class Report:
 async def _run_scenario(
     scenario: Scenario,
     cluster: ChaosCluster,
-    network: Network | Proxies,
+    network: Links,
     recorder: Recorder,
     seconds: float,
     report: Report,
@@ -159,7 +160,7 @@ def judge(report: Report, history_path: Path) -> None:
             report.stalls_ms += longest_stalls_ms(lines, kind)
 
 
-def run_one(name: str, folder: Path, seconds: float, links: type[Network | Proxies]) -> Report:
+def run_one(name: str, folder: Path, seconds: float, links: type[Links]) -> Report:
     """One scenario from nothing to its verdict."""
     scenario, report = SCENARIOS[name], Report(name)
     if scenario.small_disks and os.geteuid():
@@ -241,7 +242,7 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it started, as Ctrl-C does
     root = Path(tempfile.mkdtemp(prefix="icecore-chaos-"))
-    links: type[Network | Proxies] = Network
+    links: type[Links] = Network
     if arguments.proxies or (refused := why_impossible()):
         links = Proxies
         print("  through TCP proxies" if arguments.proxies else f"  through TCP proxies: {refused}")

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.links import Links
 from tests.chaos.load import PARTITIONS, Load
-from tests.chaos.network import Network
-from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder
 from tests.simulation.observer import Observer
 
@@ -31,7 +30,7 @@ class World:
     """One run of one scenario."""
 
     cluster: ChaosCluster
-    network: Network | Proxies
+    network: Links
     recorder: Recorder
     observer: Observer
     load: Load

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore.model import Acks
+from tests.chaos.links import Links
 from tests.chaos.network import Network, why_impossible
 from tests.chaos.proxies import Proxies
 from tests.chaos.run import run_one
@@ -17,13 +18,13 @@ SECONDS = 3.0
 
 
 @pytest.fixture(scope="module")
-def links() -> type[Network | Proxies]:
+def links() -> type[Links]:
     return Proxies if why_impossible() else Network
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", ["kill_leader", "minority", "flip_sealed"])
-def test_one_round_loses_nothing(name: str, links: type[Network | Proxies], tmp_path: Path) -> None:
+def test_one_round_loses_nothing(name: str, links: type[Links], tmp_path: Path) -> None:
     report = run_one(name, tmp_path / name, SECONDS, links)
     assert not report.problems
     assert report.faults > 0 and report.acked[Acks.ALL] > 0

@@ -1,0 +1,49 @@
+"""What a scenario knows of the network between its processes: one way of a link can be cut."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+from typing import ClassVar, Self
+
+from icecore.dev import Member
+
+
+class Links(ABC):
+    """The links between all processes; a context manager, made with their names."""
+
+    insecure_bind: ClassVar[bool]
+    """Whether the addresses are not loopback's."""
+
+    @abstractmethod
+    def __init__(self, names: Iterable[str]) -> None: ...
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    @abstractmethod
+    def attach(self, member: Member) -> None:
+        """Put a process where its links can be cut. Call before its first start."""
+
+    @abstractmethod
+    def cut(self, source: str, target: str) -> None:
+        """Nothing from ``source`` reaches ``target`` any more; the other way stays."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """All links as before."""
+
+    def separate(self, some: Iterable[str], others: Iterable[str]) -> None:
+        """Nothing passes between the two groups, either way."""
+        others = list(others)
+        for one in some:
+            for other in others:
+                self.cut(one, other)
+                self.cut(other, one)
