@@ -6,10 +6,13 @@ from typing import Any, cast
 
 import pytest
 
+from icecore.errors import NotCoordinatorError
 from icecore.v1 import coordinator_pb2 as pb
 from node.coordinator_link import CoordinatorLink
 
 HW = {11: 7, 12: 0}
+TOKEN = 4
+"""The highest this node has seen."""
 
 
 class Disk:
@@ -27,9 +30,10 @@ class Disk:
 
 
 class Stream:
-    """Heartbeats that were sent; the coordinator answers nothing."""
+    """Heartbeats that were sent, and what the coordinator answers: nothing, or all at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *answers: pb.HeartbeatResponse) -> None:
+        self._answers = list(answers)
         self.beats: list[pb.HeartbeatRequest] = []
         self.sent = asyncio.Event()
 
@@ -38,6 +42,8 @@ class Stream:
         self.sent.set()
 
     async def read(self) -> bytes | None:
+        if self._answers:
+            return self._answers.pop(0).SerializeToString()
         await asyncio.Event().wait()
         return None
 
@@ -69,6 +75,7 @@ def link_of(disk: Disk) -> CoordinatorLink:
         cluster_id=b"",
         node_id=1,
         incarnation=5,
+        token=TOKEN,
     )
     link = CoordinatorLink(cast(Any, context), lambda _: None)
     link._heartbeat_ms = 1
@@ -102,3 +109,14 @@ async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged()
         assert {each.segment_id: each.high_watermark for each in first.led} == HW
         assert list(first.unknown_segment_ids) == [3]
         assert first.wall_clock_ms == 1234
+
+
+async def test_a_coordinator_that_was_replaced_is_left() -> None:
+    link = link_of(Disk())
+    good, old = (pb.HeartbeatResponse(token=token, sequence=1) for token in (TOKEN, TOKEN - 1))
+    with pytest.raises(NotCoordinatorError):
+        await asyncio.wait_for(link._converse(cast(Any, Stream(old))), 30)
+    assert not link.was_heard
+    with pytest.raises(NotCoordinatorError):
+        await asyncio.wait_for(link._converse(cast(Any, Stream(good, old))), 30)
+    assert link.was_heard and not link.is_connected
