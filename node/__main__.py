@@ -26,7 +26,7 @@ _log = logging.getLogger("node")
 async def serve(settings: NodeSettings) -> None:
     """Run a node until SIGTERM or SIGINT; raises when it can't start or can't go on."""
     settings.check_addresses()
-    folder = DataFolder.open(settings.data, settings.node_id)
+    folder = DataFolder.open(settings.data, settings.node_id, syncfs=settings.syncfs)
     metrics = NodeMetrics()
     store = SegmentFileStore(
         folder.files,
@@ -36,6 +36,7 @@ async def serve(settings: NodeSettings) -> None:
         StoreSettings(
             group_bytes_max=settings.group_bytes_max,
             allocation_step_bytes=settings.preallocate_bytes,
+            recycle_bytes_max=settings.recycle_bytes_max,
         ),
     )
     node = Node(

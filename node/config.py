@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from icecore.batch import BatchLimits
 from icecore.settings import GIB, MIB, ByteSize, Settings, check_listen
+from node.storage.file_system import SyncFs
 
 
 def _size(default: int, description: str, least: int = 1) -> ByteSize:
@@ -42,10 +43,19 @@ class NodeSettings(Settings):
 
     # disk
     io_workers: int = Field(2, ge=1, le=64, description="Threads that append and fsync.")
+    syncfs: SyncFs = Field(
+        "auto",
+        description="One syncfs for a group of 32 files or more, instead of one fdatasync each:"
+        " auto = if the data folder is a mount of its own; always = also beside others, whose"
+        " writes it waits for.",
+    )
     group_items_max: int = Field(256, ge=1, description="Appends in one group (one fsync).")
     group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.")
     recycle_bytes_max: ByteSize = _size(
-        512 * MIB, "Old segment files kept to be overwritten; 0 = none.", least=0
+        4 * GIB,
+        "Files of deleted segments kept to be overwritten, while a fifth of the disk is free; 0 ="
+        " none.",
+        least=0,
     )
     preallocate_bytes: ByteSize = _size(8 * MIB, "Step in which segment files grow.", least=4096)
 

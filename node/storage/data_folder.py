@@ -15,7 +15,7 @@ from typing import Self
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
 from node.storage.control_store import ControlStore
-from node.storage.file_system import OsFileSystem
+from node.storage.file_system import OsFileSystem, SyncFs
 from node.storage.index import RocksIndex
 
 CONTROL_NAME = "control.db"
@@ -47,7 +47,7 @@ class DataFolder:
         node_id: int,
         cluster_id: bytes | None = None,
         *,
-        force_sync_all: bool = False,
+        syncfs: SyncFs = "auto",
     ) -> Self:
         """Lock, check and open a folder; create what a new one lacks.
 
@@ -55,7 +55,7 @@ class DataFolder:
             path: The folder; created with its parents.
             node_id: Of this node, >= 1.
             cluster_id: 16 bytes when the configuration names the cluster.
-            force_sync_all: See ``OsFileSystem``.
+            syncfs: See ``OsFileSystem``.
 
         Raises:
             ConfigurationError: Another process uses it, or it cannot be written.
@@ -76,7 +76,7 @@ class DataFolder:
             was_clean = control.get("clean_shutdown") is not None
             # Removed, durably, before anyone hears of this process: a stale one would lie.
             control.put(node_id=node_id, disk_id=disk_id, cluster_id=found, clean_shutdown=None)
-            files = OsFileSystem(path, force_sync_all=force_sync_all)
+            files = OsFileSystem(path, syncfs=syncfs)
             for folder in ("segments", "recycle"):
                 files.make_dirs(folder)
             files.sync_dir("")

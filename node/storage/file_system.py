@@ -12,9 +12,13 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, TypeAlias
 
-from icecore.errors import OutOfSpaceError, StorageError
+from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
 from node.ports import Buffer
+
+SyncFs: TypeAlias = Literal["auto", "always", "never"]
+"""When one ``syncfs`` stands for many fdatasyncs; ``auto`` = where nobody else uses the mount."""
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX = 1024
@@ -132,19 +136,25 @@ class OsFile:
 class OsFileSystem:
     """The tree below one data folder; nothing outside it can be named."""
 
-    def __init__(self, root: Path, *, force_sync_all: bool = False) -> None:
+    def __init__(self, root: Path, *, syncfs: SyncFs = "auto") -> None:
         """
         Args:
             root: The data folder; must exist.
-            force_sync_all: The configuration vouches that one ``syncfs`` is right for this folder.
+            syncfs: See ``can_sync_all``; ``always`` vouches for a shared mount or another kind.
 
         Raises:
             StorageError: The folder cannot be opened.
+            ConfigurationError: ``always``, and this kernel's ``syncfs`` hides errors.
         """
+        if syncfs == "always" and not _syncfs_tells_errors():
+            raise ConfigurationError(
+                f"syncfs=always needs Linux 5.8 or newer, this is {platform.release()}:"
+                " before, syncfs does not report what could not be written"
+            )
         self._root = root
         with _errors(f"open {root}"):
             self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._can_sync_all = force_sync_all or _is_own_mount(root)
+        self._can_sync_all = syncfs == "always" or (syncfs == "auto" and _is_own_mount(root))
 
     def _check(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
@@ -227,7 +237,7 @@ class OsFileSystem:
     def can_sync_all(self) -> bool:
         """Whether one ``syncfs`` replaces many fdatasyncs: own mount, ext4 or XFS, Linux >= 5.8.
 
-        On a shared mount it would wait for what everybody else wrote.
+        On a shared mount it waits for what everybody else wrote; that must be asked for.
         """
         return self._can_sync_all
 
@@ -244,13 +254,16 @@ class OsFileSystem:
             os.close(fd)
 
 
-def _is_own_mount(root: Path) -> bool:
+def _syncfs_tells_errors() -> bool:
     release = platform.release().split(".")
     try:
-        kernel = (int(release[0]), int(release[1].split("-")[0]))
+        return (int(release[0]), int(release[1].split("-")[0])) >= _SYNCFS_KERNEL
     except (IndexError, ValueError):
         return False
-    if kernel < _SYNCFS_KERNEL or not os.path.ismount(root):
+
+
+def _is_own_mount(root: Path) -> bool:
+    if not _syncfs_tells_errors() or not os.path.ismount(root):
         return False
     wanted, kind = str(root.resolve()), ""
     for line in Path("/proc/self/mounts").read_text().splitlines():

@@ -6,6 +6,8 @@ new ones by their segment id, so a file is only given to a segment with a *highe
 has served.
 """
 
+from dataclasses import dataclass
+
 from node.ports import FileSystem
 from node.storage.segment_log import StoreSettings
 
@@ -15,33 +17,64 @@ _FREE_MIN = 0.2
 """Below this fraction of free space every byte goes back to the file system."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One file of the pool."""
+
+    name: str
+    served: int
+    """The highest segment id whose batches it may hold."""
+    length_bytes: int
+
+
 class RecyclePool:
     """Names are ``<highest segment id served>.<number>``; used by one thread at a time."""
 
     def __init__(self, file_system: FileSystem, settings: StoreSettings) -> None:
+        """Take over what an earlier process kept, as far as there is room for it now.
+
+        Raises:
+            StorageError: A file or the folder cannot be read or changed.
+        """
         self._fs = file_system
         self._settings = settings
         file_system.make_dirs(FOLDER)
-        self._files: list[tuple[int, str]] = []
+        self._files: list[_Kept] = []
         self._number = 0
-        for name in file_system.list_dir(FOLDER):
-            segment_id, _, number = name.partition(".")
-            if segment_id.isdigit() and number.isdigit():
-                self._files.append((int(segment_id), f"{FOLDER}/{name}"))
-                self._number = max(self._number, int(number))
+        excess: list[str] = []
+        for own_name in file_system.list_dir(FOLDER):
+            served, _, number = own_name.partition(".")
+            if not (served.isdigit() and number.isdigit()):
+                continue
+            name = f"{FOLDER}/{own_name}"
+            self._number = max(self._number, int(number))
+            length = self._length(name)
+            if self._has_room(length):
+                self._files.append(_Kept(name, int(served), length))
+            else:
+                excess.append(name)
+        self._remove(excess)
 
-    def __len__(self) -> int:
-        return len(self._files)
+    def _length(self, name: str) -> int:
+        file = self._fs.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _has_room(self, length_bytes: int) -> bool:
+        kept = sum(file.length_bytes for file in self._files)
+        return kept + length_bytes <= self._settings.recycle_bytes_max
 
     def take(self, segment_id: int) -> str | None:
         """Name of a file to overwrite for ``segment_id``; the caller renames it."""
-        for at, (served, name) in enumerate(self._files):
-            if served < segment_id:
+        for at, file in enumerate(self._files):
+            if file.served < segment_id:
                 del self._files[at]
-                return name
+                return file.name
         return None
 
-    def put(self, name: str, segment_id: int, length: int) -> bool:
+    def put(self, name: str, segment_id: int) -> bool:
         """Move a file nobody reads into the pool, durably; False when it isn't worth keeping.
 
         Raises:
@@ -49,22 +82,22 @@ class RecyclePool:
         """
         used, free = self._fs.space()
         if free < _FREE_MIN * (used + free):
-            self._give_back()
+            self._remove([file.name for file in self._files])
+            self._files.clear()
             return False
-        is_worth = length >= self._settings.recycle_bytes_min
-        if not is_worth or len(self._files) >= self._settings.recycle_files_max:
+        length = self._length(name)
+        if length < self._settings.recycle_bytes_min or not self._has_room(length):
             return False
         self._number += 1
         new = f"{FOLDER}/{segment_id:020d}.{self._number}"
         self._fs.rename(name, new)
         self._fs.sync_dir(name.rpartition("/")[0])
         self._fs.sync_dir(FOLDER)
-        self._files.append((segment_id, new))
+        self._files.append(_Kept(new, segment_id, length))
         return True
 
-    def _give_back(self) -> None:
-        for _, name in self._files:
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
             self._fs.unlink(name)
-        if self._files:
+        if names:
             self._fs.sync_dir(FOLDER)
-        self._files.clear()

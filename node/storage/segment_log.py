@@ -38,8 +38,10 @@ class StoreSettings:
     """From this many touched files on, one ``syncfs`` is cheaper than one fdatasync each."""
     open_files_max: int = 512
     """Sealed files kept open beyond their use."""
-    recycle_files_max: int = 8
+    recycle_bytes_max: int = 4 << 30
+    """Of all files in the pool; 0 = there is none."""
     recycle_bytes_min: int = 8 << 20
+    """Of a file that is worth keeping."""
 
 
 class Recent:

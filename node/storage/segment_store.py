@@ -454,10 +454,9 @@ class SegmentFileStore:
             log = self._logs.pop(segment_id, None)
             self._open_files.forget(segment_id)
             if log is not None:
-                length = log.allocated
                 is_unread = log.close()
                 if is_unread:
-                    self._pool.put(name, segment_id, length)
+                    self._pool.put(name, segment_id)
             self._remove_files(intent)
             segment_index.forget(self._index, segment_index.key_prefix(identity))
             self._control.finish_intent(segment_id)

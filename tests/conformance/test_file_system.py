@@ -1,6 +1,7 @@
 """The real file system: the common suite, and what only a real disk can do."""
 
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from icecore.errors import OutOfSpaceError, StorageError
+from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
 from node.storage.file_system import OsFileSystem
 from tests.conformance.file_system_suite import FileSystemConformance
 
@@ -49,16 +50,24 @@ class TestOsFileSystem(FileSystemConformance):
         assert not fs.can_sync_all
         with pytest.raises(StorageError):
             fs.sync_all()
-        forced = OsFileSystem(tmp_path, force_sync_all=True)
+        forced = OsFileSystem(tmp_path, syncfs="always")
         forced.open("a", create=True).pwritev([b"x"], 0)
         forced.sync_all()
         forced.close()
+
+    def test_sync_all_is_refused_where_it_hides_errors(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(platform, "release", lambda: "5.4.0-generic")
+        with pytest.raises(ConfigurationError, match=r"needs Linux 5\.8"):
+            OsFileSystem(tmp_path, syncfs="always")
+        assert not OsFileSystem(tmp_path).can_sync_all
 
     def test_the_file_size_limit_is_out_of_space(self, tmp_path: Path) -> None:
         """EFBIG counts like ENOSPC; in a process of its own, because the limit is for all files."""
         code = (
             "import resource, signal, sys; from pathlib import Path\n"
-            "from icecore.errors import OutOfSpaceError\n"
+            "from icecore.errors import ConfigurationError, OutOfSpaceError\n"
             "from node.storage.file_system import OsFileSystem\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"

@@ -1,12 +1,14 @@
 """The segment engine on real files: the common suite, syncfs, and a disk that fills up."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from icecore.errors import OutOfSpaceError
 from node.storage.data_folder import DataFolder
+from node.storage.file_system import SyncFs
 from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
 from node.storage.segment_log import StoreSettings
 from node.storage.segment_store import SegmentFileStore
@@ -28,7 +30,7 @@ SMALL = StoreSettings(
     bytes_per_point=4 << 10,
     sync_all_files_min=3,
     open_files_max=2,
-    recycle_files_max=2,
+    recycle_bytes_max=400 << 10,
     recycle_bytes_min=1 << 10,
 )
 
@@ -36,15 +38,18 @@ SMALL = StoreSettings(
 class DiskHarness:
     """A store over a real data folder."""
 
-    def __init__(self, path: Path, *, force_sync_all: bool = False) -> None:
+    def __init__(self, path: Path, *, syncfs: SyncFs = "auto") -> None:
         self.path = path
-        self._force_sync_all = force_sync_all
+        self._syncfs: SyncFs = syncfs
+        self.settings = SMALL
         self._open()
 
     def _open(self) -> list[RecoveredReplica]:
-        self.folder = DataFolder.open(self.path, 1, CLUSTER, force_sync_all=self._force_sync_all)
+        self.folder = DataFolder.open(self.path, 1, CLUSTER, syncfs=self._syncfs)
         folder = self.folder
-        self.store = SegmentFileStore(folder.files, folder.index, folder.control, CLUSTER, SMALL)
+        self.store = SegmentFileStore(
+            folder.files, folder.index, folder.control, CLUSTER, self.settings
+        )
         return self.store.recover()
 
     def kill(self) -> list[RecoveredReplica]:
@@ -101,6 +106,23 @@ class TestSegmentFileStore(SegmentStoreConformance):
         opened(harness.store, 5)
         assert len(list((harness.path / "recycle").iterdir())) == 1
 
+    @pytest.mark.parametrize("room_bytes", [0, 66 << 10])
+    def test_the_pool_keeps_no_more_than_it_may(
+        self, harness: DiskHarness, room_bytes: int
+    ) -> None:
+        """Neither of what is deleted now nor of what an earlier process kept."""
+        pool = harness.path / "recycle"
+        for segment_id in (1, 2, 3):
+            append(harness.store, opened(harness.store, segment_id), 2, size=2000)
+        harness.store.delete(1, 1)
+        harness.store.delete(2, 1)
+        assert len(list(pool.iterdir())) == 2
+        harness.settings = replace(SMALL, recycle_bytes_max=room_bytes)
+        harness.kill()
+        assert len(list(pool.iterdir())) == (room_bytes > 0)
+        harness.store.delete(3, 1)
+        assert len(list(pool.iterdir())) == (room_bytes > 0)
+
     def test_unknown_files_are_kept(self, harness: DiskHarness) -> None:
         log = opened(harness.store, 1)
         stranger = (harness.path / file_name(log.identity)).with_name("00000000000000000077.0.log")
@@ -114,7 +136,7 @@ class TestWithSyncfs(SegmentStoreConformance):
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[DiskHarness]:
-        harness = DiskHarness(tmp_path / "data", force_sync_all=True)
+        harness = DiskHarness(tmp_path / "data", syncfs="always")
         yield harness
         harness.folder.close()
 

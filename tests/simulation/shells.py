@@ -129,7 +129,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             bytes_per_point=knobs.bytes_per_point,
             sync_all_files_min=2,
             open_files_max=4,
-            recycle_files_max=4,
+            recycle_bytes_max=4 * knobs.segment_bytes,
             recycle_bytes_min=4096,
         ),
     )

@@ -31,7 +31,7 @@ SETTINGS = StoreSettings(
     bytes_per_point=4096,
     sync_all_files_min=2,
     open_files_max=1,
-    recycle_files_max=2,
+    recycle_bytes_max=128 << 10,
     recycle_bytes_min=1,
 )
 FAR = 1 << 40
