@@ -1,4 +1,4 @@
-"""Records and the columns that hold them: what a decoded batch is, as records or as Arrow.
+"""Records and the columns that hold them: what a decoded batch is. As Arrow: ``icecore/arrow.py``.
 
 Columns are views of a batch, whose layout is in ``icecore/decoding.py``; that module checks them
 before anyone sees them here. The hash of keys is here too, because a column carries it.
@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from itertools import islice, pairwise, repeat
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -181,7 +178,9 @@ class BatchColumns:
     def offsets(self) -> Int64s:
         """Absolute offsets; they are dense except in compacted batches."""
         deltas = self.index.offset_deltas
-        return self.base_offset + (np.arange(len(self)) if deltas is None else deltas.astype("<i8"))
+        if deltas is None:
+            return np.arange(self.base_offset, self.base_offset + len(self), dtype=np.int64)
+        return self.base_offset + deltas.astype("<i8")
 
     def tag_tuples(self) -> list[tuple[str, ...]]:
         """The tags of each record."""
@@ -215,41 +214,3 @@ class BatchColumns:
             columns = tuple(islice(column, start, None) for column in columns)
         shared = repeat(self.append_timestamp_ms), repeat(partition), repeat(topic)
         return list(map(Record, *columns, *shared))
-
-    def to_arrow(self) -> "pa.RecordBatch":
-        """An Arrow record batch over the same memory: offset, timestamp, append_timestamp, key,
-        value, tags, headers.
-        """
-        import pyarrow as pa
-
-        count, millis = len(self), pa.timestamp("ms", "UTC")
-        appended = np.full(count, self.append_timestamp_ms, "<i8")
-        no_items = np.zeros(count + 1, "<i4")
-        tags, headers = self.tags, self.headers
-        pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-        tag_names, header_pairs = pa.array([], pa.string()), pa.array([], pair)
-        if tags is not None and tags.values is not None:
-            tag_names = tags.values.to_arrow(pa.string()).take(pa.array(tags.items))
-        if headers is not None and headers.values is not None:
-            parts = [headers.items.to_arrow(pa.string()), headers.values.to_arrow()]
-            header_pairs = pa.StructArray.from_arrays(parts, fields=list(pair))
-
-        def plain(type_: Any, numbers: Any) -> Any:
-            return pa.Array.from_buffers(type_, count, [None, pa.py_buffer(numbers)])
-
-        def lists(column: ListColumn | None, items: Any) -> Any:
-            ends = pa.py_buffer(no_items if column is None else column.lists)
-            return pa.Array.from_buffers(
-                pa.list_(items.type), count, [None, ends], children=[items]
-            )
-
-        columns = {
-            "offset": plain(pa.int64(), self.offsets),
-            "timestamp": plain(millis, self.timestamps),
-            "append_timestamp": plain(millis, appended),
-            "key": pa.nulls(count, pa.binary()) if self.keys is None else self.keys.to_arrow(),
-            "value": self.values.to_arrow(),
-            "tags": lists(tags, tag_names),
-            "headers": lists(headers, header_pairs),
-        }
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -180,19 +180,20 @@ class Consumer:
             reader, generation, _ = self._current
             if reader.generation == generation:
                 await self.seek(reader.partition, reader.delivered)
+        from icecore.arrow import record_batch
+
         while (chunk := await self._next_chunk()) is not None:
             reader = chunk.reader
             columns = decode(chunk.data, chunk.position, chunk.header)
-            offsets = columns.offsets
-            start = int(offsets.searchsorted(chunk.from_offset))
-            end = len(offsets)
+            start, end = 0, len(columns)
+            if chunk.from_offset > chunk.header.base_offset:
+                start = int(columns.offsets.searchsorted(chunk.from_offset))
             if reader.end_offset is not None:
-                end = int(offsets.searchsorted(reader.end_offset))
+                end = int(columns.offsets.searchsorted(reader.end_offset))
             reader.delivered = chunk.header.end_offset
             if end > start:
-                rows = columns.to_arrow().slice(start, end - start)
-                about = {"topic": self._topic, "partition": str(reader.partition)}
-                yield rows.replace_schema_metadata(about)
+                rows = record_batch(columns, self._topic, reader.partition)
+                yield rows if end - start == len(columns) else rows.slice(start, end - start)
 
     @property
     def is_at_end(self) -> bool:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from icecore import batch, record
 from icecore import columns as columns_module
+from icecore.arrow import record_batch
 from icecore.batch import BatchLimits, Codec, LeaderFlag
 from icecore.errors import (
     BatchTooLargeError,
@@ -71,7 +72,7 @@ def read_back(raw: bytes, limits: BatchLimits = LIMITS) -> record.BatchColumns:
     record.check_index(raw, 0, header, hash_check=False, limits=limits)
     record.check_index(raw, 0, header, hash_check=True, limits=limits)
     columns = record.decode(raw, 0, header, limits)
-    columns.to_arrow().validate(full=True)
+    record_batch(columns).validate(full=True)
     columns.to_records()
     return columns
 
@@ -83,7 +84,7 @@ def assert_holds(columns: record.BatchColumns, given: dict[str, Any]) -> None:
     assert [r.key for r in records] == list(given.get("keys") or [None] * count)
     assert [r.tags for r in records] == list(given.get("tags") or [()] * count)
     assert [r.headers for r in records] == list(given.get("headers") or [()] * count)
-    rows = columns.to_arrow().to_pylist()
+    rows = record_batch(columns).to_pylist()
     assert [row["value"] for row in rows] == [r.value for r in records]
     assert [row["key"] for row in rows] == [r.key for r in records]
     assert [tuple(row["tags"]) for row in rows] == [r.tags for r in records]
@@ -148,7 +149,7 @@ def test_round_trip(given: dict[str, Any]) -> None:
     raw = record.encode_columns(**given)
     assert_holds(read_back(raw), given)
     given.pop("header_hashes", None)
-    table = read_back(raw).to_arrow()
+    table = record_batch(read_back(raw))
     again = {"codec": given["codec"]}
     assert record.encode_arrow(table, **again) == record.encode_columns(**given)
     twice = pa.Table.from_batches([table, table, table]).combine_chunks().to_batches()[0]
