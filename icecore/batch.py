@@ -142,25 +142,24 @@ def pad8(length: int) -> int:
     return (length + 7) & ~7
 
 
-def crc32c(buffer: Buffer, start: int = 0, end: int | None = None) -> int:
-    """CRC32C of ``buffer[start:end]``.
+def crc32c(buffer: Buffer, start: int = 0, end: int | None = None, crc: int = 0) -> int:
+    """CRC32C of ``buffer[start:end]``, continuing ``crc``.
 
     The C function takes only ``bytes``, so other buffers go through it in steps that stay in the
     processor's cache: a whole copy of a 1 MiB batch costs more than its checksum.
     """
     stop = len(buffer) if end is None else end
-    crc: int = 0
     view = memoryview(buffer)
     for at in range(start, stop, _CRC_STEP_BYTES):
         crc = google_crc32c.extend(crc, bytes(view[at : min(at + _CRC_STEP_BYTES, stop)]))
     return crc
 
 
-def crc32c_of_parts(parts: list[bytes]) -> int:
+def crc32c_of_parts(parts: list[Buffer]) -> int:
     """CRC32C of the concatenation of ``parts``, without concatenating them."""
     crc: int = 0
     for part in parts:
-        crc = google_crc32c.extend(crc, part)
+        crc = google_crc32c.extend(crc, part) if isinstance(part, bytes) else crc32c(part, crc=crc)
     return crc
 
 
@@ -351,7 +350,7 @@ def _check_caps(header: BatchHeader, limits: BatchLimits) -> None:
         )
 
 
-def assemble(producer_fields: tuple[int, ...], body: list[bytes], leader_flags: int = 0) -> bytes:
+def assemble(producer_fields: tuple[int, ...], body: list[Buffer], leader_flags: int = 0) -> bytes:
     """A whole batch with a zero leader part, but for the flags of a compacted one.
 
     Args:

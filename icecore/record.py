@@ -11,6 +11,7 @@ import lz4.frame
 import numpy as np
 
 from icecore.batch import (
+    Buffer,
     Codec,
     LeaderFlag,
     ProducerFlag,
@@ -60,10 +61,10 @@ __all__ = [
 ]
 
 
-class _Parts(list[bytes]):
+class _Parts(list[Buffer]):
     """Column bytes in order, each padded to 8."""
 
-    def add(self, column: bytes) -> None:
+    def add(self, column: Buffer) -> None:
         self.append(column)
         if remainder := -len(column) & 7:
             self.append(PADDING[remainder])
@@ -116,7 +117,7 @@ def _finish(
 ) -> bytes:
     """Compress the payload and put the batch together; ``ids`` is the header's producer block."""
     uncompressed_length = stored_length = payload.length
-    body: list[bytes] = payload
+    body: list[Buffer] = payload
     if codec is not Codec.NONE:
         stored = _compress(b"".join(payload), codec)
         stored_length = len(stored)
@@ -324,4 +325,4 @@ def _add_arrow(parts: _Parts, array: Any, *, with_validity: bool = True) -> None
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, "<i4", count + 1, 4 * array.offset)
     parts.add((offsets - offsets[0]).astype("<i4").tobytes())
-    parts.add(bytes(memoryview(data)[offsets[0] : offsets[-1]]) if data is not None else b"")
+    parts.add(memoryview(data)[offsets[0] : offsets[-1]] if data is not None else b"")
