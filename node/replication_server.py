@@ -39,13 +39,36 @@ class _Sent:
     sent_offset: int
 
 
+class _Framer:
+    """Puts messages together, once for all followers that keep pace and need the same one.
+
+    A header tells everything: segments, epochs, offsets and lengths of what a leader's log holds,
+    which never changes under the same epoch.
+    """
+
+    def __init__(self) -> None:
+        self._header, self._message = b"", b""
+
+    def frame(self, header: bytes, buffers: list[Buffer]) -> bytes:
+        """The whole message."""
+        if header != self._header:
+            self._header, self._message = header, wire.frame_bulk(header, buffers)
+        return self._message
+
+
 class FollowerStream:
     """One open stream."""
 
     def __init__(
-        self, context: NodeContext, stream: ServerStream, node_id: int, incarnation: int
+        self,
+        context: NodeContext,
+        framer: _Framer,
+        stream: ServerStream,
+        node_id: int,
+        incarnation: int,
     ) -> None:
         self._context = context
+        self._framer = framer
         self._stream = stream
         self.node_id = node_id
         self.incarnation = incarnation
@@ -230,7 +253,8 @@ class FollowerStream:
                 buffers = await self._gather(header)
                 if not header.entries:
                     break
-                await self._stream.write(wire.frame_bulk(header.SerializeToString(), buffers))
+                message = self._framer.frame(header.SerializeToString(), buffers)
+                await self._stream.write(message)
 
     async def _gather(self, header: replication_pb2.ReplicaDataHeader) -> list[Buffer]:
         """Fill one message: rejections, then data as far as the credit goes, then watermarks."""
@@ -317,6 +341,7 @@ class ReplicateService:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
+        self._framer = _Framer()
         self._streams: dict[int, FollowerStream] = {}
 
     def leader_created(self, leader: Leader) -> None:
@@ -336,7 +361,9 @@ class ReplicateService:
         peer = self._context.peers.get(first.node_id)
         if peer is None or peer.incarnation != first.incarnation:
             raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
-        served = FollowerStream(self._context, stream, first.node_id, first.incarnation)
+        served = FollowerStream(
+            self._context, self._framer, stream, first.node_id, first.incarnation
+        )
         older = self._streams.get(first.node_id)
         if older is not None:
             older.supersede()
