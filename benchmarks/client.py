@@ -10,9 +10,13 @@ import argparse
 import importlib
 import json
 
+from benchmarks.cases import OURS
 from benchmarks.workload import Job
 
-CLIENTS = {"icecore": "benchmarks.icecore_client", "kafka": "benchmarks.peers.confluent"}
+CLIENTS = {
+    **dict.fromkeys(OURS, "benchmarks.icecore_client"),
+    "kafka": "benchmarks.peers.confluent",
+}
 
 
 def main() -> None:

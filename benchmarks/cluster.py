@@ -7,6 +7,7 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Protocol, Self
 
+from benchmarks.cases import ICECORE, WITH_SYNCFS
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.model import FlushMode
@@ -52,14 +53,18 @@ class Icecore:
     Args:
         folder: For data and logs; need not exist.
         nodes: As many as replicas are wanted.
+        with_syncfs: ``syncfs=always``; else everything is as it comes. The nodes share a file
+            system here, so that each waits for the writes of all; with a disk of its own each
+            node would do it unasked.
     """
 
-    name = "icecore"
     warm_s = 1.0
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, *, with_syncfs: bool = False) -> None:
+        self.name = WITH_SYNCFS if with_syncfs else ICECORE
         self.nodes = nodes
-        self._cluster = LocalCluster(folder, nodes)
+        settings = {"syncfs": "always"} if with_syncfs else None
+        self._cluster = LocalCluster(folder, nodes, node_settings=settings)
 
     def __enter__(self) -> Self:
         self._cluster.start()

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.cases import OPEN_RATE_S, Case
+from benchmarks.cases import OPEN_RATE_S, WITH_SYNCFS, Case
 
 LIMIT = "limit"
 """The measurement of the disk instead of a system."""
@@ -141,8 +141,13 @@ GROUPS = (
         {
             "keyed_16": ("icecore", _KEYED),
             "keyed_256": ("icecore", replace(_KEYED, partitions=256)),
+            "keyed_16_syncfs": (WITH_SYNCFS, _KEYED),
+            "keyed_256_syncfs": (WITH_SYNCFS, replace(_KEYED, partitions=256)),
         },
-        (Gate("keyed_256", "keyed_256", over="keyed_16", floor=0.5),),
+        (
+            Gate("keyed_256", "keyed_256", over="keyed_16", floor=0.5),
+            Gate("keyed_256_syncfs", "keyed_256_syncfs", over="keyed_16_syncfs", floor=0.5),
+        ),
     ),
     Group(
         {"icecore": ("icecore", _SINGLE)},
@@ -156,10 +161,15 @@ GROUPS = (
         ),
     ),
     Group(
-        {**_on_both(_MANY), "send": ("icecore", replace(_MANY, api="records"))},
+        {
+            **_on_both(_MANY),
+            "send": ("icecore", replace(_MANY, api="records")),
+            "syncfs": (WITH_SYNCFS, _MANY),
+        },
         (
             *_against_kafka("keyed_1024", 5.0),
             Gate("keyed_1024_send_kafka", "send", over="kafka"),
+            Gate("keyed_1024_syncfs_kafka", "syncfs", over="kafka"),
         ),
     ),
     Group(_on_both(_SMALL_RF3), _against_kafka("send_batch_100b", 1.2)),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import PRESETS, Case
+from benchmarks.cases import OURS, PRESETS, Case
 from benchmarks.cluster import Missing
 from benchmarks.figures import bound_ratios, median_of
 from benchmarks.lifetime import exit_with
@@ -26,7 +26,7 @@ from benchmarks.machine import describe
 from benchmarks.report import table
 from benchmarks.runner import Runner, Times, progress
 
-SYSTEMS = ("icecore", "kafka")
+SYSTEMS = (*OURS, "kafka")
 SHORT = Times(seconds=1.5, warm_s=1.0)
 RUNS = 3
 EXTRA_S = 1.5
@@ -64,7 +64,7 @@ def measure(
 def _one_run(runner: Runner, case: Case, systems: Sequence[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for name in systems:
-        if name != "icecore" and case.acks == "quorum":
+        if name not in OURS and case.acks == "quorum":
             continue  # only ours has it
         try:
             found[name] = runner.run(name, case)

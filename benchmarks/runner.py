@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from benchmarks import hop, limit
-from benchmarks.cases import Case
+from benchmarks.cases import OURS, Case
 from benchmarks.cluster import System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.machine import available_memory_bytes, warm_memory
@@ -171,7 +171,7 @@ class Runner:
         if job.topic not in self._filled:
             wanted = min(FILL_RECORDS_MAX, FILL_BYTES // job.case.record_bytes)
             progress(f"{job.system}: {wanted} records to fetch")
-            api = "columns" if job.system == "icecore" else "records"
+            api = "columns" if job.system in OURS else "records"
             fill = replace(job, act="fill", records=wanted, case=replace(job.case, api=api))
             self._filled[job.topic] = self._client(fill).result()["records"]
         return self._filled[job.topic]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from benchmarks.cases import OURS, WITH_SYNCFS
 from benchmarks.cluster import Icecore, Missing, System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.peers.kafka import Kafka
@@ -43,7 +44,7 @@ class Systems:
             raise self._missing[name]
         if name in self._running:
             system, _ = self._running[name]
-            if name != Icecore.name or system.nodes == rf:
+            if name not in OURS or system.nodes == rf:
                 return system
             self._stop(name)
         return self._start(name, rf)
@@ -51,7 +52,11 @@ class Systems:
     def _start(self, name: str, rf: int) -> System:
         self._started += 1
         folder = self._folder / f"{name}-{self._started}"
-        system: System = Icecore(folder, rf) if name == Icecore.name else Kafka(folder)
+        system: System
+        if name in OURS:
+            system = Icecore(folder, rf, with_syncfs=name == WITH_SYNCFS)
+        else:
+            system = Kafka(folder)
         with contextlib.ExitStack() as stack:  # undone unless the last line is reached
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             try:
