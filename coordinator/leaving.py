@@ -29,8 +29,8 @@ SETTLE_MS = 100.0
 """Nodes that are stopped together are all heard of within this time, and then nothing moves."""
 ASK_AGAIN_MS = 250.0
 AT_ONCE_MIN = 2
-"""Rolls at a time: they share disks and processors, and a partition takes nothing until its own roll
-is done. With eight at a time each stood still half as long again."""
+"""Rolls at a time: they share disks and processors, and a partition takes nothing until its own
+roll is done. With eight at a time each stood still half as long again."""
 ROUNDS_MAX = 16
 """More at a time when there is so much to move that it would take more rounds than this."""
 
