@@ -4,7 +4,8 @@ What is the same in every batch is made once: types, schemas, columns of nulls a
 of which a batch takes a slice. In a batch of 256 KiB they would cost more than everything else.
 """
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,29 @@ _FIELDS = [
 ]
 
 
+class _Same:
+    """A column of equal entries: one long array, of which each batch gets the start."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._make = make
+        self._longest = make(0)
+
+    def first(self, count: int) -> Any:
+        if count > len(self._longest):
+            self._longest = self._make(1 << count.bit_length())
+        return self._longest.slice(0, count)
+
+
+def _empty_lists(type_: Any, count: int) -> Any:
+    ends, no_items = pa.py_buffer(np.zeros(count + 1, "<i4")), pa.array([], type_.value_type)
+    return pa.Array.from_buffers(type_, count, [None, ends], children=[no_items])
+
+
+_NO_KEYS = _Same(lambda count: pa.nulls(count, pa.binary()))
+_NO_TAGS = _Same(lambda count: _empty_lists(_TAGS, count))
+_NO_HEADERS = _Same(lambda count: _empty_lists(_HEADERS, count))
+
+
 def record_batch(columns: BatchColumns, topic: str = "", partition: int = -1) -> pa.RecordBatch:
     """All records of a batch: offset, timestamp, append_timestamp, key, value, tags, headers.
 
@@ -41,7 +65,7 @@ def record_batch(columns: BatchColumns, topic: str = "", partition: int = -1) ->
             _numbers(pa.int64(), columns.offsets),
             _numbers(_MILLIS, columns.timestamps),
             _numbers(_MILLIS, np.full(count, columns.append_timestamp_ms, "<i8")),
-            _without_items(pa.binary(), count) if keys is None else keys.to_arrow(),
+            _NO_KEYS.first(count) if keys is None else keys.to_arrow(),
             columns.values.to_arrow(),
             _tags(columns.tags, count),
             _headers(columns.headers, count),
@@ -62,14 +86,14 @@ def _numbers(type_: Any, numbers: Any) -> Any:
 
 def _tags(tags: ListColumn | None, count: int) -> Any:
     if tags is None or tags.values is None:
-        return _without_items(_TAGS, count)
+        return _NO_TAGS.first(count)
     names = tags.values.to_arrow(pa.string()).take(pa.array(tags.items))
     return _lists(_TAGS, tags, names)
 
 
 def _headers(headers: ListColumn | None, count: int) -> Any:
     if headers is None or headers.values is None:
-        return _without_items(_HEADERS, count)
+        return _NO_HEADERS.first(count)
     parts = [headers.items.to_arrow(pa.string()), headers.values.to_arrow()]
     return _lists(_HEADERS, headers, pa.StructArray.from_arrays(parts, fields=list(_HEADER)))
 
@@ -77,18 +101,3 @@ def _headers(headers: ListColumn | None, count: int) -> Any:
 def _lists(type_: Any, column: ListColumn, items: Any) -> Any:
     ends = pa.py_buffer(column.lists)
     return pa.Array.from_buffers(type_, len(column.lists) - 1, [None, ends], children=[items])
-
-
-def _without_items(type_: Any, count: int) -> Any:
-    """So many empty lists, or nulls where the type is no list."""
-    return _longest_without_items(type_, 1 << count.bit_length()).slice(0, count)
-
-
-@cache
-def _longest_without_items(type_: Any, count: int) -> Any:
-    if not pa.types.is_list(type_):
-        return pa.nulls(count, type_)
-    ends = pa.py_buffer(np.zeros(count + 1, "<i4"))
-    return pa.Array.from_buffers(
-        type_, count, [None, ends], children=[pa.array([], type_.value_type)]
-    )
