@@ -1,4 +1,4 @@
-"""Decoded batches as Arrow record batches over the same memory, without a copy of any value.
+"""Arrow record batches to batches, and back over the same memory, without a copy of any value.
 
 What is the same in every batch is made once: types, schemas, columns of nulls and of empty lists,
 of which a batch takes a slice. In a batch of 256 KiB they would cost more than everything else.
@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icecore.columns import BatchColumns, ListColumn
+from icecore.batch import Codec, ProducerFlag
+from icecore.columns import BatchColumns, ListColumn, all_valid, hash_keys, now_ms
+from icecore.errors import InvalidRequestError
+from icecore.record import Parts, bits_of, finish
 
 _MILLIS = pa.timestamp("ms", "UTC")
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -48,6 +51,9 @@ def _empty_lists(type_: Any, count: int) -> Any:
 _NO_KEYS = _Same(lambda count: pa.nulls(count, pa.binary()))
 _NO_TAGS = _Same(lambda count: _empty_lists(_TAGS, count))
 _NO_HEADERS = _Same(lambda count: _empty_lists(_HEADERS, count))
+
+
+# --- from batches -------------------------------------------------------------------------------
 
 
 def record_batch(columns: BatchColumns, topic: str = "", partition: int = -1) -> pa.RecordBatch:
@@ -101,3 +107,103 @@ def _headers(headers: ListColumn | None, count: int) -> Any:
 def _lists(type_: Any, column: ListColumn, items: Any) -> Any:
     ends = pa.py_buffer(column.lists)
     return pa.Array.from_buffers(type_, len(column.lists) - 1, [None, ends], children=[items])
+
+
+# --- to batches ---------------------------------------------------------------------------------
+
+
+def encode(
+    rows: pa.RecordBatch,
+    *,
+    key_hashes: Any = None,
+    codec: Codec = Codec.NONE,
+    producer_id: int = 0,
+    producer_epoch: int = 0,
+    base_sequence: int = 0,
+    schema_id: int = 0,
+) -> bytes:
+    """The same bytes as ``encode_columns`` from an Arrow record batch.
+
+    Columns: ``value`` (binary), optional ``key`` (binary), ``timestamp_ms`` (int64) or
+    ``timestamp`` (else now), ``tags`` (list<string>), ``headers`` (list<struct<key, value>>);
+    others are ignored, other types are cast.
+
+    Raises:
+        InvalidRequestError: No rows, no ``value``, a column that cannot be cast, a null timestamp,
+            tag or header name.
+    """
+    count, schema = rows.num_rows, rows.schema.names
+    if not count or "value" not in schema:
+        raise InvalidRequestError("a record batch needs rows and a column named value")
+    index, payload, flags = Parts(), Parts(), 0
+    if "timestamp_ms" in schema:
+        times = _column(rows, "timestamp_ms", pa.int64())
+    elif "timestamp" in schema:
+        times = _column(rows, "timestamp", _MILLIS).cast(pa.int64())
+    else:
+        times = pa.repeat(now_ms(), count)
+    millis = _no_nulls(times, "timestamp").to_numpy()
+    index.append(np.asarray(millis, "<i8").tobytes())
+    keys = _column(rows, "key", pa.binary()) if "key" in schema else None
+    if keys is None or keys.null_count == count:
+        flags |= ProducerFlag.NO_KEYS
+    else:
+        _add_arrow(payload, keys)
+        hashes = hash_keys(keys.to_pylist()) if key_hashes is None else key_hashes
+        index.add(payload[0])
+        index.append(np.asarray(hashes, "<u8").tobytes())
+    _add_arrow(payload, _column(rows, "value", pa.binary()))
+    tags = _column(rows, "tags", _TAGS) if "tags" in schema else None
+    if tags is None or not len(tags.flatten()):
+        flags |= ProducerFlag.NO_TAGS
+    else:
+        encoded = _no_nulls(tags.flatten(), "tag").dictionary_encode()
+        names = Parts()
+        _add_arrow(names, encoded.dictionary, with_validity=False)
+        text_bytes = int(np.frombuffer(names[0], "<i4")[-1])
+        index.add(np.array([len(encoded.dictionary), text_bytes], "<u4").tobytes())
+        index.extend(names)
+        _add_list_offsets(index, tags)
+        index.add(encoded.indices.to_numpy().astype("<u4").tobytes())
+    headers = _column(rows, "headers", _HEADERS) if "headers" in schema else None
+    if headers is None or not len(headers.flatten()):
+        flags |= ProducerFlag.NO_HEADERS
+    else:
+        header_names, header_values = _no_nulls(headers.flatten(), "header").flatten()
+        _add_list_offsets(payload, headers)
+        _add_arrow(payload, _no_nulls(header_names, "header name"), with_validity=False)
+        _add_arrow(payload, header_values)
+    ids = (producer_id, base_sequence, producer_epoch, schema_id)
+    return finish(index, payload, flags | ProducerFlag.NO_HEADER_HASHES, millis, codec, ids)
+
+
+def _column(rows: pa.RecordBatch, name: str, type_: Any) -> Any:
+    column = rows.column(name)
+    if column.type == type_:
+        return column
+    try:
+        return column.cast(type_, safe=False)
+    except pa.ArrowException as error:
+        raise InvalidRequestError(f"column {name} is not {type_}: {error}") from error
+
+
+def _no_nulls(array: Any, name: str) -> Any:
+    if array.null_count:
+        raise InvalidRequestError(f"a {name} is null")
+    return array
+
+
+def _add_list_offsets(parts: Parts, lists: Any) -> None:
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    parts.add_offsets(lengths, len(lists))
+
+
+def _add_arrow(parts: Parts, array: Any, *, with_validity: bool = True) -> None:
+    """Like ``add_binary``; slices of larger arrays are cut to what they hold."""
+    count = len(array)
+    if with_validity:
+        parts.add(bits_of(array.is_valid()) if array.null_count else all_valid(count))
+    _, offset_buffer, data = array.buffers()
+    offsets = np.frombuffer(offset_buffer, "<i4", count + 1, 4 * array.offset)
+    parts.add((offsets - offsets[0]).astype("<i4").tobytes())
+    parts.add(memoryview(data)[offsets[0] : offsets[-1]] if data is not None else b"")

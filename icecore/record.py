@@ -1,6 +1,7 @@
 """Records to batches: the encoding half of the column codec, and the names users import.
 
-The layout of the columns, and all that reads them, is in ``icecore/decoding.py``.
+The layout of the columns, and all that reads them, is in ``icecore/decoding.py``; Arrow record
+batches become batches in ``icecore/arrow.py``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,6 @@ from icecore.columns import (
     all_valid,
     hash_keys,
     key_hash,
-    now_ms,
     partition_for_key,
 )
 from icecore.decoding import (
@@ -44,7 +44,7 @@ from icecore.errors import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 __all__ = [
     "BatchColumns",
@@ -53,7 +53,6 @@ __all__ = [
     "Record",
     "check_index",
     "decode",
-    "encode_arrow",
     "encode_columns",
     "key_hash",
     "partition_for_key",
@@ -61,7 +60,7 @@ __all__ = [
 ]
 
 
-class _Parts(list[Buffer]):
+class Parts(list[Buffer]):
     """Column bytes in order, each padded to 8."""
 
     def add(self, column: Buffer) -> None:
@@ -91,7 +90,7 @@ class _Parts(list[Buffer]):
             present, bits = values, all_valid(count)  # type: ignore[assignment]
         except TypeError:
             present = [b"" if value is None else value for value in values]
-            data, bits = b"".join(present), _bits([value is not None for value in values])
+            data, bits = b"".join(present), bits_of([value is not None for value in values])
         if with_validity:
             self.add(bits)
         self.add_offsets(map(len, present), count)
@@ -102,13 +101,13 @@ class _Parts(list[Buffer]):
         return sum(map(len, self))
 
 
-def _bits(mask: Any) -> bytes:
+def bits_of(mask: Any) -> bytes:
     return np.packbits(np.asarray(mask, np.bool_), bitorder="little").tobytes()
 
 
-def _finish(
-    index: _Parts,
-    payload: _Parts,
+def finish(
+    index: Parts,
+    payload: Parts,
     flags: int,
     times: Int64s,
     codec: Codec,
@@ -169,7 +168,7 @@ def encode_columns(
     columns = (timestamps_ms, keys, key_hashes, tags, headers, header_hashes, offset_deltas)
     if not count or any(column is not None and len(column) != count for column in columns):
         raise InvalidRequestError("columns must have the same length, at least 1")
-    index, payload, flags = _Parts(), _Parts(), 0
+    index, payload, flags = Parts(), Parts(), 0
     try:
         times = np.asarray(timestamps_ms, "<i8")
         if offset_deltas is not None:
@@ -200,10 +199,10 @@ def encode_columns(
         _add_headers(payload, headers)
     ids = (producer_id, base_sequence, producer_epoch, schema_id)
     compacted = 0 if offset_deltas is None else LeaderFlag.COMPACTED
-    return _finish(index, payload, flags, times, codec, ids, compacted)
+    return finish(index, payload, flags, times, codec, ids, compacted)
 
 
-def _add_tags(index: _Parts, tags: Sequence[Sequence[str]]) -> None:
+def _add_tags(index: Parts, tags: Sequence[Sequence[str]]) -> None:
     """A dictionary in order of first appearance, then the lists of ids."""
     ids: dict[str, int] = {}
     flat = [ids.setdefault(tag, len(ids)) for row in tags for tag in row]
@@ -214,7 +213,7 @@ def _add_tags(index: _Parts, tags: Sequence[Sequence[str]]) -> None:
     index.add(np.array(flat, "<u4").tobytes())
 
 
-def _add_headers(payload: _Parts, headers: Sequence[Headers]) -> None:
+def _add_headers(payload: Parts, headers: Sequence[Headers]) -> None:
     pairs = [*chain.from_iterable(headers)]
     payload.add_offsets(map(len, headers), len(headers))
     payload.add_binary([name.encode() for name, _ in pairs], with_validity=False)
@@ -226,103 +225,3 @@ def _compress(payload: bytes, codec: Codec) -> bytes:
         compressed: bytes = lz4.frame.compress(payload)
         return compressed
     return zstd.compressor.compress(payload)
-
-
-def encode_arrow(
-    record_batch: "pa.RecordBatch",
-    *,
-    key_hashes: Any = None,
-    codec: Codec = Codec.NONE,
-    producer_id: int = 0,
-    producer_epoch: int = 0,
-    base_sequence: int = 0,
-    schema_id: int = 0,
-) -> bytes:
-    """The same bytes as ``encode_columns`` from an Arrow record batch.
-
-    Columns: ``value`` (binary), optional ``key`` (binary), ``timestamp_ms`` (int64) or
-    ``timestamp`` (else now), ``tags`` (list<string>), ``headers`` (list<struct<key, value>>);
-    others are ignored, other types are cast.
-
-    Raises:
-        InvalidRequestError: No rows, no ``value``, a column that cannot be cast, a null timestamp,
-            tag or header name.
-    """
-    import pyarrow as pa
-
-    count = record_batch.num_rows
-    if not count or "value" not in record_batch.schema.names:
-        raise InvalidRequestError("a record batch needs rows and a column named value")
-    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    index, payload, flags = _Parts(), _Parts(), 0
-    times = _arrow_column(record_batch, "timestamp_ms", pa.int64())
-    if times is None:
-        times = _arrow_column(record_batch, "timestamp", pa.timestamp("ms", "UTC"))
-    if times is None:
-        times = pa.repeat(now_ms(), count)
-    millis = _no_nulls(times.cast(pa.int64()), "timestamp").to_numpy()
-    index.append(millis.astype("<i8").tobytes())
-    keys = _arrow_column(record_batch, "key", pa.binary())
-    if keys is None or keys.null_count == count:
-        flags |= ProducerFlag.NO_KEYS
-    else:
-        _add_arrow(payload, keys)
-        hashes = hash_keys(keys.to_pylist()) if key_hashes is None else key_hashes
-        index.add(payload[0])
-        index.append(np.asarray(hashes, "<u8").tobytes())
-    _add_arrow(payload, _arrow_column(record_batch, "value", pa.binary()))
-    tags = _arrow_column(record_batch, "tags", pa.list_(pa.string()))
-    if tags is None or not len(tags.flatten()):
-        flags |= ProducerFlag.NO_TAGS
-    else:
-        encoded = _no_nulls(tags.flatten(), "tag").dictionary_encode()
-        names = _Parts()
-        _add_arrow(names, encoded.dictionary, with_validity=False)
-        text_bytes = int(np.frombuffer(names[0], "<i4")[-1])
-        index.add(np.array([len(encoded.dictionary), text_bytes], "<u4").tobytes())
-        index.extend(names)
-        _add_list_offsets(index, tags)
-        index.add(encoded.indices.to_numpy().astype("<u4").tobytes())
-    headers = _arrow_column(record_batch, "headers", pa.list_(pair))
-    if headers is None or not len(headers.flatten()):
-        flags |= ProducerFlag.NO_HEADERS
-    else:
-        header_names, header_values = _no_nulls(headers.flatten(), "header").flatten()
-        _add_list_offsets(payload, headers)
-        _add_arrow(payload, _no_nulls(header_names, "header name"), with_validity=False)
-        _add_arrow(payload, header_values)
-    ids = (producer_id, base_sequence, producer_epoch, schema_id)
-    return _finish(index, payload, flags | ProducerFlag.NO_HEADER_HASHES, millis, codec, ids)
-
-
-def _arrow_column(record_batch: "pa.RecordBatch", name: str, type_: Any) -> Any:
-    import pyarrow as pa
-
-    if name not in record_batch.schema.names:
-        return None
-    try:
-        return record_batch.column(name).cast(type_, safe=False)
-    except pa.ArrowException as error:
-        raise InvalidRequestError(f"column {name} is not {type_}: {error}") from error
-
-
-def _no_nulls(array: Any, name: str) -> Any:
-    if array.null_count:
-        raise InvalidRequestError(f"a {name} is null")
-    return array
-
-
-def _add_list_offsets(parts: _Parts, lists: Any) -> None:
-    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    parts.add_offsets(lengths, len(lists))
-
-
-def _add_arrow(parts: _Parts, array: Any, *, with_validity: bool = True) -> None:
-    """Like ``add_binary``; slices of larger arrays are cut to what they hold."""
-    count = len(array)
-    if with_validity:
-        parts.add(_bits(array.is_valid()) if array.null_count else all_valid(count))
-    _, offset_buffer, data = array.buffers()
-    offsets = np.frombuffer(offset_buffer, "<i4", count + 1, 4 * array.offset)
-    parts.add((offsets - offsets[0]).astype("<i4").tobytes())
-    parts.add(memoryview(data)[offsets[0] : offsets[-1]] if data is not None else b"")

@@ -88,7 +88,9 @@ class Batch:
         """The batch's bytes under ``sequence``, made once and renumbered when it changes."""
         if self.encoded is None:
             if self.rows:
-                self.encoded = record.encode_arrow(
+                from icecore import arrow
+
+                self.encoded = arrow.encode(
                     _joined(self.rows),
                     key_hashes=self.hashes or None,
                     codec=codec,

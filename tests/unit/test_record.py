@@ -16,9 +16,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icecore import batch, record
+from icecore import arrow, batch, record
 from icecore import columns as columns_module
-from icecore.arrow import record_batch
 from icecore.batch import BatchLimits, Codec, LeaderFlag
 from icecore.errors import (
     BatchTooLargeError,
@@ -72,7 +71,7 @@ def read_back(raw: bytes, limits: BatchLimits = LIMITS) -> record.BatchColumns:
     record.check_index(raw, 0, header, hash_check=False, limits=limits)
     record.check_index(raw, 0, header, hash_check=True, limits=limits)
     columns = record.decode(raw, 0, header, limits)
-    record_batch(columns).validate(full=True)
+    arrow.record_batch(columns).validate(full=True)
     columns.to_records()
     return columns
 
@@ -84,7 +83,7 @@ def assert_holds(columns: record.BatchColumns, given: dict[str, Any]) -> None:
     assert [r.key for r in records] == list(given.get("keys") or [None] * count)
     assert [r.tags for r in records] == list(given.get("tags") or [()] * count)
     assert [r.headers for r in records] == list(given.get("headers") or [()] * count)
-    rows = record_batch(columns).to_pylist()
+    rows = arrow.record_batch(columns).to_pylist()
     assert [row["value"] for row in rows] == [r.value for r in records]
     assert [row["key"] for row in rows] == [r.key for r in records]
     assert [tuple(row["tags"]) for row in rows] == [r.tags for r in records]
@@ -149,12 +148,12 @@ def test_round_trip(given: dict[str, Any]) -> None:
     raw = record.encode_columns(**given)
     assert_holds(read_back(raw), given)
     given.pop("header_hashes", None)
-    table = record_batch(read_back(raw))
+    table = arrow.record_batch(read_back(raw))
     again = {"codec": given["codec"]}
-    assert record.encode_arrow(table, **again) == record.encode_columns(**given)
+    assert arrow.encode(table, **again) == record.encode_columns(**given)
     twice = pa.Table.from_batches([table, table, table]).combine_chunks().to_batches()[0]
     part = twice.slice(len(table), len(table))
-    assert record.encode_arrow(part, **again) == record.encode_columns(**given)
+    assert arrow.encode(part, **again) == record.encode_columns(**given)
 
 
 @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
@@ -189,7 +188,7 @@ def test_columns_that_no_record_has_cost_nothing() -> None:
     table = pa.RecordBatch.from_pydict(
         {"value": pa.array([b"snow"], pa.binary()), "timestamp_ms": TIMES[:1]}
     )
-    assert record.encode_arrow(table) == record.encode_columns(**PLAIN)
+    assert arrow.encode(table) == record.encode_columns(**PLAIN)
 
 
 def test_encode_refuses() -> None:
@@ -209,8 +208,8 @@ def test_encode_refuses() -> None:
 def test_encode_arrow_casts_and_refuses() -> None:
     times = pa.array([TIMES[0] * 1000], pa.timestamp("us"))
     table = pa.RecordBatch.from_pydict({"value": ["snow"], "timestamp": times, "other": [1]})
-    assert record.encode_arrow(table) == record.encode_columns(**PLAIN)
-    now = read_back(record.encode_arrow(table.select(["value"])))
+    assert arrow.encode(table) == record.encode_columns(**PLAIN)
+    now = read_back(arrow.encode(table.select(["value"])))
     assert now.to_records()[0].timestamp_ms > TIMES[0]
     strings = pa.list_(pa.string())
     for wrong in (
@@ -222,7 +221,7 @@ def test_encode_arrow_casts_and_refuses() -> None:
         {"value": [b"v"], "headers": [[{"key": None, "value": b"v"}]]},
     ):
         with pytest.raises(InvalidRequestError):
-            record.encode_arrow(pa.RecordBatch.from_pydict(wrong))
+            arrow.encode(pa.RecordBatch.from_pydict(wrong))
 
 
 def test_key_hash_is_xxh64_of_seed_42() -> None:
