@@ -93,10 +93,11 @@ class Samples:
 
     def result(self) -> dict[str, dict[str, Any]]:
         """By process: bound, peak, and whether it grew."""
-        return {name: _figures(name, mib) for name, mib in self._mib.items()}
+        return {name: figures_of(name, mib) for name, mib in self._mib.items()}
 
 
-def _figures(name: str, mib: list[float]) -> dict[str, Any]:
+def figures_of(name: str, mib: list[float]) -> dict[str, Any]:
+    """Of one process and its samples; the name up to a dash says whose bound it has."""
     bound, quarter = BOUNDS_MIB[name.partition("-")[0]], max(1, len(mib) // 4)
     return {
         "bound_mib": bound,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import check, figures, gates, report, run
+from benchmarks import check, figures, gates, memory, report, run
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
 from benchmarks.cluster import Missing, System
 from benchmarks.gate_list import GROUPS, Gate, Group
@@ -262,3 +262,16 @@ def test_plots_are_written_as_png_and_svg(tmp_path: Path) -> None:
         *("produce.png", "produce.svg", "latency.png", "latency.svg"),
     ]
     assert all(path.stat().st_size > 1_000 for path in written)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_a_process_is_held_against_its_own_bound() -> None:
+    bound = memory.BOUNDS_MIB["node"]
+    found = memory.figures_of("node-2", [100.0, 100.0, 120.0, float(bound)])
+    assert found["holds"] and found["peak_mib"] == found["bound_mib"] == bound
+    assert (found["first_quarter_mib"], found["last_quarter_mib"]) == (100, bound)
+    assert not memory.figures_of("node-2", [100.0, bound + 1.0])["holds"]
+    with pytest.raises(KeyError):
+        memory.figures_of("stranger", [1.0])
