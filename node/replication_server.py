@@ -161,7 +161,8 @@ class FollowerStream:
                 await self._progress(entry)
                 if self._is_stale():
                     return
-            self._wake.set()
+            if self._unsent:  # what waits for credit; all else wakes the sender by itself
+                self._wake.set()
             body = await self._stream.read()
             if body is None:
                 return
@@ -248,13 +249,19 @@ class FollowerStream:
         while not self._is_stale():
             await self._wake.wait()
             self._wake.clear()
-            while not self._is_stale():
+            while self._is_due() and not self._is_stale():
                 header = replication_pb2.ReplicaDataHeader()
                 buffers = await self._gather(header)
-                if not header.entries:
-                    break
-                message = self._framer.frame(header.SerializeToString(), buffers)
-                await self._stream.write(message)
+                if header.entries:
+                    message = self._framer.frame(header.SerializeToString(), buffers)
+                    await self._stream.write(message)
+
+    def _is_due(self) -> bool:
+        return (
+            bool(self._rejected)
+            or self._watermarks_due
+            or (bool(self._unsent) and self._credit_bytes > 0)
+        )
 
     async def _gather(self, header: replication_pb2.ReplicaDataHeader) -> list[Buffer]:
         """Fill one message: rejections, then data as far as the credit goes, then watermarks."""
