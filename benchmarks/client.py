@@ -16,6 +16,7 @@ from benchmarks.workload import Job
 CLIENTS = {
     **dict.fromkeys(OURS, "benchmarks.icecore_client"),
     "kafka": "benchmarks.peers.confluent",
+    "nats": "benchmarks.peers.nats_client",
 }
 
 

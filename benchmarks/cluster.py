@@ -7,20 +7,22 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Protocol, Self
 
-from benchmarks.cases import ICECORE, WITH_SYNCFS
+from benchmarks.cases import ACKS, ICECORE, WITH_SYNCFS
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.model import FlushMode
 
 
 class Missing(Exception):
-    """A system can't run here; the text says what is missing."""
+    """A system can't run here, or lacks what a case needs; the text says what is missing."""
 
 
 class System(Protocol):
     """What is measured."""
 
     name: str
+    acks: tuple[str, ...]
+    """The acknowledgements it has, of those in ``benchmarks/cases.py``."""
     warm_s: float
     """How long it must have worked before it is as fast as it gets."""
 
@@ -37,7 +39,11 @@ class System(Protocol):
         """Its processes by name."""
 
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
-        """Make a topic that can be written at once; ``flush`` is ``sync`` or ``async``."""
+        """Make a topic that can be written at once; ``flush`` is ``sync`` or ``async``.
+
+        Raises:
+            Missing: It can't have such a topic.
+        """
 
     def delete_topic(self, topic: str) -> None:
         """Delete it and give its disk space back."""
@@ -58,6 +64,7 @@ class Icecore:
             node would do it unasked.
     """
 
+    acks: tuple[str, ...] = ACKS
     warm_s = 1.0
 
     def __init__(self, folder: Path, nodes: int, *, with_syncfs: bool = False) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.run --preset short                     # `make bench`
     python -m benchmarks.run --preset matrix --only rf=3 acks=all partitions=16,1024
-    python -m benchmarks.run --preset peers --systems icecore kafka --out peers.jsonl
+    python -m benchmarks.run --preset peers --systems icecore kafka nats --out peers.jsonl
 
 The first line is about the machine. Then one line per case and system: the median of all runs and
 each of them, settings, what each process has cost in the last run, and ratios: to what disk and
@@ -25,8 +25,9 @@ from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
 from benchmarks.report import table
 from benchmarks.runner import Runner, Times, progress
+from benchmarks.systems import PEERS
 
-SYSTEMS = (*OURS, "kafka")
+SYSTEMS = (*OURS, *PEERS)
 SHORT = Times(seconds=1.5, warm_s=1.0)
 RUNS = 3
 EXTRA_S = 1.5
@@ -64,8 +65,6 @@ def measure(
 def _one_run(runner: Runner, case: Case, systems: Sequence[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for name in systems:
-        if name not in OURS and case.acks == "quorum":
-            continue  # only ours has it
         try:
             found[name] = runner.run(name, case)
         except Missing as error:

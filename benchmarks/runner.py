@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from benchmarks import hop, limit
 from benchmarks.cases import OURS, Case
-from benchmarks.cluster import System
+from benchmarks.cluster import Missing, System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.machine import available_memory_bytes, warm_memory
 from benchmarks.systems import Systems
@@ -137,10 +137,12 @@ class Runner:
         """One run of a case: ``figures`` and what each process has cost.
 
         Raises:
-            Missing: The system can't run here.
+            Missing: The system can't run here, or lacks what the case needs.
             RuntimeError: The client failed.
         """
         system = self._systems.get(name, case.rf)
+        if case.acks not in system.acks:
+            raise Missing(f"acks={case.acks}")
         job = self._job(system, case, self._topic(system, case), case.kind)
         if case.kind == "fetch":
             job = replace(job, records=self._fill(job))

@@ -11,6 +11,10 @@ from benchmarks.cases import OURS, WITH_SYNCFS
 from benchmarks.cluster import Icecore, Missing, System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.nats import Nats
+
+PEERS: dict[str, Callable[[Path], System]] = {"kafka": Kafka, "nats": Nats}
+"""What ours are compared with; each has as many nodes as it likes, three."""
 
 
 class Systems:
@@ -56,7 +60,7 @@ class Systems:
         if name in OURS:
             system = Icecore(folder, rf, with_syncfs=name == WITH_SYNCFS)
         else:
-            system = Kafka(folder)
+            system = PEERS[name](folder)
         with contextlib.ExitStack() as stack:  # undone unless the last line is reached
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             try:

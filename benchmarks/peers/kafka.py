@@ -6,8 +6,6 @@ a bounded heap, known by pid only; data and logs live in the folder that is give
 
 import contextlib
 import shutil
-import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -16,12 +14,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.cluster import Missing
+from benchmarks.peers.processes import HOST, Processes, free_ports
 
 VERSION = "3.9.1"
 BROKERS = 3
 CACHE = Path.home() / ".cache" / "icecore-bench" / f"kafka-{VERSION}"
-HOST = "127.0.0.1"
-START_S, STOP_S, DOWNLOAD_S = 60.0, 20.0, 900.0
+START_S, DOWNLOAD_S = 60.0, 900.0
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -92,12 +90,13 @@ class Kafka:
     """
 
     name = "kafka"
+    acks: tuple[str, ...] = ("all", "leader")
     warm_s = 60.0  # so long their compilers take more CPU than the brokers, on two cores
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ports: dict[int, int] = {}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes = Processes(folder)
         self._admin: Any = None
 
     @property
@@ -113,7 +112,7 @@ class Kafka:
     @property
     def pids(self) -> dict[str, int]:
         """By name, of all brokers."""
-        return {f"broker-{number}": each.pid for number, each in self._processes.items()}
+        return self._processes.pids
 
     def __enter__(self) -> Self:
         if absent := missing():
@@ -131,7 +130,7 @@ class Kafka:
 
     def _start(self, library: Path) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        free = _free_ports(2 * BROKERS)
+        free = free_ports(2 * BROKERS)
         self._ports = {number: free.pop() for number in range(1, BROKERS + 1)}
         controllers = {number: free.pop() for number in self._ports}
         voters = ",".join(f"{number}@{HOST}:{port}" for number, port in controllers.items())
@@ -149,14 +148,8 @@ class Kafka:
             self._properties(number).write_text(text)
         _format(java, cluster_id, [self._properties(number) for number in self._ports])
         for number in self._ports:
-            with (self._folder / f"broker-{number}.log").open("wb") as log:
-                self._processes[number] = subprocess.Popen(
-                    [*java, *HEAP, "kafka.Kafka", str(self._properties(number))],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            command = [*java, *HEAP, "kafka.Kafka", str(self._properties(number))]
+            self._processes.start(f"broker-{number}", command)
         self._wait_until_up()
 
     def _properties(self, number: int) -> Path:
@@ -173,10 +166,8 @@ class Kafka:
             with contextlib.suppress(KafkaException):
                 if len(self._admin.list_topics(timeout=2).brokers) == BROKERS:
                     return
-            ended = [number for number, each in self._processes.items() if each.poll() is not None]
-            if ended or time.monotonic() > end_s:
-                log = self._folder / f"broker-{(ended or [1])[0]}.log"
-                raise Missing(f"Kafka did not start: {log.read_text()[-2000:]}")
+            if self._processes.have_ended() or time.monotonic() > end_s:
+                raise Missing(f"Kafka did not start: {self._processes.complaint()}")
             time.sleep(0.2)
 
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
@@ -200,16 +191,7 @@ class Kafka:
 
     def _stop(self) -> None:
         self._admin = None  # or it tries to reach the brokers while they end
-        for each in self._processes.values():
-            each.send_signal(signal.SIGTERM)
-        end_s = time.monotonic() + STOP_S
-        for each in self._processes.values():
-            try:
-                each.wait(max(0.1, end_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                each.kill()
-                each.wait()
-        self._processes = {}
+        self._processes.stop()
 
 
 def _format(java: list[str], cluster_id: str, properties: list[Path]) -> None:
@@ -221,12 +203,3 @@ def _format(java: list[str], cluster_id: str, properties: list[Path]) -> None:
     ]
     if any(each.wait(START_S) for each in running):
         raise Missing("Kafka's storage could not be formatted")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports nobody listens on; Kafka can't take any and tell which."""
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
