@@ -17,6 +17,7 @@ CLIENTS = {
     **dict.fromkeys(OURS, "benchmarks.icecore_client"),
     "kafka": "benchmarks.peers.confluent",
     "nats": "benchmarks.peers.nats_client",
+    "rocketmq": "benchmarks.peers.rocketmq_client",
 }
 
 

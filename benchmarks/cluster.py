@@ -7,7 +7,7 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Protocol, Self
 
-from benchmarks.cases import ACKS, ICECORE, WITH_SYNCFS
+from benchmarks.cases import ICECORE, WITH_SYNCFS, Case
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.model import FlushMode
@@ -21,8 +21,6 @@ class System(Protocol):
     """What is measured."""
 
     name: str
-    acks: tuple[str, ...]
-    """The acknowledgements it has, of those in ``benchmarks/cases.py``."""
     warm_s: float
     """How long it must have worked before it is as fast as it gets."""
 
@@ -38,12 +36,11 @@ class System(Protocol):
     def pids(self) -> dict[str, int]:
         """Its processes by name."""
 
-    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
-        """Make a topic that can be written at once; ``flush`` is ``sync`` or ``async``.
+    def lacks(self, case: Case) -> str:
+        """What a case needs and it does not have; empty when nothing."""
 
-        Raises:
-            Missing: It can't have such a topic.
-        """
+    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
+        """Make a topic that can be written at once; ``flush`` is ``sync`` or ``async``."""
 
     def delete_topic(self, topic: str) -> None:
         """Delete it and give its disk space back."""
@@ -64,7 +61,6 @@ class Icecore:
             node would do it unasked.
     """
 
-    acks: tuple[str, ...] = ACKS
     warm_s = 1.0
 
     def __init__(self, folder: Path, nodes: int, *, with_syncfs: bool = False) -> None:
@@ -89,6 +85,10 @@ class Icecore:
     def pids(self) -> dict[str, int]:
         """Of coordinator and nodes."""
         return self._cluster.pids
+
+    def lacks(self, case: Case) -> str:
+        """See ``System``: nothing."""
+        return ""
 
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
         """See ``System``."""

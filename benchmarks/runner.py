@@ -141,8 +141,8 @@ class Runner:
             RuntimeError: The client failed.
         """
         system = self._systems.get(name, case.rf)
-        if case.acks not in system.acks:
-            raise Missing(f"acks={case.acks}")
+        if lack := system.lacks(case):
+            raise Missing(lack)
         job = self._job(system, case, self._topic(system, case), case.kind)
         if case.kind == "fetch":
             job = replace(job, records=self._fill(job))

@@ -13,22 +13,15 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.cases import Case
 from benchmarks.cluster import Missing
+from benchmarks.peers.maven import jars
 from benchmarks.peers.processes import HOST, Processes, free_ports
 
 VERSION = "3.9.1"
 BROKERS = 3
-CACHE = Path.home() / ".cache" / "icecore-bench" / f"kafka-{VERSION}"
-START_S, DOWNLOAD_S = 60.0, 900.0
+START_S = 60.0
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>icecore</groupId><artifactId>bench-kafka</artifactId><version>1</version>
-<dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-<version>{VERSION}</version></dependency>
-</dependencies></project>
-"""
 
 _PROPERTIES = """process.roles=broker,controller
 node.id={number}
@@ -60,28 +53,6 @@ def missing() -> str:
     return ", ".join(absent)
 
 
-def jars() -> Path:
-    """The folder of Kafka's jars, downloaded at first use.
-
-    Raises:
-        Missing: Maven could not get them.
-    """
-    library = CACHE / "lib"
-    if library.exists():
-        return library
-    CACHE.mkdir(parents=True, exist_ok=True)
-    pom, partial = CACHE / "pom.xml", CACHE / "lib.partial"
-    pom.write_text(_POM)
-    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command.append(f"-DoutputDirectory={partial}")
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_S)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise Missing(f"Kafka's jars: {str(error.stdout)[-500:]}") from error
-    partial.rename(library)
-    return library
-
-
 class Kafka:
     """The brokers. Use as a context manager.
 
@@ -90,7 +61,6 @@ class Kafka:
     """
 
     name = "kafka"
-    acks: tuple[str, ...] = ("all", "leader")
     warm_s = 60.0  # so long their compilers take more CPU than the brokers, on two cores
 
     def __init__(self, folder: Path) -> None:
@@ -114,10 +84,14 @@ class Kafka:
         """By name, of all brokers."""
         return self._processes.pids
 
+    def lacks(self, case: Case) -> str:
+        """See ``System``."""
+        return "acks=quorum" if case.acks == "quorum" else ""
+
     def __enter__(self) -> Self:
         if absent := missing():
             raise Missing(absent)
-        library = jars()
+        library = jars("kafka", VERSION, "org.apache.kafka", ["kafka_2.13"])
         try:
             self._start(library)
         except BaseException:

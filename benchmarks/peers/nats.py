@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from benchmarks.cases import IN_FLIGHT_BYTES, RECORD_BYTES
+from benchmarks.cases import IN_FLIGHT_BYTES, RECORD_BYTES, Case
 from benchmarks.cluster import Missing
 from benchmarks.peers.processes import HOST, Processes, free_ports
 
@@ -100,7 +100,6 @@ class Nats:
     """
 
     name = "nats"
-    acks: tuple[str, ...] = ("all",)  # its only one: a majority of the replicas has the record
     nodes = SERVERS
     warm_s = 3.0
 
@@ -140,14 +139,16 @@ class Nats:
     def __exit__(self, *_: object) -> None:
         self._processes.stop()
 
-    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
-        """A stream per partition; ``flush`` is ``sync`` or ``async``.
+    def lacks(self, case: Case) -> str:
+        """See ``System``: its only acknowledgement is that of a majority."""
+        if case.acks != "all":
+            return f"acks={case.acks}"
+        if case.partitions > STREAMS_MAX:
+            return f"room for {case.partitions:,} streams: each has a Raft group of its own"
+        return ""
 
-        Raises:
-            Missing: The servers don't start, or it would be too many streams.
-        """
-        if partitions > STREAMS_MAX:
-            raise Missing(f"room for {partitions:,} streams: each has a Raft group of its own")
+    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
+        """A stream per partition; ``flush`` is ``sync`` or ``async``."""
         if flush != self._flush:
             self._restart(flush)
         asyncio.run(self._create_streams(topic, partitions, rf))

@@ -139,9 +139,10 @@ async def _open(job: Job) -> dict[str, Any]:
         records = _Records(streams, job, meter)
         schedule = Schedule(time.perf_counter(), job.case.rate_s)
         while meter.is_on(schedule.taken):
-            while (rest_s := schedule.wait_s(time.perf_counter())) <= 0:
+            if (rest_s := schedule.wait_s(time.perf_counter())) > 0:
+                await records.turn(rest_s)
+            else:
                 await records.send(schedule.take())
-            await records.turn(rest_s)
         await records.flush()
         return meter.result()
 

@@ -1,5 +1,6 @@
 """The parts of the compared systems that need none of them: names, configuration, refusals."""
 
+import json
 import subprocess
 import sys
 import time
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import client, run
-from benchmarks.cases import IN_FLIGHT_BYTES, OURS
+from benchmarks.cases import IN_FLIGHT_BYTES, OURS, Case
 from benchmarks.cluster import Missing
-from benchmarks.peers import nats
+from benchmarks.peers import nats, rocketmq
 from benchmarks.peers.processes import Processes, free_ports
 from benchmarks.systems import PEERS, Systems
 
@@ -24,6 +25,27 @@ def test_every_system_has_a_client() -> None:
 
 def test_a_peer_has_the_name_it_is_asked_for(tmp_path: Path) -> None:
     assert {name: peer(tmp_path).name for name, peer in PEERS.items()} == {n: n for n in PEERS}
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "expected"),
+    [
+        ("kafka", Case("produce"), ""),
+        ("kafka", Case("produce", acks="quorum"), "acks=quorum"),
+        ("nats", Case("mixed", partitions=256, rf=1), ""),
+        ("nats", Case("produce", acks="leader"), "acks=leader"),
+        ("nats", Case("produce", partitions=1024), "room for 1,024 streams"),
+        ("rocketmq", Case("produce", partitions=1024), ""),
+        ("rocketmq", Case("fetch"), "fetch"),
+        ("rocketmq", Case("single", rf=1), "RF 1"),
+        ("rocketmq", Case("single", flush="async"), "flush=async"),
+    ],
+)
+def test_a_peer_says_what_it_lacks_for_a_case(
+    tmp_path: Path, name: str, case: Case, expected: str
+) -> None:
+    lack = PEERS[name](tmp_path).lacks(case)
+    assert lack.startswith(expected) and bool(lack) == bool(expected)
 
 
 def test_ports_differ() -> None:
@@ -98,6 +120,18 @@ def test_an_absent_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         systems.get("nats", 3)
 
 
-def test_too_many_streams_are_refused_before_any_is_made(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="1,024 streams"):
-        nats.Nats(tmp_path).create_topic("t", 1024, 3, "sync")
+# --- RocketMQ -------------------------------------------------------------------------------------
+
+
+def test_rocketmq_has_one_master_that_waits_for_flush_and_slaves(tmp_path: Path) -> None:
+    texts = [rocketmq.broker_config(n, (1, 2, 3), "h:4", tmp_path) for n in range(3)]
+    roles = [line for text in texts for line in text.splitlines() if "brokerRole" in line]
+    assert roles == ["brokerRole=SYNC_MASTER", "brokerRole=SLAVE", "brokerRole=SLAVE"]
+    assert all("flushDiskType=SYNC_FLUSH\n" in text for text in texts)
+    assert all("inSyncReplicas=3\n" in text for text in texts)
+
+
+def test_the_proxy_knows_its_name_server() -> None:
+    found = json.loads(rocketmq.proxy_config(1, 2, "127.0.0.1:3"))
+    assert (found["grpcServerPort"], found["remotingListenPort"]) == (1, 2)
+    assert found["namesrvAddr"] == "127.0.0.1:3"
