@@ -121,7 +121,8 @@ _FETCH = Case("fetch", 100)
 _SINGLE = Case("single", api="records")
 _OPEN = Case("open", spread="keyed", api="records", rate_s=OPEN_RATE_S)
 
-# RF 1 first: ours is started once per replication factor, and Kafka not before it is needed.
+# RF 1 first: ours is started once per replication factor, and Kafka not before it is needed. What
+# is compared with the disk comes before that: brokers that idle take processor time and memory.
 GROUPS = (
     Group(
         {**_limit(_RF1), "icecore": ("icecore", _RF1)},
@@ -154,12 +155,10 @@ GROUPS = (
         (Gate("single_p50", "icecore", "p50_ms", ceiling=4.0, unit="ms"),),
     ),
     Group(
-        {**_limit(_RF3), **_on_both(_RF3)},
-        (
-            Gate("rf3_limit", "icecore", "mb_s", LIMIT, "fresh_mb_s", floor=0.35),
-            *_against_kafka("rf3", 2.0),
-        ),
+        {**_limit(_RF3), "icecore": ("icecore", _RF3)},
+        (Gate("rf3_limit", "icecore", "mb_s", LIMIT, "fresh_mb_s", floor=0.35),),
     ),
+    Group(_on_both(_RF3), _against_kafka("rf3", 2.0)),
     Group(
         {
             **_on_both(_MANY),
