@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from icecore.client.batches import Batch, PartitionQueue, Piece
 from icecore.client.bulk import Columns
-from icecore.errors import IcecoreError
+from icecore.errors import UnavailableError
 from icecore.ports import Clock
 
 
@@ -146,8 +146,9 @@ class Buffer:
             failed.is_observed = True
             raise failed.error
 
-    def abandon(self, error: IcecoreError) -> None:
-        """Fail whatever is left."""
+    def abandon(self) -> None:
+        """Fail whatever is left: nobody sends it any more."""
+        error = UnavailableError("the producer was closed")
         for batch in list(self._pending):
             batch.fail(error)
             self.release(batch)

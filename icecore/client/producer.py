@@ -85,8 +85,7 @@ class Producer:
         producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
         producer_topics: Topics in which that has happened already when ``start`` returns.
         net: gRPC unless given.
-        clock: Of the system unless given.
-        rng: Of the system unless given.
+        clock, rng: Of the system unless given.
 
     Raises:
         ConfigurationError: A value is unknown or out of range.
@@ -128,6 +127,7 @@ class Producer:
             request_timeout_ms=request_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
             on_done=self._buffer.release,
+            on_cancelled=self._buffer.abandon,
         )
         self._batch_bytes = batch_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
@@ -171,7 +171,7 @@ class Producer:
         finally:
             self._loop = None
             await self._sender.close()
-            self._buffer.abandon(UnavailableError("the producer was closed"))
+            self._buffer.abandon()
             await self._metadata.close()
             await self._connection.close()
 

@@ -72,6 +72,8 @@ class Sender:
         request_timeout_ms: How long leaders wait for replicas.
         delivery_timeout_ms: From the creation of a batch until it is given up.
         on_done: Called with each batch that has its outcome.
+        on_cancelled: Called when somebody else cancels what works here, as ``asyncio.run`` does
+            before it ends: nothing that is not acknowledged by then ever will be.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Sender:
         request_timeout_ms: int,
         delivery_timeout_ms: int,
         on_done: Callable[[Batch], None],
+        on_cancelled: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._clock = connection.clock
@@ -99,6 +102,8 @@ class Sender:
         self._request_timeout_ms = request_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._on_done = on_done
+        self._on_cancelled = on_cancelled
+        self._is_closing = False
         self._identity: Identity | None = None if idempotent else Identity(0, 0)
         self._finding: asyncio.Future[Identity] | None = None
         self._sendable: dict[int, dict[PartitionQueue, None]] = {}
@@ -114,10 +119,16 @@ class Sender:
         """Run a coroutine until it ends or the sender closes."""
         task = asyncio.ensure_future(coroutine)
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        if task.cancelled() and not self._is_closing:
+            self._on_cancelled()
 
     async def close(self) -> None:
         """Give up everything under way."""
+        self._is_closing = True
         for timer in self._held.values():
             timer.cancel()
         tasks: list[asyncio.Future[Any]] = list(self._tasks)
