@@ -154,28 +154,6 @@ async def test_what_waits_for_its_turn_grows(cluster: FakeCluster) -> None:
     assert len(partition.segments[0].batches) <= 3
 
 
-async def test_nothing_waits_for_answers_when_all_tasks_are_cancelled(
-    cluster: FakeCluster,
-) -> None:
-    """As ``asyncio.run`` does when SystemExit comes out of a signal handler."""
-    cluster.add_topic("t")
-    is_asked = asyncio.Event()
-
-    async def hang(node: int, method: str) -> None:
-        if method == "_Produce":
-            is_asked.set()
-            await asyncio.Event().wait()
-
-    cluster.before_call = hang
-    async with producer(cluster) as p:
-        handle = p.send("t", b"0")
-        await is_asked.wait()
-        for task in list(p._sender._tasks):
-            task.cancel()
-        with pytest.raises(UnavailableError):
-            await handle
-
-
 async def test_columns_share_batches_with_what_fits(cluster: FakeCluster) -> None:
     (partition,) = cluster.add_topic("t")
     async with producer(cluster, linger_ms=50) as p:
