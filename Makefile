@@ -57,8 +57,8 @@ bench: setup ## two minutes: produce and fetch, RF 1 and 3, ratio to the disk
 bench-matrix: setup ## every case: ONLY="rf=3 partitions=16,256" for some, OUT=file.jsonl
 	$(PY) -m benchmarks.run --preset matrix $(BENCH_OPTIONS)
 
-bench-peers: setup-bench ## beside Kafka, NATS and RocketMQ, in the same run: ONLY and OUT as above
-	$(PY) -m benchmarks.run --preset peers --systems icecore kafka nats rocketmq $(BENCH_OPTIONS)
+bench-peers: setup-bench ## beside Kafka and NATS, in the same run: ONLY and OUT as above
+	$(PY) -m benchmarks.run --preset peers --systems icecore kafka nats $(BENCH_OPTIONS)
 
 bench-gates: setup-bench ## the figures that must hold: RUNS=5, OUT=file.jsonl, GATES="rf3_limit …" for some
 	$(PY) -m benchmarks.gates --runs $(or $(RUNS),5) $(if $(GATES),--only $(GATES)) $(if $(OUT),--json $(OUT))

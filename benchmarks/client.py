@@ -17,7 +17,6 @@ CLIENTS = {
     **dict.fromkeys(OURS, "benchmarks.icecore_client"),
     "kafka": "benchmarks.peers.confluent",
     "nats": "benchmarks.peers.nats_client",
-    "rocketmq": "benchmarks.peers.rocketmq_client",
 }
 
 

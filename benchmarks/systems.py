@@ -12,9 +12,8 @@ from benchmarks.cluster import Icecore, Missing, System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import Nats
-from benchmarks.peers.rocketmq import RocketMQ
 
-PEERS: dict[str, Callable[[Path], System]] = {"kafka": Kafka, "nats": Nats, "rocketmq": RocketMQ}
+PEERS: dict[str, Callable[[Path], System]] = {"kafka": Kafka, "nats": Nats}
 """What ours are compared with; each has as many nodes as it likes, three."""
 
 

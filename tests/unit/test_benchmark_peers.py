@@ -1,6 +1,5 @@
 """The parts of the compared systems that need none of them: names, configuration, refusals."""
 
-import json
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import pytest
 from benchmarks import client, run
 from benchmarks.cases import IN_FLIGHT_BYTES, OURS, Case
 from benchmarks.cluster import Missing
-from benchmarks.peers import nats, rocketmq
+from benchmarks.peers import nats
 from benchmarks.peers.processes import Processes, free_ports
 from benchmarks.systems import PEERS, Systems
 
@@ -35,10 +34,6 @@ def test_a_peer_has_the_name_it_is_asked_for(tmp_path: Path) -> None:
         ("nats", Case("mixed", partitions=256, rf=1), ""),
         ("nats", Case("produce", acks="leader"), "acks=leader"),
         ("nats", Case("produce", partitions=1024), "room for 1,024 streams"),
-        ("rocketmq", Case("produce", partitions=1024), ""),
-        ("rocketmq", Case("fetch"), "fetch"),
-        ("rocketmq", Case("single", rf=1), "RF 1"),
-        ("rocketmq", Case("single", flush="async"), "flush=async"),
     ],
 )
 def test_a_peer_says_what_it_lacks_for_a_case(
@@ -118,20 +113,3 @@ def test_an_absent_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.raises(Missing, match="nats-server"),
     ):
         systems.get("nats", 3)
-
-
-# --- RocketMQ -------------------------------------------------------------------------------------
-
-
-def test_rocketmq_has_one_master_that_waits_for_flush_and_slaves(tmp_path: Path) -> None:
-    texts = [rocketmq.broker_config(n, (1, 2, 3), "h:4", tmp_path) for n in range(3)]
-    roles = [line for text in texts for line in text.splitlines() if "brokerRole" in line]
-    assert roles == ["brokerRole=SYNC_MASTER", "brokerRole=SLAVE", "brokerRole=SLAVE"]
-    assert all("flushDiskType=SYNC_FLUSH\n" in text for text in texts)
-    assert all("inSyncReplicas=3\n" in text for text in texts)
-
-
-def test_the_proxy_knows_its_name_server() -> None:
-    found = json.loads(rocketmq.proxy_config(1, 2, "127.0.0.1:3"))
-    assert (found["grpcServerPort"], found["remotingListenPort"]) == (1, 2)
-    assert found["namesrvAddr"] == "127.0.0.1:3"
