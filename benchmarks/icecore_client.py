@@ -142,16 +142,15 @@ async def _open(job: Job) -> dict[str, Any]:
         meter = Meter(job)
         schedule = Schedule(time.perf_counter(), job.case.rate_s)
         while meter.is_on(schedule.taken):
-            while (rest_s := schedule.wait_s(time.perf_counter())) <= 0:
-                number = schedule.taken % count
-                handle = await producer.send_wait(
-                    job.topic, pool.values[number], key=pool.keys[number]
-                )
-                if (due_s := schedule.take()) is not None:
-                    task = asyncio.create_task(wait(handle, due_s))
-                    waiting.add(task)
-                    task.add_done_callback(waiting.discard)
-            await asyncio.sleep(rest_s)
+            if (rest_s := schedule.wait_s(time.perf_counter())) > 0:
+                await asyncio.sleep(rest_s)
+                continue
+            number = schedule.taken % count
+            handle = await producer.send_wait(job.topic, pool.values[number], key=pool.keys[number])
+            if (due_s := schedule.take()) is not None:
+                task = asyncio.create_task(wait(handle, due_s))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
         async with asyncio.timeout(LATE_ACKS_S):
             await asyncio.gather(*waiting)
         return meter.result()

@@ -132,17 +132,18 @@ def _open(job: Job) -> dict[str, Any]:
 
     schedule = Schedule(time.perf_counter(), job.case.rate_s)
     while meter.is_on(schedule.taken):
-        while (rest_s := schedule.wait_s(time.perf_counter())) <= 0:
-            number, due_s = schedule.taken % count, schedule.take()
-            on_delivery = partial(done, due_s)
-            while True:
-                with contextlib.suppress(BufferError):
-                    producer.produce(
-                        job.topic, pool.values[number], pool.keys[number], on_delivery=on_delivery
-                    )
-                    break
-                producer.poll(0.002)
-        producer.poll(rest_s)
+        if (rest_s := schedule.wait_s(time.perf_counter())) > 0:
+            producer.poll(rest_s)
+            continue
+        number, due_s = schedule.taken % count, schedule.take()
+        on_delivery = partial(done, due_s)
+        while True:
+            with contextlib.suppress(BufferError):
+                producer.produce(
+                    job.topic, pool.values[number], pool.keys[number], on_delivery=on_delivery
+                )
+                break
+            producer.poll(0.002)
     if producer.flush(FLUSH_S):
         raise TimeoutError("not all records are acknowledged")
     return meter.result()
