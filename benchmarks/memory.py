@@ -38,7 +38,7 @@ PARTITIONS = 16
 WATCHED = "watched"
 BOUNDS_MIB = {"node": 640, "coordinator": 160, "producer": 340, "stuck": 210, "frozen": 210}
 """Node: 64 produce requests + 64 tail cache + 2 x 16 sent to followers + 2 x 16 received + 4 x 8
-fetch answers, each of them twice (gRPC's copy beside ours), 64 RocksDB, 130 without any load.
+fetch answers, each of them twice (gRPC's copy beside ours), 64 RocksDB, 80 of its own.
 Producer: 64 buffered, as Arrow, as batches and as requests, 2 x 8 of chunks, 130. Consumers: 16
 fetched, 2 x 4 per node under way, each twice, 130."""
 SAMPLE_S = 1.0
