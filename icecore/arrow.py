@@ -38,9 +38,10 @@ class _Same:
         self._longest = make(0)
 
     def first(self, count: int) -> Any:
-        if count > len(self._longest):
-            self._longest = self._make(1 << count.bit_length())
-        return self._longest.slice(0, count)
+        longest = self._longest  # another thread may put a shorter one there meanwhile
+        if count > len(longest):
+            longest = self._longest = self._make(1 << count.bit_length())
+        return longest.slice(0, count)
 
 
 def _empty_lists(type_: Any, count: int) -> Any:

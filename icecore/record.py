@@ -6,7 +6,7 @@ batches become batches in ``icecore/arrow.py``.
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lz4.frame
 import numpy as np
@@ -42,9 +42,6 @@ from icecore.errors import (
     BatchTooLargeError,
     InvalidRequestError,
 )
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "BatchColumns",
