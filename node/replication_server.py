@@ -39,7 +39,7 @@ class _Sent:
     sent_offset: int
 
 
-class _Framer:
+class Framer:
     """Puts messages together, once for all followers that keep pace and need the same one.
 
     A header tells everything: segments, epochs, offsets and lengths of what a leader's log holds,
@@ -62,7 +62,7 @@ class FollowerStream:
     def __init__(
         self,
         context: NodeContext,
-        framer: _Framer,
+        framer: Framer,
         stream: ServerStream,
         node_id: int,
         incarnation: int,
@@ -348,7 +348,7 @@ class ReplicateService:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._framer = _Framer()
+        self._framer = Framer()
         self._streams: dict[int, FollowerStream] = {}
 
     def leader_created(self, leader: Leader) -> None:
