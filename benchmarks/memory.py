@@ -140,6 +140,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
+    if options.minutes <= 0:
+        parser.error("--minutes must be positive")
     with tempfile.TemporaryDirectory(prefix="icecore-memory-", dir=options.folder) as folder:
         found = measure(Path(folder), 60 * options.minutes)
     about = {"minutes": options.minutes, "machine": describe(options.folder)}
