@@ -24,6 +24,7 @@ from icecore.v1 import common_pb2, coordinator_pb2
 from node.context import NodeContext
 from node.copying import SegmentCopier
 from node.replica import Replica
+from node.replicas import Replicas
 from node.store import LogTail, SegmentIdentity
 from replication import inputs
 from replication.producers import ProducerTable
@@ -37,9 +38,10 @@ DELETED_KEPT_MAX = 10_000
 class NodeCommands:
     """Handlers of ``NodeService``."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas, copier: SegmentCopier) -> None:
         self._context = context
-        self._copier = SegmentCopier(context)
+        self._replicas = replicas
+        self._copier = copier
         self._deleted: dict[int, None] = {}
         """Segments to delete that are not here, newest last: an Open may still be on its way."""
 
@@ -76,7 +78,7 @@ class NodeCommands:
         answers: list[coordinator_pb2.FencedReplica] = []
         promised: list[tuple[Replica, int]] = []
         for ref in request.segments:
-            replica = context.replicas.get(ref.segment_id)
+            replica = self._replicas.get(ref.segment_id)
             answers.append(coordinator_pb2.FencedReplica())
             if replica is None or not replica.intact or replica.base_offset < 0:
                 continue  # UNKNOWN, never "empty"
@@ -109,7 +111,7 @@ class NodeCommands:
             try:
                 await replica.settle()
             except IcecoreError as error:
-                self._context.replicas.condemn(replica, f"its log did not settle: {error}")
+                self._replicas.condemn(replica, f"its log did not settle: {error}")
 
     # --- open -----------------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class NodeCommands:
         self._check(request.cluster_id, request.token)
         context = self._context
         identities = [self._identity(item) for item in request.segments]
-        fresh = [each for each in identities if context.replicas.get(each.segment_id) is None]
+        fresh = [each for each in identities if self._replicas.get(each.segment_id) is None]
         errors: dict[int, IcecoreError | None] = {
             each.segment_id: NotReplicaError(f"segment {each.segment_id} was deleted")
             for each in fresh
@@ -130,8 +132,8 @@ class NodeCommands:
             created = await context.executor.run(context.store.create, *_to_create(request, fresh))
             for identity, error in zip(fresh, created, strict=True):
                 errors[identity.segment_id] = error and ReadOnlyError(str(error))
-                if error is None and context.replicas.get(identity.segment_id) is None:
-                    context.replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
+                if error is None and self._replicas.get(identity.segment_id) is None:
+                    self._replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
             for identity in fresh:
                 if identity.segment_id in self._deleted:  # told so while it was created
                     await self.delete(identity.segment_id)
@@ -159,7 +161,7 @@ class NodeCommands:
 
     async def _confirm(self, item: coordinator_pb2.OpenSegment) -> tuple[int, IcecoreError | None]:
         segment_id = item.segment.segment_id
-        replica = self._context.replicas.get(segment_id)
+        replica = self._replicas.get(segment_id)
         if replica is None:
             return segment_id, NotReplicaError(f"segment {segment_id} was not prepared here")
         identity = replace(replica.identity, base_offset=item.segment.base_offset)
@@ -177,7 +179,7 @@ class NodeCommands:
         replica.identity = identity
         replica.tail = replica.durable_tail = tail
         replica.producers = ProducerTable(item.producer_snapshot)
-        self._context.replicas.add(replica)
+        self._replicas.add(replica)
         return segment_id, None
 
     # --- write back -----------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class NodeCommands:
         errors: list[IcecoreError | None] = []
         empty: list[int] = []
         for ref in request.segments:
-            replica = self._context.replicas.get(ref.segment_id)
+            replica = self._replicas.get(ref.segment_id)
             if replica is None or replica.leader is None:
                 errors.append(NotLeaderError(f"segment {ref.segment_id} is not led here"))
                 continue
@@ -248,7 +250,7 @@ class NodeCommands:
         answer = coordinator_pb2.FenceProducersResponse(incarnation=context.incarnation)
         for fence in request.fences:
             context.fence_producer(fence.producer_id, fence.min_epoch)
-            for leader in context.replicas.leaders():
+            for leader in self._replicas.leaders():
                 last = leader.core.producers.last_sequence(fence.producer_id)
                 if last is not None:
                     answer.positions.add(
@@ -263,7 +265,7 @@ class NodeCommands:
 
     async def delete(self, segment_id: int) -> None:
         """Carry out a delete intent that came with a heartbeat."""
-        replica = self._context.replicas.get(segment_id)
+        replica = self._replicas.get(segment_id)
         if replica is None:
             self._deleted[segment_id] = None
             if len(self._deleted) > DELETED_KEPT_MAX:
@@ -278,7 +280,7 @@ class NodeCommands:
             except IcecoreError as error:
                 _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
                 return
-            self._context.replicas.remove(replica)
+            self._replicas.remove(replica)
             _log.info("deleted segment_id=%d", segment_id)
 
 

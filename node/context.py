@@ -1,25 +1,20 @@
 """What all parts of one running node share: its identity, its ports, its peers and its bounds.
 
-Built once by ``node/node.py``; the parts hold it and nothing else, so none of them knows how the
-others are made. Only the loop touches it.
+Built once by ``node/node.py``. The lowest of the parts that run on the loop: it knows none of the
+others, which are handed to who needs them. Only the loop touches it.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from icecore.errors import UnavailableError, WrongClusterError
 from icecore.model import NodeInfo
 from icecore.ports import Clock, Net, Rng
 from node.config import NodeSettings
+from node.io_pool import IoPool
 from node.metrics import NodeMetrics
 from node.ports import Executor, FileSystem
 from node.store import SegmentStore
 from node.tail_cache import TailCache
-
-if TYPE_CHECKING:
-    from node.coordinator_link import CoordinatorLink
-    from node.io_pool import IoPool
-    from node.replicas import Replicas
 
 
 @dataclass(slots=True)
@@ -34,6 +29,7 @@ class NodeContext:
     executor: Executor
     files: FileSystem
     store: SegmentStore
+    pool: IoPool
     cache: TailCache
     metrics: NodeMetrics
     cluster_id: bytes = b""
@@ -46,9 +42,6 @@ class NodeContext:
     """All nodes as last pushed by the coordinator, ourselves included."""
     producer_fences: dict[int, int] = field(default_factory=dict)
     """Lowest epochs of named producers that may append to what we lead (R48)."""
-    pool: "IoPool" = field(init=False)
-    replicas: "Replicas" = field(init=False)
-    coordinator: "CoordinatorLink" = field(init=False)
 
     def peer_address(self, node_id: int) -> str:
         """Where a peer listens. Raises UnavailableError when it is not known."""

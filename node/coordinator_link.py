@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from icecore import convert
 from icecore.errors import FencedError, IcecoreError, NotCoordinatorError, WrongClusterError
@@ -64,14 +64,33 @@ class _Batcher(Generic[RequestT, ResultT]):
                 future.set_result(result)
 
 
+class Standing(NamedTuple):
+    """How things are on this node."""
+
+    unknown_ids: list[int]
+    """Segments whose copy here counts for nothing."""
+    high_watermarks: dict[int, int]
+    """Of each segment led."""
+
+
 class CoordinatorLink:
     """Everything this node says to the coordinator and hears from it."""
 
     def __init__(
-        self, context: NodeContext, on_update: Callable[[coordinator_pb2.HeartbeatResponse], None]
+        self,
+        context: NodeContext,
+        on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
+        standing: Callable[[], Standing],
     ) -> None:
+        """
+        Args:
+            context: The node.
+            on_update: Called with every message of the coordinator.
+            standing: What the first beat of each stream says.
+        """
         self._context = context
         self._on_update = on_update
+        self._standing = standing
         addresses = context.settings.coordinator.split(",")
         self._addresses = [address.strip() for address in addresses]
         self._active = 0
@@ -151,12 +170,10 @@ class CoordinatorLink:
             await asyncio.sleep(RETRY_S)
 
     async def _converse(self, stream: ClientStream) -> None:
-        replicas = self._context.replicas
-        self._unknown = dict.fromkeys(replicas.unknown_ids())
-        # All of them, not only those that move: a coordinator that was restarted knows none (R32).
-        self._moved = {
-            each.replica.segment_id: each.core.high_watermark for each in replicas.leaders()
-        }
+        # All of it, not only what is new: a coordinator that was restarted knows none (R32).
+        standing = self._standing()
+        self._unknown = dict.fromkeys(standing.unknown_ids)
+        self._moved = dict(standing.high_watermarks)
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         try:
             while (body := await stream.read()) is not None:

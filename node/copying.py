@@ -23,6 +23,7 @@ from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
 from node.replica import Replica
+from node.replicas import Replicas
 from node.scrub import verify
 from node.store import LogTail, SegmentIdentity
 from replication.producers import ProducerTable
@@ -37,8 +38,9 @@ COPY_TIMEOUT_S = 10.0
 class SegmentCopier:
     """Both sides of a copy."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
+        self._replicas = replicas
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """The donor's handlers, method name to handler."""
@@ -65,7 +67,7 @@ class SegmentCopier:
             header.max_append_timestamp_ms = max_append_timestamp_ms
         data = b""
         if start < end:
-            data, header.next_offset = await self._context.replicas.read(
+            data, header.next_offset = await self._replicas.read(
                 replica,
                 store.read,
                 *(replica.segment_id, start, request.max_bytes or COPY_BYTES_MAX, end),
@@ -89,7 +91,7 @@ class SegmentCopier:
         ).SerializeToString()
 
     def _intact(self, segment_id: int) -> Replica:
-        replica = self._context.replicas.get(segment_id)
+        replica = self._replicas.get(segment_id)
         if replica is None or not replica.intact or replica.base_offset < 0:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return replica
@@ -110,13 +112,12 @@ class SegmentCopier:
         Raises NotReplicaError, InvalidRequestError (longer and different, wrong digest),
         StorageError, or whatever the donor answered.
         """
-        context = self._context
-        replica = context.replicas.get(segment.segment_id)
+        replica = self._replicas.get(segment.segment_id)
         if replica is not None and replica.sealed and replica.intact and donor_address:
             # The coordinator counts it not, so it may be damaged although nobody met it here.
-            await verify(context, replica)
+            await verify(self._context, self._replicas, replica)
         if replica is not None and not replica.intact and donor_address:
-            await context.replicas.set_aside(replica)
+            await self._replicas.set_aside(replica)
             replica = None
         if replica is None or replica.base_offset < 0:
             if not donor_address:
@@ -131,13 +132,13 @@ class SegmentCopier:
             agrees = tail.end_offset == end_offset and expected_digest in (b"", tail.digest)
             if agrees:
                 if seal:
-                    await context.replicas.finish_sealed(
+                    await self._replicas.finish_sealed(
                         replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
                     )
                 return await self._report(replica)
         if donor_address:
-            context.replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
-            await context.replicas.set_aside(replica)
+            self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
+            await self._replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
             f"from the one at {end_offset}"
@@ -235,7 +236,7 @@ class SegmentCopier:
             generation=segment.generation,
             epoch=segment.epoch,
         )
-        existing = context.replicas.get(segment.segment_id)
+        existing = self._replicas.get(segment.segment_id)
         if existing is not None:
             prepared = existing.identity
         else:
@@ -251,7 +252,7 @@ class SegmentCopier:
         )
         replica = Replica(context, identity, tail, ProducerTable(header.producer_snapshot))
         replica.segment = segment
-        context.replicas.add(replica)
+        self._replicas.add(replica)
         return replica
 
     async def _report(self, replica: Replica) -> coordinator_pb2.WrittenBack:

@@ -6,8 +6,10 @@ from icecore import wire
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from node.context import NodeContext
+from node.coordinator_link import CoordinatorLink
 from node.fetch import FetchHandler
 from node.produce import ProduceHandler
+from node.replicas import Replicas
 
 PREFIX = "/icecore.v1.DataService/"
 PRODUCER_IDS_AT_ONCE = 100
@@ -16,12 +18,15 @@ PRODUCER_IDS_AT_ONCE = 100
 class DataService:
     """What clients ask of a node."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(
+        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+    ) -> None:
         self._context = context
+        self._coordinator = coordinator
         self._producer_ids = iter(range(0))
         self._allocating = asyncio.Lock()
-        self.produce = ProduceHandler(context)
-        self.fetch = FetchHandler(context)
+        self.produce = ProduceHandler(context, replicas)
+        self.fetch = FetchHandler(context, replicas)
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
@@ -41,15 +46,13 @@ class DataService:
         async with self._allocating:
             producer_id = next(self._producer_ids, 0)
             if not producer_id:
-                allocated = await self._context.coordinator.allocate_producer_ids(
-                    PRODUCER_IDS_AT_ONCE
-                )
+                allocated = await self._coordinator.allocate_producer_ids(PRODUCER_IDS_AT_ONCE)
                 self._producer_ids = iter(allocated)
                 producer_id = next(self._producer_ids)
         return data_pb2.InitProducerResponse(producer_id=producer_id).SerializeToString()
 
     async def _take_name(self, request: data_pb2.InitProducerRequest) -> bytes:
-        named = await self._context.coordinator.name_producer(
+        named = await self._coordinator.name_producer(
             coordinator_pb2.NameProducerRequest(
                 cluster_id=self._context.cluster_id,
                 node_id=self._context.node_id,

@@ -13,7 +13,9 @@ from collections import deque
 from icecore.errors import ConflictError, IcecoreError, OutOfSpaceError, StorageError
 from icecore.v1 import coordinator_pb2
 from node.context import NodeContext
+from node.coordinator_link import CoordinatorLink
 from node.replica import Replica
+from node.replicas import Replicas
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +28,12 @@ REPORT_MAX = 256
 class DigestReporter:
     """Works off newly sealed replicas."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(
+        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+    ) -> None:
         self._context = context
+        self._coordinator = coordinator
+        self._replicas = replicas
         self._queue: deque[Replica] = deque()
         self._wake = asyncio.Event()
 
@@ -53,17 +59,17 @@ class DigestReporter:
                     done = []
 
     async def _compute(self, replica: Replica) -> bool:
-        if not replica.intact or self._context.replicas.get(replica.segment_id) is not replica:
+        if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
             return False
         try:
             replica.full_digest = await self._context.executor.run(
                 self._context.store.full_digest, replica.segment_id
             )
         except IcecoreError as error:
-            is_here = self._context.replicas.get(replica.segment_id) is replica
+            is_here = self._replicas.get(replica.segment_id) is replica
             is_damage = isinstance(error, StorageError) and not isinstance(error, OutOfSpaceError)
             if is_here and is_damage:
-                self._context.replicas.condemn(replica, str(error))
+                self._replicas.condemn(replica, str(error))
             else:
                 _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
             return False
@@ -82,7 +88,7 @@ class DigestReporter:
         ]
         while True:
             try:
-                errors = await self._context.coordinator.report_digests(digests)
+                errors = await self._coordinator.report_digests(digests)
             except IcecoreError as error:
                 _log.info("digests not reported yet error=%s", error)
                 await asyncio.sleep(RETRY_S)
@@ -90,4 +96,4 @@ class DigestReporter:
                 break
         for replica, verdict in zip(replicas, errors, strict=True):
             if isinstance(verdict, ConflictError):
-                self._context.replicas.condemn(replica, f"digest disagrees: {verdict}")
+                self._replicas.condemn(replica, f"digest disagrees: {verdict}")

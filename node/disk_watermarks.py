@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from node.context import NodeContext
+from node.coordinator_link import CoordinatorLink
+from node.replicas import Replicas
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +63,12 @@ def disk_level(
 class DiskWatch:
     """Looks at the disk now and then, and acts when its level has changed."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(
+        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+    ) -> None:
         self._context = context
+        self._coordinator = coordinator
+        self._replicas = replicas
         settings = context.settings
         self._limits = DiskLimits(
             settings.disk_read_only_percent,
@@ -83,9 +89,9 @@ class DiskWatch:
                     *(level.name.lower(), used_bytes, free_bytes),
                 )
                 self._level = level
-                context.coordinator.read_only = level >= DiskLevel.READ_ONLY
+                self._coordinator.read_only = level >= DiskLevel.READ_ONLY
                 if level is DiskLevel.FULL:
-                    context.replicas.pause_following()
+                    self._replicas.pause_following()
             if level is not DiskLevel.FULL:
-                await context.replicas.resume_following()
+                await self._replicas.resume_following()
             await asyncio.sleep(LOOK_S)

@@ -19,7 +19,7 @@ from icecore.v1 import common_pb2, data_pb2
 from node.context import NodeContext
 from node.ports import Buffer
 from node.replica import Replica
-from node.replicas import PartitionReplicas
+from node.replicas import PartitionReplicas, Replicas
 
 MAX_WAIT_MS = 30_000
 
@@ -27,8 +27,9 @@ MAX_WAIT_MS = 30_000
 class FetchHandler:
     """Handlers of ``DataService/Fetch`` and ``ListOffsets``."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
+        self._replicas = replicas
 
     async def fetch(self, body: bytes, _: CallContext) -> bytes:
         """``FetchRequest`` to ``FetchResponse``, both as bytes."""
@@ -60,9 +61,7 @@ class FetchHandler:
         found = []
         for entry in request.partitions:
             try:
-                found.append(
-                    self._context.replicas.partition(entry.topic_id, entry.topic, entry.partition)
-                )
+                found.append(self._replicas.partition(entry.topic_id, entry.topic, entry.partition))
             except IcecoreError:
                 continue  # reported as this partition's error by the read
         return found
@@ -106,7 +105,7 @@ class FetchHandler:
         if entry.offset < 0:
             raise InvalidRequestError(f"offset {entry.offset} is negative")
         context = self._context
-        held = context.replicas.partition(entry.topic_id, entry.topic, entry.partition)
+        held = self._replicas.partition(entry.topic_id, entry.topic, entry.partition)
         result.log_start_offset = held.log_start_offset
         result.next_offset = entry.offset
         replica = held.find(entry.offset, entry.segment_id)
@@ -121,7 +120,7 @@ class FetchHandler:
         )
         if not data:
             context.metrics.disk_reads.inc()
-            body, next_offset = await context.replicas.read(
+            body, next_offset = await self._replicas.read(
                 replica, context.store.read, replica.segment_id, entry.offset, max_bytes, end
             )
             data, length = [body], len(body)
@@ -146,7 +145,7 @@ class FetchHandler:
     async def _list_offset(
         self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
     ) -> None:
-        held = self._context.replicas.partition(entry.topic_id, entry.topic, entry.partition)
+        held = self._replicas.partition(entry.topic_id, entry.topic, entry.partition)
         newest = next((each for each in reversed(held.replicas) if each.intact), None)
         target = entry.WhichOneof("target")
         if target == "earliest":
@@ -173,7 +172,7 @@ class FetchHandler:
                 continue
             end = max(end, replica.high_watermark)
             started_ms = context.clock.monotonic_ms()
-            found = await context.replicas.read(
+            found = await self._replicas.read(
                 replica,
                 context.store.offset_for_time,
                 *(replica.segment_id, entry.timestamp_ms, replica.high_watermark),

@@ -8,7 +8,7 @@ here, before the core is told; a batch reaches the log only in exactly the leade
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, assert_never
+from typing import Protocol, assert_never
 
 from icecore import batch
 from icecore.batch import BatchHeader
@@ -16,24 +16,48 @@ from icecore.errors import CorruptBatchError, IcecoreError, OutOfSpaceError
 from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
+from node.replica import Keeper, Replica
 from node.store import LogTail
 from replication import effects, inputs
 from replication.follower import FollowerCore
 
-if TYPE_CHECKING:
-    from node.replica import Replica
-    from node.replication_client import LeaderLink
-
 _log = logging.getLogger(__name__)
+
+
+class Link(Protocol):
+    """The stream to the leader's node, ``node/replication_client.py``."""
+
+    def attach(self, follower: "Follower") -> None:
+        """Start following."""
+        ...
+
+    def detach(self, follower: "Follower") -> None:
+        """Stop following."""
+        ...
+
+    def leave(self, follower: "Follower") -> None:
+        """Stop following, and tell the leader so."""
+        ...
+
+    def report(
+        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+    ) -> None:
+        """Tell the leader how far the log is durable."""
+        ...
+
+    def return_credit(self, length_bytes: int) -> None:
+        """The leader may send so many bytes more."""
+        ...
 
 
 class Follower:
     """Shell of one ``FollowerCore``."""
 
     def __init__(
-        self, context: NodeContext, replica: "Replica", segment: Segment, link: "LeaderLink"
+        self, context: NodeContext, keeper: Keeper, replica: Replica, segment: Segment, link: Link
     ) -> None:
         self._context = context
+        self._keeper = keeper
         self.replica = replica
         self.segment = segment
         self._link = link
@@ -126,7 +150,7 @@ class Follower:
             self.feed(inputs.LocalFailed(error))
             if isinstance(error, OutOfSpaceError):
                 self.leave()
-                self._context.replicas.follow_again(self.replica)
+                self._keeper.follow_again(self.replica)
 
     def feed(self, *happened: inputs.FollowerInput) -> None:
         """Step the core and perform what it asks."""
@@ -147,9 +171,9 @@ class Follower:
                     effect.attach,
                 )
             case effects.AdvanceHighWatermark():
-                self._context.replicas.watermark_moved(replica)
+                self._keeper.watermark_moved(replica)
             case effects.Quarantine():
-                self._context.replicas.condemn(replica, effect.why)
+                self._keeper.condemn(replica, effect.why)
             case effects.StopFollowing():
                 _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
                 self._link.detach(self)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from icecore import batch
 from icecore.batch import BatchHeader
@@ -18,13 +18,11 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
+from node.coordinator_link import CoordinatorLink
+from node.replica import Keeper, Replica
 from node.store import LogTail
 from replication import effects, inputs
 from replication.leader import LeaderCore, LeaderLimits
-
-if TYPE_CHECKING:
-    from node.replica import Replica
-    from node.replication_server import FollowerStream
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +49,26 @@ class ProduceWaiter(Protocol):
         ...
 
 
+class AttachedFollower(Protocol):
+    """The stream to one follower's node, ``node/replication_server.py``."""
+
+    def mark_data(self, segment_id: int) -> None:
+        """There is a new batch."""
+        ...
+
+    def on_durable(self, segment_id: int) -> None:
+        """A group is on our disk."""
+        ...
+
+    def mark_watermark(self, segment_id: int) -> None:
+        """The high watermark moved."""
+        ...
+
+    def drop(self, segment_id: int) -> None:
+        """The segment is led no longer."""
+        ...
+
+
 @dataclass(slots=True)
 class _Pending:
     waiter: ProduceWaiter
@@ -63,11 +81,20 @@ class _Pending:
 class Leader:
     """Shell of one ``LeaderCore``."""
 
-    def __init__(self, context: NodeContext, replica: "Replica", segment: Segment) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        coordinator: CoordinatorLink,
+        keeper: Keeper,
+        replica: Replica,
+        segment: Segment,
+    ) -> None:
         self._context = context
+        self._coordinator = coordinator
+        self._keeper = keeper
         self.replica = replica
         self.segment = segment
-        self.streams: dict[int, FollowerStream] = {}
+        self.streams: dict[int, AttachedFollower] = {}
         """Attached followers by node id."""
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
@@ -83,7 +110,7 @@ class Leader:
             context.producer_fences,
         )
         replica.led_in_this_process = True
-        self.feed(inputs.LeaseChanged(context.coordinator.lease_valid))
+        self.feed(inputs.LeaseChanged(coordinator.lease_valid))
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -147,7 +174,7 @@ class Leader:
                 self._start(self._send_seal(effect))
             case effects.ReportDispute():
                 why = f"nodes {effect.nodes} disagree with their leader at {effect.end_offset}"
-                self._context.replicas.report_dispute(self.replica, why)
+                self._keeper.report_dispute(self.replica, why)
             case effects.RequestRecovery():
                 self._start(self._request_recovery(effect.why))
             case effects.StepDown():
@@ -198,10 +225,10 @@ class Leader:
         )
 
     def _advance(self, high_watermark: int) -> None:
-        self._context.replicas.watermark_moved(self.replica)
+        self._keeper.watermark_moved(self.replica)
         for stream in self.streams.values():
             stream.mark_watermark(self.replica.segment_id)
-        self._context.coordinator.watermark_moved(self.replica.segment_id, high_watermark)
+        self._coordinator.watermark_moved(self.replica.segment_id, high_watermark)
 
     def _step_down(self, why: str) -> None:
         _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
@@ -211,7 +238,7 @@ class Leader:
         self.replica.note_watermark(self.core.high_watermark)
         if self.replica.leader is self:
             self.replica.leader = None
-        self._context.replicas.leadership_ended(self.replica)
+        self._keeper.leadership_ended(self.replica)
 
     # --- conversations --------------------------------------------------------------------------
 
@@ -229,7 +256,7 @@ class Leader:
             isr_incarnations=effect.incarnations,
         )
         try:
-            segment = await self._context.coordinator.alter_isr(change)
+            segment = await self._coordinator.alter_isr(change)
         except IcecoreError as error:
             if error.indeterminate:
                 self.feed(inputs.IsrChangeUnknown(effect.version))
@@ -239,11 +266,11 @@ class Leader:
         metrics = self._context.metrics
         before, after = len(self.segment.isr), len(segment.isr)
         (metrics.isr_shrinks if after < before else metrics.isr_expands).inc(abs(after - before))
-        self._context.replicas.apply(segment)
+        self._keeper.apply(segment)
 
     async def _prepare_successor(self, effect: effects.PrepareSuccessor) -> None:
         try:
-            successor = await self._context.coordinator.prepare_successor(
+            successor = await self._coordinator.prepare_successor(
                 self.replica.segment_id, self.segment.epoch
             )
         except IcecoreError as error:
@@ -312,7 +339,7 @@ class Leader:
             max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
         )
         try:
-            sealed, successor = await self._context.coordinator.seal(seal)
+            sealed, successor = await self._coordinator.seal(seal)
         except IcecoreError as error:
             if error.indeterminate:
                 self.feed(inputs.SealUnknown())
@@ -322,9 +349,7 @@ class Leader:
         self.feed(inputs.SealCommitted())
         for record in (successor, sealed):
             if record is not None:
-                self._context.replicas.apply(record)
+                self._keeper.apply(record)
 
     async def _request_recovery(self, why: str) -> None:
-        await self._context.coordinator.request_recovery(
-            self.replica.segment_id, self.segment.epoch, why
-        )
+        await self._coordinator.request_recovery(self.replica.segment_id, self.segment.epoch, why)

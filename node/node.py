@@ -86,6 +86,14 @@ class Node:
         metrics: NodeMetrics,
     ) -> None:
         self._folder = folder
+        pool = IoPool(
+            store,
+            executor,
+            clock,
+            metrics,
+            workers=settings.io_workers,
+            group_items_max=settings.group_items_max,
+        )
         self.context = context = NodeContext(
             node_id=settings.node_id,
             settings=settings,
@@ -95,27 +103,23 @@ class Node:
             executor=executor,
             files=files,
             store=store,
+            pool=pool,
             cache=TailCache(settings.tail_cache_bytes),
             metrics=metrics,
         )
-        context.pool = IoPool(
-            store,
-            executor,
-            clock,
-            metrics,
-            workers=settings.io_workers,
-            group_items_max=settings.group_items_max,
+        self._coordinator = CoordinatorLink(
+            context, self._on_update, lambda: self.replicas.standing()
         )
         self._links = LeaderLinks(context)
-        context.replicas = Replicas(context, self._links)
-        context.coordinator = CoordinatorLink(context, self._on_update)
-        self._replicate = ReplicateService(context)
-        context.replicas.on_leader_created = self._replicate.leader_created
-        self._commands = NodeCommands(context)
-        self.data = DataService(context)
-        self._digests = DigestReporter(context)
-        context.replicas.on_sealed = self._digests.sealed
-        self._scrubber = Scrubber(context)
+        self.replicas = Replicas(context, self._coordinator, self._links)
+        self._replicate = ReplicateService(context, self.replicas)
+        self.replicas.on_leader_created = self._replicate.leader_created
+        self._copier = SegmentCopier(context, self.replicas)
+        self._commands = NodeCommands(context, self.replicas, self._copier)
+        self.data = DataService(context, self._coordinator, self.replicas)
+        self._digests = DigestReporter(context, self._coordinator, self.replicas)
+        self.replicas.on_sealed = self._digests.sealed
+        self._scrubber = Scrubber(context, self.replicas)
         self._server: Server | None = None
         self._background: list[asyncio.Task[None]] = []
         self._deleting: dict[int, asyncio.Task[None]] = {}
@@ -142,14 +146,14 @@ class Node:
         self._begin(self._sync_index())
         self._begin(self._digests.run())
         self._begin(self._scrubber.run())
-        self._begin(DiskWatch(context).run())
+        self._begin(DiskWatch(context, self._coordinator, self.replicas).run())
 
     async def until_counted_on(self) -> None:
         """Return when the coordinator answered a beat: from now on it gives this node work.
 
         Raises what ended the node instead.
         """
-        coordinator = self.context.coordinator
+        coordinator = self._coordinator
         self.ended.add_done_callback(lambda _: coordinator.heard.set())
         while not coordinator.was_heard and not self.ended.done():
             coordinator.heard.clear()
@@ -162,7 +166,7 @@ class Node:
             unary={
                 **self.data.handlers(),
                 **self._commands.handlers(),
-                **SegmentCopier(self.context).handlers(),
+                **self._copier.handlers(),
             },
             streams={"/icecore.v1.ReplicationService/Replicate": self._replicate.replicate},
         )
@@ -178,7 +182,7 @@ class Node:
         )
         replica.sealed_end_offset = found.sealed_end_offset
         replica.full_digest = found.full_digest
-        self.context.replicas.add(replica)
+        self.replicas.add(replica)
         if replica.sealed and replica.intact and not found.full_digest:
             self._digests.sealed(replica)
         if not found.intact:
@@ -186,7 +190,7 @@ class Node:
 
     async def _register(self, recovered: list[RecoveredReplica]) -> None:
         context, folder = self.context, self._folder
-        answer = await context.coordinator.register(
+        answer = await self._coordinator.register(
             coordinator_pb2.RegisterRequest(
                 cluster_id=context.cluster_id,
                 node_id=context.node_id,
@@ -216,7 +220,7 @@ class Node:
     async def _stay_registered(self, recovered: list[RecoveredReplica]) -> None:
         """Beat. An incarnation that was lost before its first beat, because the coordinator
         restarted in between, never counted: get another one."""
-        coordinator = self.context.coordinator
+        coordinator = self._coordinator
         while True:
             try:
                 await coordinator.run()
@@ -232,10 +236,10 @@ class Node:
         Durable before the incarnation is: with that the folder looks as good as new.
         """
         context = self.context
-        held = [replica.segment_id for replica in context.replicas]
+        held = [replica.segment_id for replica in self.replicas]
         why = "the data folder is older than one that this node had before"
         _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
-        for replica in context.replicas:
+        for replica in self.replicas:
             replica.intact = False
         await context.executor.run(context.store.condemn, held, why)
 
@@ -270,12 +274,12 @@ class Node:
             node = convert.node_from_proto(message)
             if context.peers.get(node.node_id) != node:
                 context.peers[node.node_id] = node
-                for leader in context.replicas.leaders():
+                for leader in self.replicas.leaders():
                     leader.feed(inputs.NodeChanged(node))
         for assignment in update.assignments:
-            context.replicas.apply(convert.segment_from_proto(assignment))
+            self.replicas.apply(convert.segment_from_proto(assignment))
         for progress in update.partitions:
-            context.replicas.note_partition(
+            self.replicas.note_partition(
                 progress.topic_id,
                 progress.partition,
                 progress.log_start_offset,
@@ -303,12 +307,12 @@ class Node:
             late_ms = context.clock.monotonic_ms() - before_ms - TICK_S * 1000
             context.metrics.event_loop_lag_seconds.observe(max(0.0, late_ms / 1000))
             happened: list[inputs.LeaderInput] = [inputs.Tick()]
-            if context.coordinator.lease_valid != lease_valid:
-                lease_valid = context.coordinator.lease_valid
+            if self._coordinator.lease_valid != lease_valid:
+                lease_valid = self._coordinator.lease_valid
                 happened.append(inputs.LeaseChanged(lease_valid))
                 if not lease_valid:
                     context.metrics.leases_lost.inc()
-            for leader in context.replicas.leaders():
+            for leader in self.replicas.leaders():
                 leader.feed(*happened)
 
     async def _sync_index(self) -> None:
@@ -325,24 +329,24 @@ class Node:
         produces has to wait for us after we are gone. Returns soon when nobody stays who could
         take over, or there is no coordinator to see to it.
         """
-        context, link = self.context, self.context.coordinator
+        context, link = self.context, self._coordinator
         began_ms = context.clock.monotonic_ms()
         link.announce()
         await self._wait_while(lambda: not link.may_leave, context.settings.leave_wait_ms)
         if not self._others_stay():
-            _log.info("nobody takes over leads=%d", len(context.replicas.leaders()))
+            _log.info("nobody takes over leads=%d", len(self.replicas.leaders()))
             return
         link.announce(leaving=True)
         await self._wait_while(self._is_waited_for, SHRINK_WAIT_MS)
         _log.info(
             "handed over leads=%d took_ms=%d",
-            len(context.replicas.leaders()),
+            len(self.replicas.leaders()),
             context.clock.monotonic_ms() - began_ms,
         )
 
     async def _wait_while(self, is_waiting: Callable[[], bool], at_most_ms: float) -> None:
         """Look again whenever the coordinator was heard; only it changes what we wait for."""
-        heard = self.context.coordinator.heard
+        heard = self._coordinator.heard
         self.ended.add_done_callback(lambda _: heard.set())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_ms / 1000):
@@ -355,7 +359,7 @@ class Node:
         context = self.context
         return (
             not self.ended.done()
-            and context.coordinator.is_connected
+            and self._coordinator.is_connected
             and any(
                 peer.state is NodeState.UP and node_id != context.node_id
                 for node_id, peer in context.peers.items()
@@ -368,7 +372,7 @@ class Node:
             replica.segment is not None
             and replica.segment.state is SegmentState.ACTIVE
             and self.context.node_id in replica.segment.isr
-            for replica in self.context.replicas
+            for replica in self.replicas
         )
 
     async def stop(self) -> None:
@@ -379,7 +383,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._links.close()
-        await self.context.replicas.close()
+        await self.replicas.close()
         try:
             await self.context.pool.probe()
         except IcecoreError as error:
@@ -392,7 +396,7 @@ class Node:
     def segment_counts(self) -> dict[str, int]:
         """How many replicas there are by state, for the metrics."""
         counts: dict[str, int] = {}
-        for replica in self.context.replicas:
+        for replica in self.replicas:
             if not replica.intact:
                 state = "unknown"
             elif replica.sealed:

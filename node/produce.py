@@ -21,6 +21,7 @@ from icecore.ports import CallContext
 from icecore.v1 import common_pb2, data_pb2
 from node.context import NodeContext
 from node.leader import Leader, Produced
+from node.replicas import Replicas
 
 DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
@@ -45,8 +46,9 @@ class _ProduceCall:
 class ProduceHandler:
     """Handler of ``DataService/Produce``."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
+        self._replicas = replicas
         self.inflight_bytes = 0
 
     async def produce(self, body: bytes, _: CallContext) -> bytes:
@@ -87,7 +89,7 @@ class ProduceHandler:
         for slot, entry in enumerate(header.partitions):
             end = position + entry.batch_length
             try:
-                leader = self._context.replicas.leader(
+                leader = self._replicas.leader(
                     entry.topic_id, entry.topic, entry.partition, entry.epoch
                 )
                 one, checked = self._checked(leader, entry, data[position:end])

@@ -2,13 +2,14 @@
 
 A replica is *prepared* (files exist, base unknown), *confirmed* (may be led or followed), fenced
 (a higher epoch was promised: nothing is appended but by write-back) or *sealed*. Its role, if any,
-is a ``Leader`` or a ``Follower``, which own the protocol core; the replica itself only keeps what
-every role needs. An UNKNOWN replica (``intact`` false) plays no role and counts for nothing.
+is a ``Leader`` or a ``Follower``, which own the protocol core. They know the replica, which keeps
+what every role needs; it sees of them, and they of who holds it, what the protocols here say. An
+UNKNOWN replica (``intact`` false) plays no role and counts for nothing.
 """
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from icecore import batch
 from icecore.batch import BatchHeader
@@ -18,11 +19,35 @@ from node.ports import Buffer
 from node.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 from node.tail_cache import CachedBatch
 from replication import inputs
+from replication.follower import FollowerCore
+from replication.leader import LeaderCore
 from replication.producers import ProducerTable
 
-if TYPE_CHECKING:
-    from node.follower import Follower
-    from node.leader import Leader
+
+class Leading(Protocol):
+    """The role of a leader, ``node/leader.py``."""
+
+    core: LeaderCore
+    segment: Segment
+
+    def feed(self, *happened: inputs.LeaderInput) -> None:
+        """Tell the core."""
+        ...
+
+
+class Following(Protocol):
+    """The role of a follower, ``node/follower.py``."""
+
+    core: FollowerCore
+    segment: Segment
+
+    def detach(self) -> None:
+        """Stop following."""
+        ...
+
+    def leave(self) -> None:
+        """Stop following, and tell the leader so."""
+        ...
 
 
 class Replica:
@@ -48,8 +73,8 @@ class Replica:
         self.promised_epoch = identity.epoch
         self.segment: Segment | None = None
         """The newest record pushed by the coordinator."""
-        self.leader: Leader | None = None
-        self.follower: Follower | None = None
+        self.leader: Leading | None = None
+        self.follower: Following | None = None
         self.sealed_end_offset: int | None = None
         self.full_digest = b""
         self.led_in_this_process = False
@@ -163,3 +188,31 @@ class Replica:
             self.follower.detach()
         self.leader = None
         self.follower = None
+
+
+class Keeper(Protocol):
+    """Who holds all replicas, ``node/replicas.py``, as the role of one sees it."""
+
+    def apply(self, segment: Segment) -> None:
+        """The coordinator answered with this record."""
+        ...
+
+    def watermark_moved(self, replica: Replica) -> None:
+        """Readers may have more to read."""
+        ...
+
+    def leadership_ended(self, replica: Replica) -> None:
+        """The leader of this replica stepped down."""
+        ...
+
+    def follow_again(self, replica: Replica) -> None:
+        """The follower ran out of space: let it rejoin when there is room."""
+        ...
+
+    def condemn(self, replica: Replica, why: str) -> None:
+        """The replica is UNKNOWN from now on."""
+        ...
+
+    def report_dispute(self, replica: Replica, why: str) -> None:
+        """Replicas differ although none is damaged."""
+        ...

@@ -23,6 +23,7 @@ from icecore.errors import (
 )
 from icecore.model import Segment, SegmentState
 from node.context import NodeContext
+from node.coordinator_link import CoordinatorLink, Standing
 from node.follower import Follower
 from node.leader import Leader
 from node.replica import Replica
@@ -96,8 +97,11 @@ class PartitionReplicas:
 class Replicas:
     """The map of all replicas and the application of coordinator records."""
 
-    def __init__(self, context: NodeContext, links: LeaderLinks) -> None:
+    def __init__(
+        self, context: NodeContext, coordinator: CoordinatorLink, links: LeaderLinks
+    ) -> None:
         self._context = context
+        self._coordinator = coordinator
         self._links = links
         self._replicas: dict[int, Replica] = {}
         self._partitions: dict[tuple[bytes, int], PartitionReplicas] = {}
@@ -152,6 +156,11 @@ class Replicas:
             )
         return leader
 
+    def leader_of(self, replica: Replica) -> Leader | None:
+        """Who leads with this replica, None when nobody does."""
+        leader = self._of(replica).leader
+        return leader if leader is not None and leader.replica is replica else None
+
     def leaders(self) -> list[Leader]:
         """Everything led at the moment."""
         return [found.leader for found in self._partitions.values() if found.leader is not None]
@@ -193,7 +202,7 @@ class Replicas:
             has_copy = segment.state in (SegmentState.ACTIVE, SegmentState.SEALED)
             if has_copy and self._context.node_id in segment.replicas:
                 _log.error("missing segment_id=%d", segment.segment_id)
-                self._context.coordinator.report_unknown(segment.segment_id)
+                self._coordinator.report_unknown(segment.segment_id)
             return
         known = replica.segment
         if known is not None and segment.version < known.version:
@@ -229,9 +238,8 @@ class Replicas:
         elif self._context.node_id in segment.replicas and replica.follower is None:
             if self._is_paused:
                 return
-            replica.follower = Follower(
-                self._context, replica, segment, self._links.to(segment.leader)
-            )
+            link = self._links.to(segment.leader)
+            replica.follower = Follower(self._context, self, replica, segment, link)
         elif replica.follower is not None:
             replica.follower.segment = segment
 
@@ -239,7 +247,8 @@ class Replicas:
         """Lead a fresh segment; a process never resumes what an earlier one led."""
         if segment.leader_incarnation != self._context.incarnation or replica.led_in_this_process:
             return
-        replica.leader = leader = Leader(self._context, replica, segment)
+        leader = Leader(self._context, self._coordinator, self, replica, segment)
+        replica.leader = leader
         self._of(replica).leader = leader
         _log.info(
             "leading topic=%s partition=%d segment_id=%d epoch=%d base_offset=%d replicas=%s",
@@ -330,7 +339,7 @@ class Replicas:
         """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
         _log.critical("page segment_id=%d why=%s", replica.segment_id, why)
         self._context.metrics.disputes.inc()
-        self._context.coordinator.report_dispute(replica.segment_id)
+        self._coordinator.report_dispute(replica.segment_id)
 
     def condemn(self, replica: Replica, why: str) -> None:
         """The replica is UNKNOWN from now on: no role, no readers, and the coordinator hears of it.
@@ -358,7 +367,7 @@ class Replicas:
             await self._context.executor.run(self._context.store.condemn, [replica.segment_id], why)
         except IcecoreError as error:
             _log.error("not remembered segment_id=%d error=%s", replica.segment_id, error)
-        self._context.coordinator.report_unknown(replica.segment_id)
+        self._coordinator.report_unknown(replica.segment_id)
 
     async def set_aside(self, replica: Replica) -> None:
         """Quarantine an UNKNOWN replica, which is never patched, so that a copy can take its place.
@@ -373,11 +382,14 @@ class Replicas:
                 self._context.store.quarantine, replica.segment_id, "replaced by a repair"
             )
             self.remove(replica)
-        self._context.coordinator.forget_unknown(replica.segment_id)
+        self._coordinator.forget_unknown(replica.segment_id)
 
-    def unknown_ids(self) -> list[int]:
-        """Segments whose copy here counts for nothing."""
-        return [each.segment_id for each in self if not each.intact]
+    def standing(self) -> Standing:
+        """What the coordinator is told at the start of a stream."""
+        return Standing(
+            [each.segment_id for each in self if not each.intact],
+            {each.replica.segment_id: each.core.high_watermark for each in self.leaders()},
+        )
 
     def leadership_ended(self, replica: Replica) -> None:
         """The leader of this replica stepped down."""

@@ -17,6 +17,7 @@ from icecore.v1 import replication_pb2
 from node.context import NodeContext
 from node.leader import Leader
 from node.ports import Buffer
+from node.replicas import Replicas
 from node.store import LogTail
 from replication import inputs
 
@@ -62,12 +63,14 @@ class FollowerStream:
     def __init__(
         self,
         context: NodeContext,
+        replicas: Replicas,
         framer: Framer,
         stream: ServerStream,
         node_id: int,
         incarnation: int,
     ) -> None:
         self._context = context
+        self._replicas = replicas
         self._framer = framer
         self._stream = stream
         self.node_id = node_id
@@ -169,8 +172,8 @@ class FollowerStream:
             message = wire.parse(replication_pb2.ReplicaProgress, body)
 
     async def _progress(self, entry: replication_pb2.ProgressEntry) -> None:
-        replica = self._context.replicas.get(entry.segment_id)
-        leader = replica.leader if replica is not None else None
+        replica = self._replicas.get(entry.segment_id)
+        leader = self._replicas.leader_of(replica) if replica is not None else None
         if leader is None:
             if entry.attach:
                 if replica is not None and replica.promised_epoch > entry.epoch:
@@ -201,7 +204,7 @@ class FollowerStream:
         tail: LogTail | None = leader.replica.tail
         if entry.durable_end_offset != log_end_offset:
             try:
-                tail = await self._context.replicas.read(
+                tail = await self._replicas.read(
                     leader.replica,
                     self._context.store.tail_at,
                     *(leader.replica.segment_id, entry.durable_end_offset),
@@ -301,7 +304,7 @@ class FollowerStream:
                 self._evicted.add(segment_id)
                 return 0
             try:
-                body, end = await self._context.replicas.read(
+                body, end = await self._replicas.read(
                     leader.replica,
                     self._context.store.read,
                     *(segment_id, start, room, durable_end_offset),
@@ -346,8 +349,9 @@ class FollowerStream:
 class ReplicateService:
     """Accepts Replicate streams; one per follower node, a newer one replaces the older."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
+        self._replicas = replicas
         self._framer = Framer()
         self._streams: dict[int, FollowerStream] = {}
 
@@ -369,7 +373,12 @@ class ReplicateService:
         if peer is None or peer.incarnation != first.incarnation:
             raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
         served = FollowerStream(
-            self._context, self._framer, stream, first.node_id, first.incarnation
+            self._context,
+            self._replicas,
+            self._framer,
+            stream,
+            first.node_id,
+            first.incarnation,
         )
         older = self._streams.get(first.node_id)
         if older is not None:

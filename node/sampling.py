@@ -13,7 +13,7 @@ def sample(node: Node) -> NodeSample:
     """The node as it is now."""
     context = node.context
     used, free = context.files.space()
-    tails = [replica for replica in context.replicas if not replica.idle and not replica.sealed]
+    tails = [replica for replica in node.replicas if not replica.idle and not replica.sealed]
     return NodeSample(
         partitions=tuple(_partition(replica) for replica in tails if replica.segment is not None),
         segments=tuple(sorted(node.segment_counts().items())),

@@ -13,6 +13,7 @@ import logging
 from icecore.errors import IcecoreError
 from node.context import NodeContext
 from node.replica import Replica
+from node.replicas import Replicas
 
 _log = logging.getLogger(__name__)
 
@@ -21,11 +22,14 @@ LOOK_AGAIN_S = 10.0
 DAY_MS = 24 * 3600 * 1000.0
 
 
-async def verify(context: NodeContext, replica: Replica, bytes_per_s: int = 0) -> bool:
+async def verify(
+    context: NodeContext, replicas: Replicas, replica: Replica, bytes_per_s: int = 0
+) -> bool:
     """Read one sealed replica back; damage makes it UNKNOWN.
 
     Args:
         context: The node.
+        replicas: All that it holds.
         replica: Sealed.
         bytes_per_s: At most so many; 0 = as fast as it goes.
 
@@ -35,7 +39,7 @@ async def verify(context: NodeContext, replica: Replica, bytes_per_s: int = 0) -
     try:
         walk = context.store.verification(replica.segment_id)
         while not walk.digest:
-            length = await context.replicas.read(replica, walk.step, STEP_BYTES)
+            length = await replicas.read(replica, walk.step, STEP_BYTES)
             context.metrics.scrubbed_bytes.inc(length)
             if bytes_per_s:
                 await asyncio.sleep(length / bytes_per_s)
@@ -44,7 +48,7 @@ async def verify(context: NodeContext, replica: Replica, bytes_per_s: int = 0) -
         return False
     agreed = replica.segment.full_digest if replica.segment is not None else b""
     if walk.digest != (agreed or replica.full_digest or walk.digest):
-        context.replicas.condemn(replica, "its full digest is not the one that was agreed on")
+        replicas.condemn(replica, "its full digest is not the one that was agreed on")
     context.metrics.scrubbed_segments.inc()
     return replica.intact
 
@@ -52,8 +56,9 @@ async def verify(context: NodeContext, replica: Replica, bytes_per_s: int = 0) -
 class Scrubber:
     """The background work of one node."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
+        self._replicas = replicas
         self._done_ms: dict[int, float] = {}
 
     async def run(self) -> None:
@@ -61,7 +66,7 @@ class Scrubber:
         bytes_per_s = int(self._context.settings.scrub_bytes_per_s)
         while True:
             for replica in self.due() if bytes_per_s else ():
-                if await verify(self._context, replica, bytes_per_s):
+                if await verify(self._context, self._replicas, replica, bytes_per_s):
                     self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()
             await asyncio.sleep(LOOK_AGAIN_S)
 
@@ -70,7 +75,7 @@ class Scrubber:
         now_ms = self._context.clock.monotonic_ms()
         # Half of the time is for the pass itself.
         due_ms = now_ms - self._context.settings.scrub_days * DAY_MS / 2
-        sealed = [each for each in self._context.replicas if each.sealed and each.intact]
+        sealed = [each for each in self._replicas if each.sealed and each.intact]
         held = dict.fromkeys(each.segment_id for each in sealed)
         self._done_ms = {key: at for key, at in self._done_ms.items() if key in held}
         found = [each for each in sealed if self._done_ms.get(each.segment_id, due_ms) <= due_ms]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,24 @@ def import_arrows(module: Module) -> Iterator[str]:
         root = name.split(".")[0]
         if root in PACKAGES and root not in allowed:
             yield f"{line}: {module.package} must not import {name}"
+
+
+def circle(modules: tuple[Module, ...]) -> list[str]:
+    """Of two files one is below the other, also where an import is for types only.
+
+    Returns the names of the modules on a circle, empty when there is none.
+    """
+    by_name = {each.path.removesuffix(".py").replace("/", "."): each for each in modules}
+    imports: dict[str, set[str]] = {}
+    for name, module in by_name.items():
+        found = {imported for _, imported in imported_names(module)}
+        found |= {imported.rpartition(".")[0] for imported in found}  # the name of a definition
+        imports[name] = (found & by_name.keys()) - {name}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def purity(module: Module) -> Iterator[str]:
@@ -309,6 +328,20 @@ def test_rule_bites(rule: Rule, path: str, text: str) -> None:
 )
 def test_rule_allows(rule: Rule, path: str, text: str) -> None:
     assert not list(rule(parse(path, text)))
+
+
+def test_no_file_is_above_itself() -> None:
+    assert not circle(tuple(each for each in all_modules() if each.package in PACKAGES))
+
+
+def test_circles_are_found() -> None:
+    below = parse("node/a.py", "if TYPE_CHECKING:\n    from node.b import B")
+    above = parse("node/b.py", "from node import a")
+    assert circle((below, above)) in (
+        ["node.a", "node.b", "node.a"],
+        ["node.b", "node.a", "node.b"],
+    )
+    assert not circle((parse("node/a.py", "from node.c import C"), above))
 
 
 def test_no_python_below_folders_that_other_packages_own() -> None:

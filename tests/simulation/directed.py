@@ -277,7 +277,7 @@ async def rebuilt(scene: Scene, fault: Fault) -> None:
 
     def has_begun() -> bool:
         node = world.shells.get(second)
-        return node is not None and node.context.replicas.get(segment_id) is not None
+        return node is not None and node.replicas.get(segment_id) is not None
 
     await until(has_begun)
     cut(world, leader, [second])

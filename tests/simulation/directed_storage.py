@@ -84,7 +84,7 @@ async def space_again(scene: Scene, fault: Fault) -> None:
 
     def has_failed() -> bool:
         node = world.shells[second]
-        followers = [each.follower for each in node.context.replicas]
+        followers = [each.follower for each in node.replicas]
         return any(each is not None and each.core.stopped for each in followers)
 
     for _ in range(FULL_TIMES):
@@ -118,7 +118,7 @@ async def restarted_while_opening(scene: Scene, fault: Fault) -> None:
                 world.loop.trace(f"partition not added: {error.reason}")
 
     def is_open_at_second() -> bool:
-        replicas = world.shells[second].context.replicas
+        replicas = world.shells[second].replicas
         return any(each.identity.partition == 1 and each.base_offset >= 0 for each in replicas)
 
     process.spawn(add_partition())
@@ -153,7 +153,7 @@ async def overtaken_in_recovery(scene: Scene, fault: Fault) -> None:
 
 def _followed_file(world: World, name: str) -> str:
     """Of the newest segment of partition 0."""
-    replica = world.shells[name].context.replicas.get(record(world).segment_id)
+    replica = world.shells[name].replicas.get(record(world).segment_id)
     return file_name(replica.identity)
 
 

@@ -109,7 +109,7 @@ class Invariants:
     def _check_copy(self, node_id: int, segment: Segment) -> None:
         """Of those that run; what a copy became that was damaged meanwhile is another matter."""
         node = self._world.shells.get(f"node-{node_id}")
-        replica = node.context.replicas.get(segment.segment_id) if node is not None else None
+        replica = node.replicas.get(segment.segment_id) if node is not None else None
         if replica is None or not replica.intact or replica.base_offset < 0:
             return
         tail = replica.durable_tail

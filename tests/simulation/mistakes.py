@@ -20,7 +20,6 @@ from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
 from node import commands
 from node.commands import NodeCommands
-from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink
 from node.copying import SegmentCopier
 from node.leader import Leader
@@ -195,7 +194,7 @@ def report_before_fence() -> Mistake:
     async def report(self: NodeCommands, body: bytes, context: Any) -> bytes:
         answer = coordinator_pb2.FenceResponse(incarnation=self._context.incarnation)
         for ref in coordinator_pb2.FenceRequest.FromString(body).segments:
-            replica, reply = self._context.replicas.get(ref.segment_id), answer.replicas.add()
+            replica, reply = self._replicas.get(ref.segment_id), answer.replicas.add()
             if replica is not None and replica.intact and replica.base_offset >= 0:
                 commands._describe(replica, reply)
         asyncio.get_running_loop().create_task(stop_later(self, body, context))
@@ -219,8 +218,9 @@ def leader_resumes() -> Iterator[None]:
     """Principle "a restarted process never resumes leadership": it belongs to a node."""
 
     def lead(self: Replicas, replica: Replica, segment: Segment) -> None:
-        replica.leader = leader = Leader(self._context, replica, segment)
+        leader = Leader(self._context, self._coordinator, self, replica, segment)
         leader.core._log_end = leader.core._durable[self._context.node_id] = replica.tail.end_offset
+        replica.leader = leader
         self._of(replica).leader = leader
         self.on_leader_created(leader)
 
@@ -243,7 +243,7 @@ def missing_is_empty() -> Mistake:
         answer = coordinator_pb2.FenceResponse.FromString(await fence(self, body, context))
         asked = coordinator_pb2.FenceRequest.FromString(body).segments
         for ref, reply in zip(asked, answer.replicas, strict=True):
-            if self._context.replicas.get(ref.segment_id) is None:
+            if self._replicas.get(ref.segment_id) is None:
                 reply.intact = True
         return answer.SerializeToString()
 
@@ -255,21 +255,22 @@ def rebuilt_without_certificate() -> Mistake:
     apply = Replicas.apply
 
     def begin_anew(self: Replicas, segment: Segment) -> None:
-        context = self._context
-        is_lost = self.get(segment.segment_id) is None and context.node_id in segment.replicas
+        is_ours = self._context.node_id in segment.replicas
+        is_lost = is_ours and self.get(segment.segment_id) is None
         if segment.state is SegmentState.ACTIVE and is_lost:
-            asyncio.get_running_loop().create_task(_rebuild(context, segment))
+            asyncio.get_running_loop().create_task(_rebuild(self, segment))
         else:
             apply(self, segment)
 
     return patch(Replicas, "apply", begin_anew)
 
 
-async def _rebuild(context: NodeContext, segment: Segment) -> None:
-    copier = SegmentCopier(context)
+async def _rebuild(replicas: Replicas, segment: Segment) -> None:
+    context = replicas._context
+    copier = SegmentCopier(context, replicas)
     with contextlib.suppress(IcecoreError):
         replica = await copier._create(segment, context.peer_address(segment.leader))
-        context.replicas._apply_active(replica, segment)
+        replicas._apply_active(replica, segment)
 
 
 def one_member_decides() -> Mistake:

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.errors import NotCoordinatorError
 from icecore.v1 import coordinator_pb2 as pb
-from node.coordinator_link import CoordinatorLink
+from node.coordinator_link import CoordinatorLink, Standing
 
 HW = {11: 7, 12: 0}
 TOKEN = 4
@@ -58,17 +58,9 @@ class Executor:
 
 
 def link_of(disk: Disk) -> CoordinatorLink:
-    leaders = [
-        SimpleNamespace(
-            replica=SimpleNamespace(segment_id=segment_id),
-            core=SimpleNamespace(high_watermark=high_watermark),
-        )
-        for segment_id, high_watermark in HW.items()
-    ]
     context = SimpleNamespace(
         settings=SimpleNamespace(coordinator="c:1"),
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1234),
-        replicas=SimpleNamespace(unknown_ids=lambda: [3], leaders=lambda: leaders),
         executor=Executor(),
         files=SimpleNamespace(space=lambda: (1, 2)),
         pool=disk,
@@ -77,7 +69,7 @@ def link_of(disk: Disk) -> CoordinatorLink:
         incarnation=5,
         token=TOKEN,
     )
-    link = CoordinatorLink(cast(Any, context), lambda _: None)
+    link = CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([3], HW))
     link._heartbeat_ms = 1
     return link
 
