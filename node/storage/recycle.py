@@ -6,8 +6,10 @@ new ones by their segment id, so a file is only given to a segment with a *highe
 has served.
 """
 
+import logging
 from dataclasses import dataclass
 
+from icecore.errors import StorageError
 from node.ports import FileSystem
 from node.storage.segment_log import StoreSettings
 
@@ -15,6 +17,7 @@ FOLDER = "recycle"
 
 _FREE_MIN = 0.2
 """Below this fraction of free space every byte goes back to the file system."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,10 @@ class RecyclePool:
     def __init__(self, file_system: FileSystem, settings: StoreSettings) -> None:
         """Take over what an earlier process kept, as far as there is room for it now.
 
+        A file that can't be opened is left where it is: it holds nothing that anybody misses.
+
         Raises:
-            StorageError: A file or the folder cannot be read or changed.
+            StorageError: The folder cannot be read or changed.
         """
         self._fs = file_system
         self._settings = settings
@@ -48,7 +53,11 @@ class RecyclePool:
                 continue
             name = f"{FOLDER}/{own_name}"
             self._number = max(self._number, int(number))
-            length = self._length(name)
+            try:
+                length = self._length(name)
+            except StorageError as error:
+                _log.warning("not recycled file=%s error=%s", name, error)
+                continue
             if self._has_room(length):
                 self._files.append(_Kept(name, int(served), length))
             else:

@@ -123,6 +123,17 @@ class TestSegmentFileStore(SegmentStoreConformance):
         harness.store.delete(3, 1)
         assert len(list(pool.iterdir())) == (room_bytes > 0)
 
+    def test_a_node_starts_although_a_pool_file_cannot_be_opened(
+        self, harness: DiskHarness
+    ) -> None:
+        unusable = harness.path / "recycle" / f"{1:020d}.1"
+        unusable.mkdir()
+        append(harness.store, opened(harness.store, 2), 2, size=2000)
+        harness.kill()
+        harness.store.delete(2, 1)
+        opened(harness.store, 3)
+        assert list((harness.path / "recycle").iterdir()) == [unusable]
+
     def test_unknown_files_are_kept(self, harness: DiskHarness) -> None:
         log = opened(harness.store, 1)
         stranger = (harness.path / file_name(log.identity)).with_name("00000000000000000077.0.log")
