@@ -13,6 +13,7 @@ from icecore.client.connection import Connection
 from icecore.client.fetcher import Chunk, Fetcher, OutOfRangePolicy, Reader
 from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position
+from icecore.client.types import TopicMetadata
 from icecore.decoding import decode
 from icecore.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from icecore.ports import Clock, Net, Rng
@@ -31,9 +32,11 @@ class Consumer:
     Args:
         bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
         topic: Its name; must exist within ``timeout_s``.
-        partitions: All unless given.
+        partitions: All unless given, then also those added later, within 90 seconds; without
+            ``stop_at_end``.
         start: ``"earliest"``, ``"latest"``, an offset (of every partition), or a time with time
-            zone: the first record appended then or later.
+            zone: the first record appended then or later. A partition added later is always read
+            from its first record on: all of them came after the consumer began.
         stop_at_end: End the iteration at the high watermarks of the moment when it started.
         on_out_of_range: When an offset is not in the log (any more): raise, or move to an end.
         max_bytes: Of batches that lie in store, all partitions together.
@@ -114,6 +117,8 @@ class Consumer:
         self._fetcher.readers = {reader.partition: reader for reader in readers}
         self._is_started = True
         self._fetcher.dispatch()
+        if self._wanted is None and not self._stop_at_end:
+            self._metadata.watch(lambda: self._read_added(topic))
 
     async def _find_reader(self, partition: int) -> Reader:
         end_offset = None
@@ -121,6 +126,18 @@ class Consumer:
             end_offset = (await self._lookup.find(partition, "latest")).offset
         first = (await self._lookup.find(partition, self._start)).offset
         return Reader(partition, first, end_offset)
+
+    def _read_added(self, topic: TopicMetadata) -> None:
+        """Read the partitions that ``topic`` did not have yet, all that they hold."""
+        known = self._metadata.known(topic.name)
+        if known is None or known.topic_id != topic.topic_id:
+            return  # made again under the same name: another one
+        readers = self._fetcher.readers
+        added = [p for p in known.partitions if p.partition not in readers]
+        if added:
+            found = {p.partition: Reader(p.partition, p.log_start_offset, None) for p in added}
+            self._fetcher.readers = readers | found  # a thread may be going over the old ones
+            self._fetcher.dispatch()
 
     async def close(self) -> None:
         """Stop fetching and close the connections; running iterations end."""

@@ -5,6 +5,7 @@ thousand partitions does not become a thousand questions.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from icecore import convert
 from icecore.client.connection import Backoff, Connection, share
@@ -14,6 +15,7 @@ from icecore.model import NodeInfo, NodeState
 from icecore.v1 import admin_pb2
 
 _DISTANCE_MS = 40.0
+_AGE_MS_MAX = 60_000.0
 
 
 class Metadata:
@@ -31,6 +33,7 @@ class Metadata:
         self._view = ClusterView()
         self._errors: dict[str, IcecoreError] = {}
         self._running: asyncio.Future[None] | None = None
+        self._watching: asyncio.Future[None] | None = None
         self._refreshed = asyncio.Event()
         """Set for a moment after each answer."""
         self._refreshed_ms = -_DISTANCE_MS
@@ -131,11 +134,28 @@ class Metadata:
             return False
         return True
 
+    def watch(self, on_look: Callable[[], None]) -> None:
+        """Until ``close``, ask again what nobody asked for a minute, and call ``on_look`` every
+        half: that partitions were added shows in nothing else while nothing fails."""
+        self._watching = share(self._watch(on_look))
+
+    async def _watch(self, on_look: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(_AGE_MS_MAX / 2000)
+            try:
+                if self._names and self.age_ms > _AGE_MS_MAX:
+                    await self.refresh()
+            except IcecoreError:
+                continue  # who needs it now finds out and says so
+            on_look()
+
     async def close(self) -> None:
-        """Stop a refresh that is under way."""
-        if self._running is not None and not self._running.done():
-            self._running.cancel()
-            await asyncio.wait({self._running})
+        """Stop watching, and a refresh that is under way."""
+        tasks = [task for task in (self._watching, self._running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _refresh(self) -> None:
         if (wait_ms := _DISTANCE_MS - self.age_ms) > 0:

@@ -48,7 +48,6 @@ AcksName: TypeAlias = Literal["all", "quorum", "leader"]
 CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
-_METADATA_AGE_MS = 60_000.0
 _hash = xxhash.xxh64_intdigest
 
 
@@ -150,7 +149,7 @@ class Producer:
         """
         self._loop = asyncio.get_running_loop()
         self._sender.start(self._buffer.linger())
-        self._sender.start(self._keep_metadata_fresh())
+        self._metadata.watch(self._extend_all)
         try:
             await self._sender.take_name()
         except BaseException:
@@ -471,6 +470,11 @@ class Producer:
             topic.queues += [PartitionQueue(topic.name, n) for n in range(first, count)]
             self._choose_sticky(topic)
 
+    def _extend_all(self) -> None:
+        for topic in self._topics.values():
+            if topic.queues:
+                self._extend(topic)
+
     def _choose_sticky(self, topic: _Topic) -> None:
         """The partition of the next batch without keys: any that has a leader."""
         count = len(topic.queues)
@@ -478,19 +482,6 @@ class Producer:
             topic.sticky = int(self._connection.rng.random() * count)
             if self._metadata.leader(topic.name, topic.sticky):
                 return
-
-    async def _keep_metadata_fresh(self) -> None:
-        """Notice added partitions also while nothing fails."""
-        while True:
-            await asyncio.sleep(_METADATA_AGE_MS / 2000)
-            try:
-                if self._topics and self._metadata.age_ms > _METADATA_AGE_MS:
-                    await self._metadata.refresh()
-            except IcecoreError:
-                continue  # who needs it now finds out and says so
-            for topic in self._topics.values():
-                if topic.queues:
-                    self._extend(topic)
 
 
 def _extra_bytes(tags: Sequence[str], headers: Headers) -> int:

@@ -5,7 +5,7 @@ It keeps what the client relies on (sequences, segments, high watermark) and can
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -72,7 +72,7 @@ class FakePartition:
             )
         record = Segment(
             number,
-            self.topic.encode().ljust(16, b"-"),
+            self.cluster.topic_id(self.topic),
             self.topic,
             self.number,
             SegmentState.ACTIVE,
@@ -123,6 +123,7 @@ class FakeCluster:
     def __init__(self, nodes: int = 1) -> None:
         self.net = GrpcNet()
         self.topics: dict[str, list[FakePartition]] = {}
+        self.times_made: Counter[str] = Counter()
         self.addresses: dict[int, str] = dict.fromkeys(range(1, nodes + 1), "")
         self.on_produce: Callable[[int, FakePartition, BatchHeader], Fate] = lambda *_: Fate()
         self.before_call: Callable[[int, str], Any] | None = None
@@ -161,14 +162,25 @@ class FakeCluster:
         return self._segment_ids
 
     def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
-        nodes = list(self.addresses)
-        self.topics[name] = [
-            FakePartition(self, name, n, nodes[n % len(nodes)]) for n in range(partitions)
-        ]
-        return self.topics[name]
+        self.times_made[name] += 1
+        self.topics[name] = []
+        return self.add_partitions(name, partitions)
+
+    def add_partitions(self, name: str, count: int) -> list[FakePartition]:
+        """So many more; the new ones."""
+        nodes, found = list(self.addresses), self.topics[name]
+        numbers = range(len(found), len(found) + count)
+        added = [FakePartition(self, name, n, nodes[n % len(nodes)]) for n in numbers]
+        found += added
+        return added
+
+    def topic_id(self, name: str) -> bytes:
+        """Another one each time that a topic of this name is made."""
+        return f"{name:-<14}{self.times_made[name]:02}".encode()
 
     def find(self, item: Any) -> FakePartition:
-        name = item.topic or item.topic_id.rstrip(b"-").decode()
+        names = {self.topic_id(name): name for name in self.topics}
+        name = item.topic or names.get(item.topic_id, "")
         if name not in self.topics or item.partition >= len(self.topics[name]):
             raise UnknownTopicError(name)
         return self.topics[name][item.partition]
@@ -301,6 +313,8 @@ class FakeCluster:
 
     async def _GetMetadata(self, body: bytes, _: CallContext) -> bytes:
         self.calls.append((0, "GetMetadata"))
+        if self.before_call is not None:
+            await self.before_call(0, "GetMetadata")
         request = admin_pb2.GetMetadataRequest.FromString(body)
         answer = admin_pb2.GetMetadataResponse(cluster_id=CLUSTER_ID)
         for number, address in self.addresses.items():
@@ -310,11 +324,12 @@ class FakeCluster:
             if name not in self.topics:
                 topic.error.CopyFrom(convert.error_to_proto(UnknownTopicError(name)))
                 continue
-            topic.topic_id = name.encode().ljust(16, b"-")
+            topic.topic_id = self.topic_id(name)
             for partition in self.topics[name]:
                 record = partition.tail.record
                 topic.partitions.add(
                     partition=partition.number,
+                    log_start_offset=partition.log_start,
                     segment_id=record.segment_id,
                     epoch=record.epoch,
                     leader=record.leader,
@@ -357,7 +372,7 @@ class FakeCluster:
     def _describe(self, name: str) -> admin_pb2.TopicDescription:
         if name not in self.topics:
             raise UnknownTopicError(name)
-        answer = admin_pb2.TopicDescription(name=name, topic_id=name.encode().ljust(16, b"-"))
+        answer = admin_pb2.TopicDescription(name=name, topic_id=self.topic_id(name))
         for partition in self.topics[name]:
             described = answer.partitions.add(
                 partition=partition.number, segments=len(partition.segments)
