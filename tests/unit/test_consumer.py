@@ -181,6 +181,14 @@ async def test_start_positions_and_seek(cluster: FakeCluster) -> None:
         assert c.position() == {0: 310}
 
 
+async def test_a_seek_away_from_a_full_store_reads_on(cluster: FakeCluster) -> None:
+    await chain(cluster, (1,))
+    async with consumer(cluster, max_bytes=300, start=20) as c:
+        assert numbers(await take(c, 1)) == [20]
+        await c.seek(0, 50)
+        assert numbers(await asyncio.wait_for(take(c, 10), 20)) == list(range(50, 60))
+
+
 async def test_out_of_range(cluster: FakeCluster) -> None:
     partition = await chain(cluster, (1,), (2,))
     del partition.segments[0]
