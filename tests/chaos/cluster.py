@@ -1,15 +1,11 @@
-"""The cluster of a scenario: its processes on their network, its small disks."""
+"""The cluster of a scenario: its processes on their network."""
 
-import os
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from icecore.dev import LocalCluster, Member
 from tests.chaos.links import Links
 
 LEASE_MS = 3000
-DISK_BYTES = 96 << 20
 COORDINATOR = "coordinator"
 NODES = (1, 2, 3)
 SPARE = 4
@@ -46,29 +42,3 @@ class ChaosCluster(LocalCluster):
     def data_folder(self, node_id: int) -> Path:
         """Where a node keeps its data."""
         return self.folder / f"node-{node_id}"
-
-
-class SmallDisks:
-    """A small file system under the data folder of some nodes; use as a context manager."""
-
-    def __init__(self, folder: Path, node_ids: Sequence[int]) -> None:
-        self._mounts = [folder / f"node-{node_id}" for node_id in node_ids]
-
-    def __enter__(self) -> None:
-        for mount in self._mounts:
-            mount.mkdir(parents=True)
-            options = f"size={DISK_BYTES}"
-            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", mount], check=True)
-
-    def __exit__(self, *_: object) -> None:
-        for mount in self._mounts:
-            subprocess.run(["umount", "-l", mount], check=False)
-
-
-def fill(folder: Path, leave_bytes: int) -> Path:
-    """Take a disk's space away; delete the returned file to give it back."""
-    ballast = folder / "ballast"
-    disk = os.statvfs(folder)
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - leave_bytes)
-    return ballast

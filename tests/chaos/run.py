@@ -25,7 +25,8 @@ from icecore import Admin
 from icecore.errors import IcecoreError
 from icecore.model import Acks
 from icecore.net import GrpcNet
-from tests.chaos.cluster import NAMES, ChaosCluster, SmallDisks
+from tests.chaos.cluster import NAMES, ChaosCluster
+from tests.chaos.disks import SmallDisks
 from tests.chaos.links import Links
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.network import Network, why_impossible

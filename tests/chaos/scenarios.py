@@ -13,7 +13,8 @@ from random import Random
 
 from icecore.model import SegmentState
 from tests.chaos import damage
-from tests.chaos.cluster import COORDINATOR, LEASE_MS, NODES, fill
+from tests.chaos.cluster import COORDINATOR, LEASE_MS, NODES
+from tests.chaos.disks import fill
 from tests.chaos.world import World, name_of
 
 SILENCE_S = LEASE_MS / 1000 + 2.5

@@ -5,7 +5,6 @@ A small tmpfs under a node's data folder makes it real, which needs root (else: 
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 from icecore import Admin, Producer
 from icecore.dev import LocalCluster
 from icecore.model import NodeState
+from tests.chaos.disks import DISK_BYTES, SmallDisks, fill
 from tests.cluster.traffic import create, read_all
 
-DISK_BYTES = 96 << 20
 TOPIC = "t"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
@@ -29,35 +28,21 @@ def small_disks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Loca
     Without watermarks, unless a test asks for ``disk_free_bytes_min``: appends meet the disk's end.
     """
     folder = tmp_path / "cluster"
-    mounts = [folder / f"node-{node_id}" for node_id in (1, 2, 3)]
-    for mount in mounts:
-        mount.mkdir(parents=True)
-        size = f"size={DISK_BYTES}"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", mount], check=True)
-    try:
-        with LocalCluster(
+    node_settings = {
+        "preallocate_bytes": 1 << 20,
+        "recycle_bytes_max": 0,
+        "disk_free_bytes_min": request.param,
+    }
+    with (
+        SmallDisks(folder, (1, 2, 3)),
+        LocalCluster(
             folder,
             nodes=3,
-            node_settings={
-                "preallocate_bytes": 1 << 20,
-                "recycle_bytes_max": 0,
-                "disk_free_bytes_min": request.param,
-            },
+            node_settings=node_settings,
             coordinator_settings={"lease_ms": 3000},
-        ) as cluster:
-            yield cluster
-    finally:
-        for mount in mounts:
-            subprocess.run(["umount", "-l", mount], check=True)
-
-
-def fill(cluster: LocalCluster, node_id: int, leave_bytes: int) -> Path:
-    """Take the space of a node's disk away; delete the file to give it back."""
-    ballast = cluster.folder / f"node-{node_id}" / "ballast"
-    disk = os.statvfs(ballast.parent)
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - leave_bytes)
-    return ballast
+        ) as cluster,
+    ):
+        yield cluster
 
 
 class Load:
@@ -96,7 +81,7 @@ async def run_full(cluster: LocalCluster, node_ids: list[int]) -> None:
         running = asyncio.create_task(load.run())
         await load.grow(100)
 
-        ballasts = [fill(cluster, node_id, 2 << 20) for node_id in node_ids]
+        ballasts = [fill(cluster.folder / f"node-{node_id}", 2 << 20) for node_id in node_ids]
         if len(node_ids) < 3:
             await load.grow(1500)  # the others carry on
         else:
@@ -146,7 +131,7 @@ async def test_node_steps_back_before_its_disk_is_full(small_disks: LocalCluster
         load = Load(producer)
         running = asyncio.create_task(load.run())
         await load.grow(100)
-        ballast = fill(cluster, 3, DISK_BYTES // 50)
+        ballast = fill(cluster.folder / "node-3", DISK_BYTES // 50)
         await wait_for(NodeState.READ_ONLY)
         await load.grow(300, timeout_s=9.0)  # it left: nobody waits for it until it lags
         ballast.unlink()
