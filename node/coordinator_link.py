@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from icecore import convert
 from icecore.errors import FencedError, IcecoreError, NotCoordinatorError, WrongClusterError
@@ -21,6 +21,13 @@ from node.context import NodeContext
 
 _log = logging.getLogger(__name__)
 
+_FromThisNode: TypeAlias = (
+    coordinator_pb2.AlterIsrRequest
+    | coordinator_pb2.PrepareSuccessorRequest
+    | coordinator_pb2.ReportDigestsRequest
+    | coordinator_pb2.RequestRecoveryRequest
+    | coordinator_pb2.SealRequest
+)
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
@@ -299,17 +306,12 @@ class CoordinatorLink:
 
     async def request_recovery(self, segment_id: int, epoch: int, why: str) -> None:
         """Ask until the coordinator has heard it."""
-        context = self._context
         request = coordinator_pb2.RequestRecoveryRequest(
-            cluster_id=context.cluster_id,
-            node_id=context.node_id,
-            incarnation=context.incarnation,
-            segments=[coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)],
-            why=why,
+            segments=[coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)], why=why
         )
         while True:
             try:
-                await self._call("RequestRecovery", request.SerializeToString(), CALL_TIMEOUT_S)
+                await self._call("RequestRecovery", self._signed(request), CALL_TIMEOUT_S)
             except IcecoreError as error:
                 if not error.retriable:
                     _log.warning("recovery refused segment_id=%d error=%s", segment_id, error)
@@ -322,14 +324,8 @@ class CoordinatorLink:
         self, digests: list[coordinator_pb2.FullDigest]
     ) -> list[IcecoreError | None]:
         """Full digests of sealed replicas; per item the disagreement, if any."""
-        context = self._context
-        request = coordinator_pb2.ReportDigestsRequest(
-            cluster_id=context.cluster_id,
-            node_id=context.node_id,
-            incarnation=context.incarnation,
-            digests=digests,
-        )
-        body = await self._call("ReportDigests", request.SerializeToString(), CALL_TIMEOUT_S)
+        request = coordinator_pb2.ReportDigestsRequest(digests=digests)
+        body = await self._call("ReportDigests", self._signed(request), CALL_TIMEOUT_S)
         answer = coordinator_pb2.ReportDigestsResponse.FromString(body)
         return [convert.error_from_proto(error) for error in answer.errors]
 
@@ -358,6 +354,13 @@ class CoordinatorLink:
     def _next_address(self) -> None:
         self._active += 1
 
+    def _signed(self, request: _FromThisNode) -> bytes:
+        """The request's bytes, with who asks."""
+        request.cluster_id = self._context.cluster_id
+        request.node_id = self._context.node_id
+        request.incarnation = self._context.incarnation
+        return request.SerializeToString()
+
     async def _call(self, method: str, body: bytes, timeout_s: float) -> bytes:
         try:
             return await self._context.net.call(
@@ -371,40 +374,22 @@ class CoordinatorLink:
     async def _call_alter_isr(
         self, changes: list[coordinator_pb2.IsrChange]
     ) -> list[coordinator_pb2.IsrResult]:
-        context = self._context
-        request = coordinator_pb2.AlterIsrRequest(
-            cluster_id=context.cluster_id,
-            node_id=context.node_id,
-            incarnation=context.incarnation,
-            changes=changes,
-        )
-        body = await self._call("AlterIsr", request.SerializeToString(), CALL_TIMEOUT_S)
+        request = coordinator_pb2.AlterIsrRequest(changes=changes)
+        body = await self._call("AlterIsr", self._signed(request), CALL_TIMEOUT_S)
         return list(coordinator_pb2.AlterIsrResponse.FromString(body).results)
 
     async def _call_prepare(
         self, segments: list[coordinator_pb2.SegmentRef]
     ) -> list[coordinator_pb2.PreparedSuccessor]:
-        context = self._context
-        request = coordinator_pb2.PrepareSuccessorRequest(
-            cluster_id=context.cluster_id,
-            node_id=context.node_id,
-            incarnation=context.incarnation,
-            segments=segments,
-        )
-        body = await self._call("PrepareSuccessor", request.SerializeToString(), SEAL_TIMEOUT_S)
+        request = coordinator_pb2.PrepareSuccessorRequest(segments=segments)
+        body = await self._call("PrepareSuccessor", self._signed(request), SEAL_TIMEOUT_S)
         return list(coordinator_pb2.PrepareSuccessorResponse.FromString(body).results)
 
     async def _call_seal(
         self, seals: list[coordinator_pb2.SegmentSeal]
     ) -> list[coordinator_pb2.SealResult]:
-        context = self._context
-        request = coordinator_pb2.SealRequest(
-            cluster_id=context.cluster_id,
-            node_id=context.node_id,
-            incarnation=context.incarnation,
-            seals=seals,
-        )
-        body = await self._call("Seal", request.SerializeToString(), SEAL_TIMEOUT_S)
+        request = coordinator_pb2.SealRequest(seals=seals)
+        body = await self._call("Seal", self._signed(request), SEAL_TIMEOUT_S)
         return list(coordinator_pb2.SealResponse.FromString(body).results)
 
 
