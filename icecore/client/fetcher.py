@@ -171,17 +171,14 @@ class Fetcher:
 
     def take(self) -> Chunk | None:
         """The next chunk in store that a seek has not made void; makes room for more."""
-        had_room = self._buffered_bytes < self._buffer_bytes
         found = None
         while found is None and self.chunks:
             chunk = self.chunks.popleft()
             self._buffered_bytes -= chunk.header.batch_length
             if chunk.generation == chunk.reader.generation:
                 found = chunk
-                had_room = had_room and chunk.reader.buffered_bytes < self._fetch_bytes
                 chunk.reader.buffered_bytes -= chunk.header.batch_length
-        if not had_room:  # where there was room, whoever wants data has been asked for it already
-            self.dispatch()
+        self.dispatch()  # also when all were void: their room is free
         return found
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
