@@ -311,7 +311,7 @@ class CoordinatorLink:
         )
         while True:
             try:
-                await self._call("RequestRecovery", self._signed(request), CALL_TIMEOUT_S)
+                await self._call("RequestRecovery", self._identified(request), CALL_TIMEOUT_S)
             except IcecoreError as error:
                 if not error.retriable:
                     _log.warning("recovery refused segment_id=%d error=%s", segment_id, error)
@@ -325,7 +325,7 @@ class CoordinatorLink:
     ) -> list[IcecoreError | None]:
         """Full digests of sealed replicas; per item the disagreement, if any."""
         request = coordinator_pb2.ReportDigestsRequest(digests=digests)
-        body = await self._call("ReportDigests", self._signed(request), CALL_TIMEOUT_S)
+        body = await self._call("ReportDigests", self._identified(request), CALL_TIMEOUT_S)
         answer = coordinator_pb2.ReportDigestsResponse.FromString(body)
         return [convert.error_from_proto(error) for error in answer.errors]
 
@@ -354,7 +354,7 @@ class CoordinatorLink:
     def _next_address(self) -> None:
         self._active += 1
 
-    def _signed(self, request: _FromThisNode) -> bytes:
+    def _identified(self, request: _FromThisNode) -> bytes:
         """The request's bytes, with who asks."""
         request.cluster_id = self._context.cluster_id
         request.node_id = self._context.node_id
@@ -375,21 +375,21 @@ class CoordinatorLink:
         self, changes: list[coordinator_pb2.IsrChange]
     ) -> list[coordinator_pb2.IsrResult]:
         request = coordinator_pb2.AlterIsrRequest(changes=changes)
-        body = await self._call("AlterIsr", self._signed(request), CALL_TIMEOUT_S)
+        body = await self._call("AlterIsr", self._identified(request), CALL_TIMEOUT_S)
         return list(coordinator_pb2.AlterIsrResponse.FromString(body).results)
 
     async def _call_prepare(
         self, segments: list[coordinator_pb2.SegmentRef]
     ) -> list[coordinator_pb2.PreparedSuccessor]:
         request = coordinator_pb2.PrepareSuccessorRequest(segments=segments)
-        body = await self._call("PrepareSuccessor", self._signed(request), SEAL_TIMEOUT_S)
+        body = await self._call("PrepareSuccessor", self._identified(request), SEAL_TIMEOUT_S)
         return list(coordinator_pb2.PrepareSuccessorResponse.FromString(body).results)
 
     async def _call_seal(
         self, seals: list[coordinator_pb2.SegmentSeal]
     ) -> list[coordinator_pb2.SealResult]:
         request = coordinator_pb2.SealRequest(seals=seals)
-        body = await self._call("Seal", self._signed(request), SEAL_TIMEOUT_S)
+        body = await self._call("Seal", self._identified(request), SEAL_TIMEOUT_S)
         return list(coordinator_pb2.SealResponse.FromString(body).results)
 
 
