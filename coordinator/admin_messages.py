@@ -36,6 +36,9 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
         segment_bytes=message.segment_bytes or base.segment_bytes,
         segment_age_ms=message.segment_age_ms or base.segment_age_ms,
         partitioner=message.partitioner or base.partitioner,
+        record_bytes_max=message.record_bytes_max or base.record_bytes_max,
+        batch_bytes_max=message.batch_bytes_max or base.batch_bytes_max,
+        uncompressed_bytes_max=message.uncompressed_bytes_max or base.uncompressed_bytes_max,
     )
 
 
@@ -50,6 +53,9 @@ def settings_message(topic: TopicRecord) -> pb.TopicSettings:
         segment_bytes=settings.segment_bytes,
         segment_age_ms=settings.segment_age_ms,
         partitioner=settings.partitioner,
+        record_bytes_max=settings.record_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        uncompressed_bytes_max=settings.uncompressed_bytes_max,
     )
 
 

@@ -5,6 +5,7 @@ by whoever finds it so, which makes creation and recovery the same path.
 """
 
 import re
+from dataclasses import replace
 
 from coordinator.cluster_state import (
     Change,
@@ -14,6 +15,7 @@ from coordinator.cluster_state import (
     updated,
 )
 from coordinator.segment_changes import drop
+from icecore.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 from icecore.errors import (
     InvalidRequestError,
     InvalidTopicNameError,
@@ -28,6 +30,11 @@ DEFAULT_REPLICATION_FACTOR = 3
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTITIONERS = ("xxh64", "custom")
 SEGMENT_BYTES_MIN = 64 << 10
+BATCH_CAPS = {
+    "record_bytes_max": RECORD_BYTES_CAP,
+    "batch_bytes_max": BATCH_BYTES_CAP,
+    "uncompressed_bytes_max": UNCOMPRESSED_BYTES_CAP,
+}
 RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
 
@@ -56,17 +63,7 @@ def completed(settings: SegmentSettings, nodes: int) -> SegmentSettings:
     """
     factor = settings.replication_factor or max(1, min(DEFAULT_REPLICATION_FACTOR, nodes))
     in_sync = settings.min_insync or (2 if factor >= DEFAULT_REPLICATION_FACTOR else 1)
-    return SegmentSettings(
-        replication_factor=factor,
-        min_insync=in_sync,
-        flush_mode=settings.flush_mode,
-        segment_bytes=settings.segment_bytes,
-        segment_age_ms=settings.segment_age_ms,
-        engine=settings.engine,
-        file_model=settings.file_model,
-        recovery_rule=settings.recovery_rule,
-        partitioner=settings.partitioner,
-    )
+    return replace(settings, replication_factor=factor, min_insync=in_sync)
 
 
 def check_settings(settings: SegmentSettings, nodes: int) -> None:
@@ -90,11 +87,22 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
         )
     if settings.segment_bytes < SEGMENT_BYTES_MIN:
         raise InvalidRequestError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}")
+    check_batch_limits(settings)
     if factor > nodes:
         raise NotEnoughReplicasError(
             f"replication_factor {factor} needs {factor} nodes that are up, there are {nodes}",
             nodes=nodes,
         )
+
+
+def check_batch_limits(settings: SegmentSettings) -> None:
+    """Whether every reader can take what leaders would (R70). Raises InvalidRequestError."""
+    for name, cap in BATCH_CAPS.items():
+        if not 1 <= getattr(settings, name) <= cap:
+            raise InvalidRequestError(f"{name} must be between 1 and {cap} bytes")
+    for larger in ("batch_bytes_max", "uncompressed_bytes_max"):
+        if settings.record_bytes_max > getattr(settings, larger):
+            raise InvalidRequestError(f"record_bytes_max must not exceed {larger}")
 
 
 def create_topic(

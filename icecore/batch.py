@@ -34,6 +34,11 @@ HEADER_LENGTH = 152
 BATCH_BYTES_LIMIT = 1 << 30
 """No batch of the format is longer: i32 offsets stay far from overflow, topics set lower caps."""
 
+RECORD_BYTES_CAP = 8 << 20
+"""With the two below: what every reader can take, and so the most that a topic may allow (R70)."""
+BATCH_BYTES_CAP = 8 << 20
+UNCOMPRESSED_BYTES_CAP = 64 << 20
+
 MIN_TIMESTAMP_MS = -62_135_596_800_000
 """0001-01-01: with the maximum, what every client language, Arrow and Spark can represent."""
 MAX_TIMESTAMP_MS = 253_402_300_799_999
@@ -95,12 +100,20 @@ _CODECS = tuple(Codec)
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Caps on one batch. A record's bytes are its key, value, header names and header values."""
+    """Caps on one batch; by default those of a topic that sets none.
+
+    A record's bytes are its key, value, header names and header values. Its tags, written out, may
+    have as many once more; those of a whole batch as many as an uncompressed payload.
+    """
 
     record_bytes_max: int = 1 << 20
     batch_bytes_max: int = 4 << 20
     uncompressed_bytes_max: int = 32 << 20
     records_max: int = 1_000_000
+
+
+READER_LIMITS = BatchLimits(RECORD_BYTES_CAP, BATCH_BYTES_CAP, UNCOMPRESSED_BYTES_CAP)
+"""Of every reader, whatever a topic has set: there is nothing to tune."""
 
 
 class BatchHeader(NamedTuple):
@@ -305,7 +318,7 @@ def stamp(
 
 
 def check_produced(buffer: Buffer, position: int, limits: BatchLimits) -> BatchHeader:
-    """A leader's whole cheap check of one produced batch; columns are ``record.check_index``.
+    """A leader's whole cheap check of one produced batch; columns are ``record.check_columns``.
 
     Raises:
         CorruptBatchError: Framing, CRC, a length or a count is wrong.
@@ -343,7 +356,7 @@ def _check_caps(header: BatchHeader, limits: BatchLimits) -> None:
     if count > limits.records_max:
         raise BatchTooLargeError(f"{count} records exceed {limits.records_max}")
     # Without a look inside: more bytes than all records together may have. The slack is what
-    # offsets and validity bits take beside them; the exact check is in record.check_index.
+    # offsets and validity bits take beside them; the exact check is in record.check_columns.
     if inflated > count * (limits.record_bytes_max + 16) + (1 << 16):
         raise RecordTooLargeError(
             f"{count} records in {inflated} bytes: one exceeds {limits.record_bytes_max}"

@@ -38,6 +38,9 @@ def settings_to_proto(settings: SegmentSettings) -> coordinator_pb2.SegmentSetti
         file_model=settings.file_model,
         recovery_rule=settings.recovery_rule,
         partitioner=settings.partitioner,
+        record_bytes_max=settings.record_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        uncompressed_bytes_max=settings.uncompressed_bytes_max,
     )
 
 
@@ -58,6 +61,9 @@ def settings_from_proto(message: coordinator_pb2.SegmentSettings) -> SegmentSett
         file_model=message.file_model or default.file_model,
         recovery_rule=message.recovery_rule or default.recovery_rule,
         partitioner=message.partitioner or default.partitioner,
+        record_bytes_max=message.record_bytes_max or default.record_bytes_max,
+        batch_bytes_max=message.batch_bytes_max or default.batch_bytes_max,
+        uncompressed_bytes_max=message.uncompressed_bytes_max or default.uncompressed_bytes_max,
     )
 
 

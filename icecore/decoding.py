@@ -16,6 +16,8 @@ with zeros to 8 bytes. ``n`` is the record count, *bits* are Arrow's LSB-first v
       headers: list offsets i32[n+1]; names i32 offsets[m+1],    unless NO_HEADERS
                UTF-8; value bits, i32 offsets[m+1], bytes
 
+A Zstandard frame may leave out its length, for the header says it; its window is at most 64 MiB.
+
 ``decode`` reads what strangers wrote: everything that touches a payload goes through it, and what
 it returns is safe to hand to Arrow, which trusts its offsets blindly.
 """
@@ -30,6 +32,8 @@ import zstandard
 from icecore.batch import (
     HEADER_LENGTH,
     KNOWN_PRODUCER_FLAGS,
+    READER_LIMITS,
+    UNCOMPRESSED_BYTES_CAP,
     BatchHeader,
     BatchLimits,
     Buffer,
@@ -43,6 +47,7 @@ from icecore.columns import (
     BinaryColumn,
     IndexColumns,
     Int32s,
+    Int64s,
     ListColumn,
     all_valid,
     hash_keys,
@@ -53,7 +58,7 @@ from icecore.errors import (
     RecordTooLargeError,
 )
 
-_DEFAULT_LIMITS = BatchLimits()
+_TOPIC_LIMITS = BatchLimits()
 # The methods of arrays reach these by way of Python code, which most batches are too small for.
 _any, _least, _greatest = np.logical_or.reduce, np.minimum.reduce, np.maximum.reduce
 
@@ -137,7 +142,9 @@ class _Zstd(threading.local):
 zstd = _Zstd()
 
 
-def _read_index(data: memoryview, position: int, header: BatchHeader) -> IndexColumns:
+def _read_index(
+    data: memoryview, position: int, header: BatchHeader, limits: BatchLimits
+) -> IndexColumns:
     """Bounds-checked views of the index section."""
     if header.batch_length > len(data) - position:
         raise CorruptBatchError("the batch is cut short", position=position)
@@ -167,12 +174,30 @@ def _read_index(data: memoryview, position: int, header: BatchHeader) -> IndexCo
         if len(names.data) != text_bytes or (len(ids) and ids.max() >= tag_count):
             raise section.corrupt("a tag id or the dictionary's length is wrong")
         columns.tags = ListColumn(lists, ids, names)
+        _check_tags_written_out(columns.tags, limits.uncompressed_bytes_max)
     if hashed_headers:
         lists = section.offsets(count, "header hash list")
         hashes = section.numbers("<u8", int(lists[-1]), "header hashes")
         columns.header_hashes = ListColumn(lists, hashes)
     section.finish()
     return columns
+
+
+def _tag_lengths(tags: ListColumn) -> Int64s:
+    """Bytes of each tag of each record."""
+    assert tags.values is not None
+    lengths: Int64s = np.diff(tags.values.offsets).astype(np.int64)[tags.items]
+    return lengths
+
+
+def _check_tags_written_out(tags: ListColumn, bytes_max: int) -> None:
+    """Many records may name one long tag: little here, much wherever tags are written out."""
+    assert tags.values is not None
+    if len(tags.items) * len(tags.values.data) <= bytes_max:
+        return  # as in any sane batch
+    length = int(_tag_lengths(tags).sum())
+    if length > bytes_max:
+        raise BatchTooLargeError(f"tags of {length} bytes, written out, exceed {bytes_max}")
 
 
 def _check_deltas(section: _Section, deltas: Int32s, header: BatchHeader) -> None:
@@ -220,15 +245,17 @@ def _unlz4(stored: memoryview, length: int) -> bytes:
 
 
 def _unzstd(stored: memoryview, length: int) -> bytes:
-    """One frame; a frame that says another length is not even started."""
-    declared = zstandard.get_frame_parameters(stored).content_size
-    if not length or declared not in (length, zstandard.CONTENTSIZE_UNKNOWN):
+    """One frame; one that says another length, or wants a huge window, is not even started."""
+    frame = zstandard.get_frame_parameters(stored)
+    if not length or frame.content_size not in (length, zstandard.CONTENTSIZE_UNKNOWN):
         return b""
+    if frame.window_size > UNCOMPRESSED_BYTES_CAP:
+        raise zstandard.ZstdError(f"its window of {frame.window_size} bytes is too large")
     return zstd.decompressor.decompress(stored, length, allow_extra_data=False)
 
 
 def decode(
-    buffer: Buffer, position: int, header: BatchHeader, limits: BatchLimits = _DEFAULT_LIMITS
+    buffer: Buffer, position: int, header: BatchHeader, limits: BatchLimits = READER_LIMITS
 ) -> BatchColumns:
     """Bounds-checked columns of the batch at ``position``, views without a copy where possible.
 
@@ -237,10 +264,11 @@ def decode(
 
     Raises:
         CorruptBatchError: A length, count, offset, validity bit, padding or text is wrong.
-        BatchTooLargeError: ``uncompressed_length`` exceeds the limit; nothing was inflated.
+        BatchTooLargeError: ``uncompressed_length``, or tags written out, exceed the limit; nothing
+            was inflated.
     """
     data = memoryview(buffer)
-    index = _read_index(data, position, header)
+    index = _read_index(data, position, header, limits)
     payload = _payload(data, position, header, limits)
     section = _Section(payload, 0, len(payload), "payload")
     count, flags, keys, headers = header.record_count, header.producer_flags, None, None
@@ -259,29 +287,27 @@ def decode(
     )
 
 
-def check_index(
+def check_columns(
     buffer: Buffer,
     position: int,
     header: BatchHeader,
     *,
     hash_check: bool,
-    limits: BatchLimits = _DEFAULT_LIMITS,
+    limits: BatchLimits = _TOPIC_LIMITS,
 ) -> IndexColumns:
     """The leader's check of one produced batch's columns, and the index section for its indexes.
 
-    An uncompressed payload is always checked; a compressed one is inflated, in bounds, only for
-    ``hash_check``, which compares every key hash with its key.
+    All of it is decoded, compressed or not: what passes here, every reader can decode (R70).
+    ``hash_check`` compares every key hash with its key.
 
     Raises:
         CorruptBatchError: As ``decode``, or a key hash is wrong.
-        RecordTooLargeError: A record whose payload was looked at exceeds its cap.
+        RecordTooLargeError: A record, or the tags of one, exceed their cap.
         BatchTooLargeError: As ``decode``.
     """
-    keyed = not header.producer_flags & ProducerFlag.NO_KEYS
-    if header.codec is not Codec.NONE and not (hash_check and keyed):
-        return _read_index(memoryview(buffer), position, header)
     columns = decode(buffer, position, header, limits)
     _check_record_sizes(columns, limits.record_bytes_max)
+    _check_tag_sizes(columns.tags, limits.record_bytes_max)
     if hash_check and columns.keys is not None and columns.index.key_hashes is not None:
         hashes = hash_keys(columns.keys.to_list())
         if not np.array_equal(hashes, columns.index.key_hashes):
@@ -303,3 +329,14 @@ def _check_record_sizes(columns: BatchColumns, record_bytes_max: int) -> None:
             sizes += np.diff(column.offsets[headers.lists])
     if sizes.max() > record_bytes_max:
         raise RecordTooLargeError(f"a record of {sizes.max()} bytes exceeds {record_bytes_max}")
+
+
+def _check_tag_sizes(tags: ListColumn | None, record_bytes_max: int) -> None:
+    if tags is None or tags.values is None:
+        return
+    if len(tags.items) * len(tags.values.data) <= record_bytes_max:
+        return
+    ends = np.concatenate(([0], np.cumsum(_tag_lengths(tags))))
+    largest = int(np.diff(ends[tags.lists]).max())
+    if largest > record_bytes_max:
+        raise RecordTooLargeError(f"tags of {largest} bytes of a record exceed {record_bytes_max}")

@@ -46,19 +46,22 @@ class InvalidTopicNameError(InvalidRequestError):
 
 
 class CorruptBatchError(InvalidRequestError):
-    """A record batch has a wrong magic, version, length, count, offset or CRC."""
+    """A record batch is not what its format says: a magic, length, count, offset, CRC or payload.
+
+    From consumers and fetches of clear records: ``next_offset`` in the metadata is behind it.
+    """
 
     reason = "CORRUPT_BATCH"
 
 
 class RecordTooLargeError(InvalidRequestError):
-    """One record exceeds ``record_bytes_max``."""
+    """One record exceeds ``record_bytes_max`` of its topic."""
 
     reason = "RECORD_TOO_LARGE"
 
 
 class BatchTooLargeError(InvalidRequestError):
-    """A batch exceeds ``batch_bytes_max`` or the cap on its uncompressed length."""
+    """A batch exceeds ``batch_bytes_max`` or ``uncompressed_bytes_max`` of its topic."""
 
     reason = "BATCH_TOO_LARGE"
 

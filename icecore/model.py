@@ -56,6 +56,9 @@ class SegmentSettings:
     file_model: str = "partition"
     recovery_rule: str = "quorum"
     partitioner: str = "xxh64"
+    record_bytes_max: int = 1 << 20
+    batch_bytes_max: int = 4 << 20
+    uncompressed_bytes_max: int = 32 << 20
 
     @property
     def quorum(self) -> int:

@@ -34,7 +34,7 @@ from icecore.columns import (
     partition_for_key,
 )
 from icecore.decoding import (
-    check_index,
+    check_columns,
     decode,
     zstd,
 )
@@ -48,7 +48,7 @@ __all__ = [
     "BinaryColumn",
     "Codec",
     "Record",
-    "check_index",
+    "check_columns",
     "decode",
     "encode_columns",
     "key_hash",

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from icecore.batch import BatchLimits
+from icecore.batch import BATCH_BYTES_CAP
 from icecore.settings import GIB, MIB, ByteSize, Settings, check_listen
 from node.storage.file_system import SyncFs
 
@@ -50,7 +50,7 @@ class NodeSettings(Settings):
         " writes it waits for.",
     )
     group_items_max: int = Field(256, ge=1, description="Appends in one group (one fsync).")
-    group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.")
+    group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.", BATCH_BYTES_CAP)
     recycle_bytes_max: ByteSize = _size(
         4 * GIB,
         "Files of deleted segments kept to be overwritten, while a fifth of the disk is free; 0 ="
@@ -75,19 +75,18 @@ class NodeSettings(Settings):
         7.0, gt=0, description="Days within which each sealed segment is read back once."
     )
 
-    # batches and requests
-    record_bytes_max: ByteSize = _size(MIB, "Largest key + value + headers of a record.")
-    batch_bytes_max: ByteSize = _size(4 * MIB, "Largest batch as sent.")
-    uncompressed_bytes_max: ByteSize = _size(32 * MIB, "Largest payload after decompression.")
+    # requests; how large batches may be is a matter of topics
     fetch_bytes_max: ByteSize = _size(8 * MIB, "Largest answer to a fetch.")
     produce_inflight_bytes_max: ByteSize = _size(
-        64 * MIB, "Produce requests held in memory; more are answered with THROTTLED."
+        64 * MIB,
+        "Produce requests held in memory; more are answered with THROTTLED.",
+        BATCH_BYTES_CAP,
     )
     tail_cache_bytes: ByteSize = _size(64 * MIB, "Newest batches of all partitions kept in memory.")
 
     # replication
     replication_credit_bytes: ByteSize = _size(
-        16 * MIB, "What a leader may have under way to one follower."
+        16 * MIB, "What a leader may have under way to one follower.", BATCH_BYTES_CAP
     )
     replica_lag_ms_max: int = Field(
         10_000, ge=100, description="A follower this far behind leaves the in-sync set."
@@ -98,26 +97,9 @@ class NodeSettings(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "NodeSettings":
-        for smaller, larger in (
-            ("record_bytes_max", "batch_bytes_max"),
-            ("record_bytes_max", "uncompressed_bytes_max"),
-            ("batch_bytes_max", "group_bytes_max"),
-            ("batch_bytes_max", "produce_inflight_bytes_max"),
-            ("batch_bytes_max", "replication_credit_bytes"),
-            ("disk_read_only_percent", "disk_full_percent"),
-        ):
-            if getattr(self, smaller) > getattr(self, larger):
-                raise ValueError(f"{smaller} must not exceed {larger}")
+        if self.disk_read_only_percent > self.disk_full_percent:
+            raise ValueError("disk_read_only_percent must not exceed disk_full_percent")
         return self
-
-    @property
-    def batch_limits(self) -> BatchLimits:
-        """Caps that every produced batch is checked against."""
-        return BatchLimits(
-            record_bytes_max=self.record_bytes_max,
-            batch_bytes_max=self.batch_bytes_max,
-            uncompressed_bytes_max=self.uncompressed_bytes_max,
-        )
 
     def check_addresses(self) -> None:
         """Raises ConfigurationError when an address is malformed or unsafe to listen on."""

@@ -8,6 +8,7 @@ from icecore.v1 import coordinator_pb2, data_pb2
 from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink
 from node.fetch import FetchHandler
+from node.heavy_work import HeavyWork
 from node.produce import ProduceHandler
 from node.replicas import Replicas
 
@@ -25,7 +26,7 @@ class DataService:
         self._coordinator = coordinator
         self._producer_ids = iter(range(0))
         self._allocating = asyncio.Lock()
-        self.produce = ProduceHandler(context, replicas)
+        self.produce = ProduceHandler(context, replicas, HeavyWork(context.executor))
         self.fetch = FetchHandler(context, replicas)
 
     def handlers(self) -> dict[str, UnaryHandler]:

@@ -1,16 +1,15 @@
 """Produce: check each batch, give it to its partition's leader, answer when all have answered.
 
 One request carries batches of many partitions; each gets its own result, in order. All checks
-that need no partition state happen before anything is appended. The bytes of requests being
-worked on are counted, and beyond the bound new ones are refused (THROTTLED) instead of queued.
+that need no partition state (``batch_checks.py``) happen before anything is appended. The bytes of
+requests being worked on are counted, and beyond the bound new ones are refused (THROTTLED) instead
+of queued.
 """
 
 import asyncio
 
-from icecore import batch, convert, record, wire
-from icecore.batch import BatchHeader
+from icecore import convert, record, wire
 from icecore.errors import (
-    BatchTooLargeError,
     IcecoreError,
     InvalidRequestError,
     RequestTimeoutError,
@@ -19,7 +18,9 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.ports import CallContext
 from icecore.v1 import common_pb2, data_pb2
+from node.batch_checks import CheckedBatch, check_contents, check_frame
 from node.context import NodeContext
+from node.heavy_work import HeavyWork
 from node.leader import Leader, Produced
 from node.replicas import Replicas
 
@@ -46,8 +47,9 @@ class _ProduceCall:
 class ProduceHandler:
     """Handler of ``DataService/Produce``."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas, heavy_work: HeavyWork) -> None:
         self._context = context
+        self._heavy_work = heavy_work
         self._replicas = replicas
         self.inflight_bytes = 0
 
@@ -73,64 +75,56 @@ class ProduceHandler:
         self.inflight_bytes += len(body)
         try:
             call = _ProduceCall(len(header.partitions))
-            self._append_all(call, header, acks, data)
             if header.partitions:
-                await self._wait(call, header.timeout_ms)
+                await self._work(call, header, acks, data)
         finally:
             self.inflight_bytes -= len(body)
             elapsed_ms = context.clock.monotonic_ms() - started_ms
             metrics.produce_latency_seconds.observe(elapsed_ms / 1000)
         return self._answer(call).SerializeToString()
 
-    def _append_all(
+    async def _append_all(
         self, call: _ProduceCall, header: data_pb2.ProduceHeader, acks: Acks, data: memoryview
     ) -> None:
-        position = records = length = 0
+        """Check all, then append in the order of the request, with nothing in between."""
+        batches: dict[int, CheckedBatch] = {}
+        position = 0
         for slot, entry in enumerate(header.partitions):
             end = position + entry.batch_length
             try:
-                leader = self._replicas.leader(
-                    entry.topic_id, entry.topic, entry.partition, entry.epoch
-                )
-                one, checked = self._checked(leader, entry, data[position:end])
+                settings = self._leader(entry).segment.settings
+                one = data[position:end]
+                batches[slot] = check_frame(one if len(one) else self._encode(entry), settings)
             except IcecoreError as error:
                 call.produced(slot, error)
-            else:
-                records += checked.record_count
-                length += checked.batch_length
-                leader.produce(call, slot, acks, one, checked)
             position = end
+        await check_contents(list(batches.values()), self._heavy_work)
+        records = length = 0
+        for slot, checked in batches.items():
+            try:
+                if checked.error is not None:
+                    raise checked.error
+                leader = self._leader(header.partitions[slot])  # another one meanwhile, perhaps
+            except IcecoreError as error:
+                call.produced(slot, error)
+                continue
+            records += checked.header.record_count
+            length += checked.header.batch_length
+            leader.produce(call, slot, acks, checked.data, checked.header)
         self._context.metrics.produce_records.inc(records)
         self._context.metrics.produce_bytes.inc(length)
 
-    def _checked(
-        self, leader: Leader, entry: data_pb2.ProducePartition, data: memoryview
-    ) -> tuple[memoryview, BatchHeader]:
-        """The batch of one entry and its header, valid as a whole."""
-        limits = self._context.settings.batch_limits
-        if not len(data):
-            data = memoryview(self._encode(entry))
-        if len(data) > limits.batch_bytes_max:
-            raise BatchTooLargeError(
-                f"batch of {len(data)} bytes exceeds batch_bytes_max {limits.batch_bytes_max}"
-            )
-        header = batch.check_produced(data, 0, limits)
-        if header.batch_length != len(data):
-            raise InvalidRequestError(
-                f"the batch says {header.batch_length} bytes, the request {len(data)}"
-            )
-        record.check_index(
-            data, 0, header, hash_check=leader.segment.settings.partitioner == "xxh64"
-        )
-        return data, header
+    def _leader(self, entry: data_pb2.ProducePartition) -> Leader:
+        """Raises IcecoreError when it is not here."""
+        return self._replicas.leader(entry.topic_id, entry.topic, entry.partition, entry.epoch)
 
-    def _encode(self, entry: data_pb2.ProducePartition) -> bytes:
+    def _encode(self, entry: data_pb2.ProducePartition) -> memoryview:
         """Clear records of a client without the codec, as one batch."""
         if not entry.records:
             raise InvalidRequestError("neither a batch nor records")
         now_ms = self._context.clock.now_ms()
         records = entry.records
-        return record.encode_columns(
+        encoded = record.encode_columns(
             values=[each.value if each.HasField("value") else None for each in records],
             timestamps_ms=[each.timestamp_ms or now_ms for each in records],
             keys=[each.key if each.HasField("key") else None for each in records],
@@ -146,11 +140,15 @@ class ProduceHandler:
             producer_epoch=entry.producer_epoch,
             base_sequence=entry.base_sequence,
         )
+        return memoryview(encoded)
 
-    async def _wait(self, call: _ProduceCall, timeout_ms: int) -> None:
+    async def _work(
+        self, call: _ProduceCall, header: data_pb2.ProduceHeader, acks: Acks, data: memoryview
+    ) -> None:
         """Until all have answered or the time is over; what is missing then has timed out."""
         try:
-            async with asyncio.timeout((timeout_ms or DEFAULT_TIMEOUT_MS) / 1000):
+            async with asyncio.timeout((header.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000):
+                await self._append_all(call, header, acks, data)
                 await call.done
         except TimeoutError:
             late = RequestTimeoutError("the replicas did not confirm in time")

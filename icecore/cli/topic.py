@@ -49,6 +49,16 @@ SegmentBytes = Annotated[
     int, typer.Option(parser=parse_size, metavar="SIZE", help="Seal at this size.")
 ]
 SegmentAge = Annotated[int, typer.Option(min=0, help="Seal at this age in milliseconds.")]
+RecordBytes = Annotated[
+    int, typer.Option(parser=parse_size, metavar="SIZE", help="Largest record; 1MiB by default.")
+]
+BatchBytes = Annotated[
+    int, typer.Option(parser=parse_size, metavar="SIZE", help="Largest batch; 4MiB by default.")
+]
+UncompressedBytes = Annotated[
+    int,
+    typer.Option(parser=parse_size, metavar="SIZE", help="Largest payload; 32MiB by default."),
+]
 
 
 @app.command()
@@ -61,6 +71,9 @@ def create(
     flush: FlushOption = None,
     segment_bytes: SegmentBytes = 0,
     segment_age_ms: SegmentAge = 0,
+    record_bytes_max: RecordBytes = 0,
+    batch_bytes_max: BatchBytes = 0,
+    uncompressed_bytes_max: UncompressedBytes = 0,
     partitioner: Annotated[str, typer.Option(help="xxh64, or custom.")] = "xxh64",
     if_not_exists: Annotated[bool, typer.Option(help="Fine when it exists already.")] = False,
 ) -> None:
@@ -73,6 +86,9 @@ def create(
         flush_mode=_MODES[flush],
         segment_bytes=segment_bytes,
         segment_age_ms=segment_age_ms,
+        record_bytes_max=record_bytes_max,
+        batch_bytes_max=batch_bytes_max,
+        uncompressed_bytes_max=uncompressed_bytes_max,
         partitioner=partitioner,
     )
     topic = session.admin(
@@ -111,6 +127,9 @@ def alter(
     flush: FlushOption = None,
     segment_bytes: SegmentBytes = 0,
     segment_age_ms: SegmentAge = 0,
+    record_bytes_max: RecordBytes = 0,
+    batch_bytes_max: BatchBytes = 0,
+    uncompressed_bytes_max: UncompressedBytes = 0,
 ) -> None:
     """Change settings; what is not given stays. Rolls the active segments, which then obey."""
     session = session_of(context)
@@ -120,6 +139,9 @@ def alter(
         flush_mode=_MODES[flush],
         segment_bytes=segment_bytes,
         segment_age_ms=segment_age_ms,
+        record_bytes_max=record_bytes_max,
+        batch_bytes_max=batch_bytes_max,
+        uncompressed_bytes_max=uncompressed_bytes_max,
     )
     _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
 

@@ -259,6 +259,9 @@ def _settings_to_proto(settings: TopicSettings) -> admin_pb2.TopicSettings:
         segment_bytes=settings.segment_bytes,
         segment_age_ms=settings.segment_age_ms,
         partitioner=settings.partitioner,
+        record_bytes_max=settings.record_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        uncompressed_bytes_max=settings.uncompressed_bytes_max,
     )
 
 
@@ -271,6 +274,9 @@ def _settings(message: admin_pb2.TopicSettings) -> TopicSettings:
         segment_bytes=message.segment_bytes,
         segment_age_ms=message.segment_age_ms,
         partitioner=message.partitioner,
+        record_bytes_max=message.record_bytes_max,
+        batch_bytes_max=message.batch_bytes_max,
+        uncompressed_bytes_max=message.uncompressed_bytes_max,
     )
 
 

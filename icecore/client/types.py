@@ -57,6 +57,12 @@ class TopicSettings:
     segment_bytes: int = 0
     segment_age_ms: int = 0
     partitioner: str = ""
+    record_bytes_max: int = 0
+    """At most 8 MiB; ``Producer`` sends records of up to 1 MiB."""
+    batch_bytes_max: int = 0
+    """At most 8 MiB. ``batch_bytes`` of producers, and a record more, must fit."""
+    uncompressed_bytes_max: int = 0
+    """Of a batch's payload, and of its tags written out; at most 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

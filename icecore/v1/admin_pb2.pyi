@@ -31,6 +31,9 @@ class TopicSettings(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENT_AGE_MS_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
+    RECORD_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """0 = 1"""
     replication_factor: _builtins.int
@@ -44,6 +47,14 @@ class TopicSettings(_message.Message):
     """0 = 24 h"""
     partitioner: _builtins.str
     """empty = xxh64"""
+    record_bytes_max: _builtins.int
+    """key, value, headers of one record, and its tags; 0 = 1 MiB,"""
+    batch_bytes_max: _builtins.int
+    """at most 8 MiB
+    a batch as sent; 0 = 4 MiB, at most 8 MiB
+    """
+    uncompressed_bytes_max: _builtins.int
+    """its payload, and its tags written out; 0 = 32 MiB, at"""
     def __init__(
         self,
         *,
@@ -54,10 +65,13 @@ class TopicSettings(_message.Message):
         segment_bytes: _builtins.int = ...,
         segment_age_ms: _builtins.int = ...,
         partitioner: _builtins.str = ...,
+        record_bytes_max: _builtins.int = ...,
+        batch_bytes_max: _builtins.int = ...,
+        uncompressed_bytes_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

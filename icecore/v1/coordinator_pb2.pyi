@@ -436,6 +436,9 @@ class SegmentSettings(_message.Message):
     FILE_MODEL_FIELD_NUMBER: _builtins.int
     RECOVERY_RULE_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
+    RECORD_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
     replication_factor: _builtins.int
     min_insync: _builtins.int
     flush_mode: _common_pb2.FlushMode.ValueType
@@ -451,6 +454,12 @@ class SegmentSettings(_message.Message):
     """"quorum" """
     partitioner: _builtins.str
     """"xxh64" | "custom": key hashes are checked only for xxh64"""
+    record_bytes_max: _builtins.int
+    """what a leader takes (R70); 0 = 1 MiB"""
+    batch_bytes_max: _builtins.int
+    """0 = 4 MiB"""
+    uncompressed_bytes_max: _builtins.int
+    """0 = 32 MiB"""
     def __init__(
         self,
         *,
@@ -463,10 +472,13 @@ class SegmentSettings(_message.Message):
         file_model: _builtins.str = ...,
         recovery_rule: _builtins.str = ...,
         partitioner: _builtins.str = ...,
+        record_bytes_max: _builtins.int = ...,
+        batch_bytes_max: _builtins.int = ...,
+        uncompressed_bytes_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "file_model", b"file_model", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

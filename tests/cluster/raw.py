@@ -17,7 +17,7 @@ class RawClient:
     """
 
     def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._net = GrpcNet()
 
     async def __aenter__(self) -> Self:
@@ -41,7 +41,7 @@ class RawClient:
         request = admin_pb2.CreateTopicRequest(
             name=name, settings=admin_pb2.TopicSettings(**settings)
         )
-        body = await self.call(self._bootstrap, "AdminService/CreateTopic", request)
+        body = await self.call(self.bootstrap, "AdminService/CreateTopic", request)
         topic = admin_pb2.CreateTopicResponse.FromString(body).topic
         await self.leader(name, 0)
         return topic
@@ -49,7 +49,7 @@ class RawClient:
     async def metadata(self, topic: str) -> admin_pb2.GetMetadataResponse:
         """What clients see of a topic."""
         request = admin_pb2.GetMetadataRequest(topics=[topic])
-        body = await self.call(self._bootstrap, "AdminService/GetMetadata", request)
+        body = await self.call(self.bootstrap, "AdminService/GetMetadata", request)
         return admin_pb2.GetMetadataResponse.FromString(body)
 
     async def leader(self, topic: str, partition: int) -> str:

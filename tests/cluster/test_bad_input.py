@@ -1,15 +1,19 @@
 """Bad input at a real node: each gets its own error, and the log stays as it was."""
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from icecore import batch, wire
+from icecore.batch import Codec
+from icecore.blocking import Consumer
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError, InvalidRequestError, InvalidTopicNameError
 from icecore.v1 import data_pb2
 from tests.cluster.raw import RawClient, batch_of
+from tests.unit.poison import garbage, garbage_in_frame, other_length
 
 TOPIC = "bad-input"
 
@@ -52,6 +56,9 @@ BAD_BATCHES: dict[str, tuple[Callable[[], bytes], str]] = {
     "leader fields set": (lambda: patched(16, struct.pack("<Q", 7)), "INVALID_REQUEST"),
     "record too large": (lambda: batch_of(bytes((1 << 20) + 1)), "RECORD_TOO_LARGE"),
     "batch too large": (lambda: batch_of(*[bytes(1 << 20)] * 5), "BATCH_TOO_LARGE"),
+    "garbage as zstd": (lambda: garbage(Codec.ZSTD), "CORRUPT_BATCH"),
+    "garbage in an lz4 frame": (lambda: garbage_in_frame(Codec.LZ4), "CORRUPT_BATCH"),
+    "frame of another length": (lambda: other_length(Codec.ZSTD), "CORRUPT_BATCH"),
     "only noise": (lambda: bytes(range(256)) * 2, "CORRUPT_BATCH"),
 }
 
@@ -74,6 +81,32 @@ async def test_good_batch_beside_a_bad_one_is_kept(client: RawClient, leader: st
     answer = await client.produce(leader, TOPIC, patched(0, b"kafk"), batch_of(b"beside"))
 
     assert [each.error.reason for each in answer.partitions] == ["CORRUPT_BATCH", ""]
+
+
+async def test_limits_are_those_of_the_topic(client: RawClient) -> None:
+    wide = {"record_bytes_max": 8 << 20, "batch_bytes_max": 8 << 20}
+    with pytest.raises(InvalidRequestError, match="uncompressed_bytes_max must be between"):
+        await client.create_topic("wide", uncompressed_bytes_max=(64 << 20) + 1)
+    await client.create_topic("wide", uncompressed_bytes_max=64 << 20, **wide)
+    await client.create_topic("narrow", record_bytes_max=100, batch_bytes_max=4096)
+    large = bytes(range(256)) * (6 << 12)
+    for topic, value, reason in (
+        ("wide", large, ""),
+        ("narrow", b"x" * 101, "RECORD_TOO_LARGE"),
+        ("narrow", b"x" * 5000, "BATCH_TOO_LARGE"),
+        ("narrow", b"x" * 100, ""),
+    ):
+        address = await client.leader(topic, 0)
+        (result,) = (await client.produce(address, topic, batch_of(value))).partitions
+        assert result.error.reason == reason, result.error.message
+    read = await asyncio.to_thread(read_first, client.bootstrap, "wide")
+    assert read == large
+
+
+def read_first(bootstrap: str, topic: str) -> bytes | None:
+    """With a consumer that knows nothing of the topic."""
+    with Consumer(bootstrap, topic) as consumer:
+        return next(iter(consumer)).value
 
 
 async def test_unknown_topic_and_partition(client: RawClient, leader: str) -> None:

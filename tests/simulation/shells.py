@@ -104,14 +104,16 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             "insecure_bind": True,
             "io_workers": knobs.io_workers,
             "group_items_max": knobs.group_items_max,
-            "group_bytes_max": knobs.group_bytes_max,
             "preallocate_bytes": knobs.allocation_step_bytes,
-            "record_bytes_max": 4096,
-            "batch_bytes_max": 16 * 1024,
-            "uncompressed_bytes_max": 64 * 1024,
             "tail_cache_bytes": knobs.tail_cache_bytes,
-            "replication_credit_bytes": knobs.credit_bytes,
             "replica_lag_ms_max": knobs.replica_lag_ms_max,
+        }
+    )
+    # Smaller than what a node of any cluster must allow: the topics here allow less, too.
+    settings = settings.model_copy(
+        update={
+            "group_bytes_max": knobs.group_bytes_max,
+            "replication_credit_bytes": knobs.credit_bytes,
         }
     )
     control = ControlStore(cast(sqlite3.Connection, ports.control))

@@ -36,6 +36,9 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
             min_insync=plan.min_insync,
             segment_bytes=plan.knobs.segment_bytes,
             segment_age_ms=plan.knobs.segment_age_ms,
+            record_bytes_max=4096,
+            batch_bytes_max=16 * 1024,
+            uncompressed_bytes_max=64 * 1024,
             if_not_exists=True,
         )
         await admin.close()

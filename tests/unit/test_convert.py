@@ -18,6 +18,9 @@ SETTINGS = st.builds(
     flush_mode=st.sampled_from(FlushMode),
     segment_bytes=U32,
     segment_age_ms=U32,
+    record_bytes_max=U32,
+    batch_bytes_max=U32,
+    uncompressed_bytes_max=U32,
 )
 SEGMENTS = st.builds(
     Segment,

@@ -33,6 +33,7 @@ from coordinator.topic_changes import (
     missing_partitions,
     start_delete,
 )
+from icecore import batch
 from icecore.errors import (
     FencedError,
     InvalidRequestError,
@@ -182,6 +183,39 @@ def test_altered_settings_hold_from_the_next_segment(state: ClusterState) -> Non
         seal(state, sealing(state), Opening(successor, {1: 11, 2: 12}), 0)
     with pytest.raises(InvalidRequestError):
         alter_topic(state, "events", replace(SETTINGS, partitioner="custom"))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"record_bytes_max": batch.RECORD_BYTES_CAP + 1, "batch_bytes_max": batch.BATCH_BYTES_CAP},
+        {"batch_bytes_max": batch.BATCH_BYTES_CAP + 1},
+        {"uncompressed_bytes_max": batch.UNCOMPRESSED_BYTES_CAP + 1},
+        {"record_bytes_max": 2000, "batch_bytes_max": 1000},
+        {"record_bytes_max": 2000, "uncompressed_bytes_max": 1000},
+        {"record_bytes_max": 0},
+    ],
+)
+def test_no_topic_allows_what_some_reader_cannot_take(
+    state: ClusterState, limits: dict[str, int]
+) -> None:
+    settings = replace(SETTINGS, **limits)
+    with pytest.raises(InvalidRequestError, match="_bytes_max must"):
+        create_topic(state, "new", b"u" * 16, 1, settings)
+    with pytest.raises(InvalidRequestError, match="_bytes_max must"):
+        alter_topic(state, "events", settings)
+
+
+def test_limits_of_batches_are_pinned_in_each_segment(state: ClusterState) -> None:
+    most = replace(
+        SETTINGS,
+        record_bytes_max=batch.RECORD_BYTES_CAP,
+        batch_bytes_max=batch.BATCH_BYTES_CAP,
+        uncompressed_bytes_max=batch.UNCOMPRESSED_BYTES_CAP,
+    )
+    commit(state, alter_topic(state, "events", most))
+    assert segment(state).settings.batch_bytes_max == SETTINGS.batch_bytes_max
+    assert segment(state, prepared_successor(state)).settings == most
 
 
 def test_partitions_only_grow(state: ClusterState) -> None:
