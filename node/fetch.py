@@ -7,7 +7,8 @@ come from the tail cache when the reader is at the end, else from the file on a 
 
 import asyncio
 
-from icecore import batch, convert, record, wire
+from icecore import convert, wire
+from icecore.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
@@ -15,8 +16,10 @@ from icecore.errors import (
     UnsupportedError,
 )
 from icecore.ports import CallContext
-from icecore.v1 import common_pb2, data_pb2
+from icecore.v1 import data_pb2
+from node.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_MAX, clear_records
 from node.context import NodeContext
+from node.heavy_work import HeavyWork
 from node.ports import Buffer
 from node.replica import Replica
 from node.replicas import PartitionReplicas, Replicas
@@ -27,8 +30,9 @@ MAX_WAIT_MS = 30_000
 class FetchHandler:
     """Handlers of ``DataService/Fetch`` and ``ListOffsets``."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+    def __init__(self, context: NodeContext, replicas: Replicas, heavy_work: HeavyWork) -> None:
         self._context = context
+        self._heavy_work = heavy_work
         self._replicas = replicas
 
     async def fetch(self, body: bytes, _: CallContext) -> bytes:
@@ -69,30 +73,57 @@ class FetchHandler:
     async def _read_all(
         self, request: data_pb2.FetchHeader
     ) -> tuple[data_pb2.FetchResponseHeader, list[Buffer], int]:
-        limit = self._context.settings.fetch_bytes_max
+        limit = int(self._context.settings.fetch_bytes_max)
+        if request.as_records:
+            limit = min(limit, ANSWER_BYTES_MAX)
         room = min(max(request.max_bytes, 1), limit)
         header = data_pb2.FetchResponseHeader()
         buffers: list[Buffer] = []
-        length = 0
+        length = records = 0
         for entry in request.partitions:
             result = header.partitions.add()
-            if length >= room:
+            if length >= room or records >= ANSWER_RECORDS_MAX:
                 result.next_offset = entry.offset
                 continue
             try:
                 allowed = min(room - length, entry.max_bytes or room)
                 data, data_length = await self._read(entry, result, allowed)
+                if request.as_records and data:
+                    left = ANSWER_RECORDS_MAX - records
+                    data_length = await self._add_records(entry, result, data, (allowed, left))
+                    records += len(result.records)
             except IcecoreError as error:
                 result.error.CopyFrom(convert.error_to_proto(error))
                 self._context.metrics.fetch_errors.labels(error.reason).inc()
                 continue
             length += data_length
-            if request.as_records:
-                _add_records(result, entry.offset, b"".join(data))
-            else:
+            if not request.as_records:
                 result.batches_length = data_length
                 buffers.extend(data)
         return header, buffers, length
+
+    async def _add_records(
+        self,
+        entry: data_pb2.FetchPartition,
+        result: data_pb2.FetchPartitionResult,
+        data: list[Buffer],
+        room: tuple[int, int],
+    ) -> int:
+        """What was read as clear records; how many bytes that is.
+
+        Raises:
+            CorruptBatchError: The batch at the asked offset can't be decoded.
+        """
+        clear = await self._heavy_work.run(
+            UNCOMPRESSED_BYTES_CAP, clear_records, data, entry.offset, *room
+        )
+        if clear.next_offset != result.next_offset:
+            result.next_offset = clear.next_offset
+            del result.successor_node_ids[:]
+        if clear.error is not None:
+            raise clear.error
+        result.MergeFromString(clear.encoded)
+        return clear.size_bytes
 
     async def _read(
         self,
@@ -223,22 +254,3 @@ def _describe(
 
 def _at_sealed_end(result: data_pb2.FetchPartitionResult) -> bool:
     return result.segment_sealed and result.next_offset >= result.sealed_end_offset
-
-
-def _add_records(result: data_pb2.FetchPartitionResult, offset: int, data: bytes) -> None:
-    """Clear records from ``offset`` on, for clients without the codec."""
-    for position, header in batch.iter_batches(data):
-        for each in record.decode(data, position, header).to_records(header.base_offset):
-            if each.offset < offset:
-                continue
-            clear = result.records.add(
-                offset=each.offset,
-                timestamp_ms=each.timestamp_ms,
-                append_timestamp_ms=header.append_timestamp_ms,
-                tags=each.tags,
-                headers=[common_pb2.Header(name=name, value=value) for name, value in each.headers],
-            )
-            if each.key is not None:
-                clear.key = each.key
-            if each.value is not None:
-                clear.value = each.value

@@ -239,9 +239,11 @@ class FetchHeader(_message.Message):
     min_bytes: _builtins.int
     """answer as soon as so many bytes are there; 0 = 1"""
     as_records: _builtins.bool
-    """answer with `records` instead of batches"""
+    """answer with `records` instead of batches; max_bytes counts what is"""
     @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]: ...
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
+        """sent, at most 3 MiB and 10,000 records; at least one record comes"""
+
     def __init__(
         self,
         *,
@@ -399,7 +401,9 @@ class FetchPartitionResult(_message.Message):
     SUCCESSOR_NODE_IDS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     batches_length: _builtins.int
-    """bytes of this partition in `batches`; the first batch may"""
+    """can't be decoded; next_offset is behind it
+    bytes of this partition in `batches`; the first batch may
+    """
     next_offset: _builtins.int
     """start below the asked offset: skip those records
     ask for this one next
@@ -413,7 +417,9 @@ class FetchPartitionResult(_message.Message):
     sealed_end_offset: _builtins.int
     """set when segment_sealed"""
     @_builtins.property
-    def error(self) -> _common_pb2.Error: ...
+    def error(self) -> _common_pb2.Error:
+        """CORRUPT_BATCH (only as_records): the batch at the asked offset"""
+
     @_builtins.property
     def successor_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """replicas of the next segment, leader first, when"""
