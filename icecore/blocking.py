@@ -235,6 +235,11 @@ class Consumer:
         ahead = {self._rest[0].partition: self._rest[0].offset} if self._rest else {}
         return {**self._consumer.position(), **ahead}
 
+    @property
+    def corrupt_batches(self) -> int:
+        """See ``icecore.Consumer.corrupt_batches``."""
+        return self._consumer.corrupt_batches
+
     def high_watermarks(self) -> dict[int, int]:
         """See ``icecore.Consumer.high_watermarks``."""
         return self._consumer.high_watermarks()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -16,6 +17,13 @@ from icecore.client.offsets import Position
 
 _POLL_S = 0.5
 _POLL_RECORDS = 1000
+
+
+class OnCorrupt(StrEnum):
+    """Policies of a consumer."""
+
+    FAIL = "fail"
+    SKIP = "skip"
 
 
 def fetch(
@@ -34,6 +42,9 @@ def fetch(
         list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
     ] = None,
     max_records: Annotated[int, typer.Option("--max-records", "-n", min=0, help="0 = all.")] = 0,
+    on_corrupt: Annotated[
+        OnCorrupt, typer.Option(help="What to do with a batch that can't be decoded.")
+    ] = OnCorrupt.FAIL,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for new records instead of ending.")
     ] = False,
@@ -50,12 +61,15 @@ def fetch(
         partitions=partition or None,
         start=_position(start),
         stop_at_end=not follow,
+        on_corrupt=on_corrupt.value,
         timeout_s=session.timeout_s,
     )
     session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for
     with contextlib.suppress(KeyboardInterrupt):
         count = asyncio.run(_print_records(session, consumer, topic, max_records))
         session.output.note(f"{count:,} records")
+        if skipped := consumer.corrupt_batches:
+            session.output.note(f"{skipped:,} batches that can't be decoded were skipped")
 
 
 def _position(text: str) -> Position:

@@ -10,11 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from icecore.client.connection import Connection
+from icecore.client.corrupt import CorruptPolicy, Decoder
 from icecore.client.fetcher import Chunk, Fetcher, OutOfRangePolicy, Reader
 from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position
 from icecore.client.types import TopicMetadata
-from icecore.decoding import decode
 from icecore.errors import ConfigurationError, InvalidRequestError, UnavailableError
 from icecore.ports import Clock, Net, Rng
 from icecore.record import Record
@@ -39,6 +39,9 @@ class Consumer:
             from its first record on: all of them came after the consumer began.
         stop_at_end: End the iteration at the high watermarks of the moment when it started.
         on_out_of_range: When an offset is not in the log (any more): raise, or move to an end.
+        on_corrupt: When a batch can't be decoded: raise CorruptBatchError, with ``partition``,
+            ``offset`` and ``next_offset`` in its metadata, until a ``seek``; or go on behind it,
+            which ``corrupt_batches`` counts and the log tells.
         max_bytes: Of batches that lie in store, all partitions together.
         fetch_bytes: The same per partition; also what one answer holds per partition.
         max_wait_ms: How long a node holds a fetch back when there is no data.
@@ -60,6 +63,7 @@ class Consumer:
         start: Position = "earliest",
         stop_at_end: bool = False,
         on_out_of_range: OutOfRangePolicy = "error",
+        on_corrupt: CorruptPolicy = "fail",
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
         max_wait_ms: int = 500,
@@ -75,6 +79,7 @@ class Consumer:
         self._connection = Connection(bootstrap, net, clock, rng)
         self._metadata = Metadata(self._connection)
         self._lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=timeout_s)
+        self._decoder = Decoder(topic, on_corrupt)
         self._topic = topic
         self._wanted = partitions
         self._start: Position = start
@@ -201,7 +206,9 @@ class Consumer:
 
         while (chunk := await self._next_chunk()) is not None:
             reader = chunk.reader
-            columns = decode(chunk.data, chunk.position, chunk.header)
+            columns = self._decoder.decode(chunk)
+            if columns is None:
+                continue
             start, end = 0, len(columns)
             if chunk.from_offset > chunk.header.base_offset:
                 start = int(columns.offsets.searchsorted(chunk.from_offset))
@@ -211,6 +218,11 @@ class Consumer:
             if end > start:
                 rows = record_batch(columns, self._topic, reader.partition)
                 yield rows if end - start == len(columns) else rows.slice(start, end - start)
+
+    @property
+    def corrupt_batches(self) -> int:
+        """With ``on_corrupt="skip"``: how many batches were passed over."""
+        return self._decoder.skipped
 
     @property
     def is_at_end(self) -> bool:
@@ -228,7 +240,9 @@ class Consumer:
             chunk = await self._next_chunk()
             if chunk is None:
                 return False
-            columns = decode(chunk.data, chunk.position, chunk.header)
+            columns = self._decoder.decode(chunk)
+            if columns is None:
+                continue
             reader, partition = chunk.reader, chunk.reader.partition
             records = columns.to_records(chunk.from_offset, topic=self._topic, partition=partition)
             if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
@@ -241,6 +255,7 @@ class Consumer:
     async def _next_chunk(self) -> Chunk | None:
         if not self._is_started:
             raise UnavailableError("the consumer is not started")
+        self._decoder.check()
         fetcher = self._fetcher
         if self._fetches_yielded != fetcher.started:
             # Who only iterates over what is in store would never let the next fetch go out.

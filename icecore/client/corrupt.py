@@ -1,0 +1,78 @@
+"""What a consumer does with a batch that cannot be decoded: stop at it, or go on behind it.
+
+Nodes refuse such batches since they decode what is produced; older ones may be stored. Whoever
+stops, stops for good: going on is a ``seek``, never a second attempt to iterate, so that no record
+is passed over in silence.
+"""
+
+import logging
+from typing import Literal, TypeAlias
+
+from icecore.client.fetcher import Chunk, Reader
+from icecore.columns import BatchColumns
+from icecore.decoding import decode
+from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError
+
+_log = logging.getLogger(__name__)
+
+CorruptPolicy: TypeAlias = Literal["fail", "skip"]
+
+
+class Decoder:
+    """Decodes the batches of one consumer.
+
+    Args:
+        topic: For messages.
+        policy: What to do with a batch that can't be decoded.
+
+    Raises:
+        ConfigurationError: There is no such policy.
+    """
+
+    def __init__(self, topic: str, policy: CorruptPolicy) -> None:
+        if policy not in ("fail", "skip"):
+            raise ConfigurationError(f"on_corrupt is fail or skip, not {policy!r}")
+        self._topic = topic
+        self._policy = policy
+        self._failed: tuple[Reader, int, CorruptBatchError] | None = None
+        self.skipped = 0
+        """Batches passed over."""
+
+    def check(self) -> None:
+        """Raises the CorruptBatchError of a failure that no seek has dealt with."""
+        if self._failed is not None:
+            reader, generation, error = self._failed
+            if reader.generation == generation:
+                raise error
+            self._failed = None
+
+    def decode(self, chunk: Chunk) -> BatchColumns | None:
+        """Its columns; None when it is passed over.
+
+        Raises:
+            CorruptBatchError: It can't be decoded; ``check`` raises it, too, until a seek.
+        """
+        try:
+            return decode(chunk.data, chunk.position, chunk.header)
+        except (CorruptBatchError, BatchTooLargeError) as error:
+            self._refuse(chunk, error)
+            return None
+
+    def _refuse(self, chunk: Chunk, why: Exception) -> None:
+        reader, next_offset = chunk.reader, chunk.header.end_offset
+        where = f"{self._topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
+        if self._policy == "skip":
+            self.skipped += 1
+            reader.delivered = next_offset
+            _log.warning("%s can't be decoded, going on at %d: %s", where, next_offset, why)
+            return
+        error = CorruptBatchError(
+            f"{where} can't be decoded: {why}; seek to {next_offset} to go on behind it",
+            topic=self._topic,
+            partition=reader.partition,
+            offset=chunk.from_offset,
+            next_offset=next_offset,
+        )
+        reader.move_to(chunk.from_offset)  # what is in store behind it is void
+        self._failed = (reader, reader.generation, error)
+        raise error from why
