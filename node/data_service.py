@@ -26,9 +26,9 @@ class DataService:
         self._coordinator = coordinator
         self._producer_ids = iter(range(0))
         self._allocating = asyncio.Lock()
-        heavy_work = HeavyWork(context.executor)
-        self.produce = ProduceHandler(context, replicas, heavy_work)
-        self.fetch = FetchHandler(context, replicas, heavy_work)
+        # One each, so that readers keep no producer waiting.
+        self.produce = ProduceHandler(context, replicas, HeavyWork(context.executor))
+        self.fetch = FetchHandler(context, replicas, HeavyWork(context.executor))
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""

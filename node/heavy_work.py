@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 BYTES_MAX = 128 << 20
 """Twice the largest payload of any topic."""
-CALLS_MAX = 4
+CALLS_MAX = 2
 
 
 class HeavyWork:
