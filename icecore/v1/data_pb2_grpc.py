@@ -60,7 +60,8 @@ class DataServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Produce(self, request, context):
-        """Appends batches to many partitions this node leads. Errors per partition.
+        """Appends batches to many partitions this node leads. Errors per partition. Batches of one request
+        keep their order; requests that are under way at the same time may overtake each other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

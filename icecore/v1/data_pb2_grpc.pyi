@@ -35,7 +35,9 @@ class DataServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DataServiceAsyncStub: ...
     Produce: _grpc.UnaryUnaryMultiCallable[_data_pb2.ProduceRequest, _data_pb2.ProduceResponse]
-    """Appends batches to many partitions this node leads. Errors per partition."""
+    """Appends batches to many partitions this node leads. Errors per partition. Batches of one request
+    keep their order; requests that are under way at the same time may overtake each other.
+    """
     Fetch: _grpc.UnaryUnaryMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]
     """Reads from many partitions, from the leader or any replica; waits up to max_wait_ms for data."""
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]
@@ -47,7 +49,9 @@ class DataServiceStub:
 class DataServiceAsyncStub(DataServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Produce: _aio.UnaryUnaryMultiCallable[_data_pb2.ProduceRequest, _data_pb2.ProduceResponse]  # type: ignore[assignment]
-    """Appends batches to many partitions this node leads. Errors per partition."""
+    """Appends batches to many partitions this node leads. Errors per partition. Batches of one request
+    keep their order; requests that are under way at the same time may overtake each other.
+    """
     Fetch: _aio.UnaryUnaryMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]  # type: ignore[assignment]
     """Reads from many partitions, from the leader or any replica; waits up to max_wait_ms for data."""
     ListOffsets: _aio.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]  # type: ignore[assignment]
@@ -62,7 +66,9 @@ class DataServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _data_pb2.ProduceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_data_pb2.ProduceResponse, _abc.Awaitable[_data_pb2.ProduceResponse]]:
-        """Appends batches to many partitions this node leads. Errors per partition."""
+        """Appends batches to many partitions this node leads. Errors per partition. Batches of one request
+        keep their order; requests that are under way at the same time may overtake each other.
+        """
 
     @_abc_1.abstractmethod
     def Fetch(
