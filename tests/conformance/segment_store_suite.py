@@ -424,9 +424,9 @@ class SegmentStoreConformance:
         append(harness.store, gone, 2)
         harness.store.set_promises([(2, 4)], 10)
         with pytest.raises(FencedError):
-            harness.store.delete(2, 9)
-        harness.store.delete(2, 10)
-        harness.store.delete(2, 10)
+            harness.store.delete([2], 9)
+        harness.store.delete([2], 10)
+        harness.store.delete([2], 10)
         with pytest.raises(NotReplicaError):
             harness.store.read(2, 0, 1000, FAR)
         (found,) = harness.kill()
@@ -441,7 +441,7 @@ class SegmentStoreConformance:
         old = opened(harness.store, 1)
         append(harness.store, old, 30, records=1, size=3000)
         harness.store.seal(1, 30, old.tail.digest)
-        harness.store.delete(1, 1)
+        harness.store.delete([1], 1)
         log = opened(harness.store, 2)
         append(harness.store, log, 1, records=1, size=3000)  # old batches start right behind it
         (found,) = harness.kill()

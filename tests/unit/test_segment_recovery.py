@@ -155,7 +155,7 @@ def test_every_crash_point_of_the_last_group(
         old = confirmed(disk, 0)
         for _ in range(8):
             append(disk, old, [400, 1000, 30])
-        disk.store.delete(0, 1)
+        disk.store.delete([0], 1)
         assert list((disk.root / "recycle").iterdir())
     log = confirmed(disk)
     index_disks = {"empty": SimIndexDisk()}
@@ -233,7 +233,7 @@ def test_the_index_never_remembers_more_than_a_new_file_holds(disk: Disk, operat
     else:
         end = 0
         if operation == "delete":
-            disk.store.delete(1, 1)
+            disk.store.delete([1], 1)
         else:
             disk.store.quarantine(1, "a test")
         confirmed(disk)
@@ -356,7 +356,7 @@ def test_a_file_without_a_record_is_taken_again(disk: Disk) -> None:
         append(disk, log, [100])
         (found,) = disk.open()
         assert found.intact and found.tail.end_offset == 1
-        disk.store.delete(1, 1)
+        disk.store.delete([1], 1)
         assert disk.open() == []
 
 
@@ -402,7 +402,7 @@ def crash_at(function_name: str, monkeypatch: pytest.MonkeyPatch, owner: type) -
         (OsFileSystem, "rename"),
         (OsFileSystem, "sync_dir"),
         (SimIndex, "delete_range"),
-        (ControlStore, "finish_intent"),
+        (ControlStore, "finish_intents"),
     ],
 )
 def test_a_deletion_is_finished_after_a_crash(
@@ -412,7 +412,7 @@ def test_a_deletion_is_finished_after_a_crash(
     with monkeypatch.context() as patch:
         crash_at(function_name, patch, owner)
         with pytest.raises(KeyboardInterrupt):
-            disk.store.delete(1, 3)
+            disk.store.delete([1], 3)
     assert disk.open() == []
     assert not disk.path().exists()
     log = confirmed(disk)
