@@ -57,6 +57,8 @@ class TopicSettings:
     segment_bytes: int = 0
     segment_age_ms: int = 0
     partitioner: str = ""
+    delete_grace_ms: int | None = None
+    """How long a deleted topic can be undeleted; 0 = not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,22 @@ class TopicDescription:
     topic_id: bytes
     settings: TopicSettings
     partitions: tuple[PartitionDescription, ...]
+    deleted: bool = False
+    """It can be undeleted while there is grace left."""
+    deleted_at_ms: int = 0
+    """By the wall clock of the coordinator."""
+    grace_left_ms: int = 0
+    """As of a minute ago at most; it only passes while a coordinator runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What a deletion left."""
+
+    topic_id: bytes
+    """By which it can be undeleted."""
+    grace_ms: int
+    """For how long; 0 = it is gone for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,10 @@ class ClusterDescription:
     min_copies: int
     recoveries: int
     offline_partitions: int
+    deleted_topics: int = 0
+    """Kept until their grace is over; not in ``topics`` and ``partitions``."""
+    deleted_bytes: int = 0
+    """One copy of each of their sealed segments, which are among ``segments``."""
     pages: tuple[Page, ...] = ()
 
 
