@@ -75,7 +75,7 @@ TopicId = Annotated[
     typer.Option(parser=parse_topic_id, metavar="HEX", help="Instead of the name."),
 ]
 DeletedName = Annotated[
-    str, typer.Argument(metavar="[NAME]", help="Name of the topic.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="Name of the topic.", show_default=False)
 ]
 
 
@@ -201,10 +201,10 @@ def delete(
     topic_id: TopicId = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a topic. It can be undeleted until its grace is over; with --now not at all.
+    """Delete a topic. Until its grace is over it can be undeleted, unless --now is given.
 
-    What waits for the end of its grace is shown by `icecore topic list --deleted`, and goes at once
-    with --now --topic-id.
+    To free the space of a topic that was deleted without --now: --now --topic-id HEX, with the id
+    that `icecore topic list --deleted` shows.
     """
     session = session_of(context)
     what = _what(name, topic_id)
