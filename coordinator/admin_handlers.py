@@ -141,7 +141,7 @@ class AdminHandlers:
         ).SerializeToString()
 
     async def alter_topic(self, body: bytes, _: CallContext) -> bytes:
-        """New settings from the next segments on, which are asked for at once."""
+        """New settings from the next segments on, which are asked for at once if they differ."""
         request = parse(pb.AlterTopicRequest, body)
         if request.settings.partitions:
             raise InvalidRequestError("partitions are added by AddPartitions")
@@ -152,10 +152,12 @@ class AdminHandlers:
             grace_ms = grace_of(request.settings, topic.delete_grace_ms)
             return topic_changes.alter_topic(state, request.name, settings, grace_ms)
 
+        pinned = self._ledger.state.topic(request.name).settings
         change = await self._ledger.decide(decision)
         errors = []
         if change.puts:
             log.info("event=topic_altered topic=%s", request.name)
+        if any(isinstance(each, TopicRecord) and each.settings != pinned for each in change.puts):
             errors = [each for each in await self._roll(request.name, "alter_topic") if each]
         return pb.AlterTopicResponse(
             topic=self._describer.topic(self._ledger.state.topic(request.name)),
