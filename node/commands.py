@@ -180,6 +180,8 @@ class NodeCommands:
             )
         except IcecoreError as error:
             return segment_id, error
+        if self._replicas.get(segment_id) is not replica:  # copied again, or deleted
+            return segment_id, NotReplicaError(f"segment {segment_id} was replaced here")
         replica.identity = identity
         replica.tail = replica.durable_tail = tail
         replica.producers = ProducerTable(item.producer_snapshot)

@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import StorageError
+from icecore.errors import NotReplicaError, StorageError
+from icecore.v1 import coordinator_pb2
 from node import deletions as module
+from node.commands import NodeCommands
 from node.deletions import Deletions
+from tests.conformance.log_builder import identity
 
 
 class FakeQueue:
@@ -145,3 +148,27 @@ async def test_who_changes_the_log_ends_first_and_a_copy_made_meanwhile_goes_too
         node.hold(1)  # it was set aside and copied again
     await finish(node)
     assert node.groups == [[1]] and not node.held
+
+
+async def test_a_confirmation_of_a_replica_that_went_meanwhile_brings_nothing_back(
+    node: Node,
+) -> None:
+    node.hold(1)
+    replica = node.held[1]
+    replica.identity = identity(1)
+    replica.segment, replica.idle, replica.intact = None, True, True
+
+    class SlowWorker:
+        async def run(self, *_: object) -> object:
+            del node.held[1]
+            return object()
+
+    replica.worker = SlowWorker()
+    cast(Any, node).confirm = None
+    commands = NodeCommands(
+        *(cast(Any, each) for each in (node.context, node, None, node.deletions))
+    )
+    segment = coordinator_pb2.SegmentAssignment(segment_id=1, base_offset=7)
+    item = coordinator_pb2.OpenSegment(segment=segment, confirm=True)
+    _, error = await commands._confirm(item)
+    assert isinstance(error, NotReplicaError) and not node.held
