@@ -23,6 +23,7 @@ from coordinator.topic_deletion import (
     continue_delete,
     delete_topic,
     kept_topics,
+    spend_grace,
     undelete_topic,
 )
 from icecore.errors import (
@@ -338,6 +339,15 @@ async def test_a_second_deletion_has_a_grace_of_its_own(counted: Counted) -> Non
     delete(counted.state)
     await counted.run(GRACE_MS - 1_000)
     assert counted.is_there
+
+
+def test_time_that_was_counted_for_an_earlier_deletion_is_not_taken(state: ClusterState) -> None:
+    delete(state)
+    earlier = state.topics[TOPIC].version
+    undelete(state, "events")
+    assert spend_grace(state, TOPIC, earlier, 100 * 24 * HOUR_MS) == Change()
+    delete(state)
+    assert spend_grace(state, TOPIC, earlier, 100 * 24 * HOUR_MS) == Change()
 
 
 async def test_a_deletion_that_is_final_is_finished_by_whoever_looks(counted: Counted) -> None:
