@@ -99,4 +99,4 @@ class Icecore:
     def delete_topic(self, topic: str) -> None:
         """See ``System``."""
         with Admin(self.bootstrap) as admin:
-            admin.delete_topic(topic)
+            admin.delete_topic(topic, now=True)

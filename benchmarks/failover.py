@@ -189,7 +189,7 @@ class Bench:
             await asyncio.to_thread(self._bring_back, victim)
             await self._when_whole(admin, topic)
             result.whole_after_s = time.monotonic() - back_s
-            await admin.delete_topic(topic)
+            await admin.delete_topic(topic, now=True)
             await self._when_gone()
         return result
 

@@ -49,7 +49,7 @@ async def produce(bootstrap: str, topic: str, partitions: int) -> None:
             load = f"load-{number}"
             await _create(admin, load, partitions)
             await send(producer, load, TOPIC_CHUNKS)
-            await admin.delete_topic(load)
+            await admin.delete_topic(load, now=True)
 
 
 async def consume(bootstrap: str, topic: str) -> None:

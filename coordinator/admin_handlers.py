@@ -5,11 +5,11 @@ import logging
 from dataclasses import replace
 from typing import Any, cast
 
-from coordinator import topic_changes
-from coordinator.admin_messages import Describer, settings_of
-from coordinator.auditor import Auditor
+from coordinator import topic_changes, topic_deletion
+from coordinator.admin_messages import Describer, grace_of, settings_of
 from coordinator.cluster_state import Change, ClusterState, TopicRecord
 from coordinator.config import Timing
+from coordinator.deletions import Deletions
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, by_node, fan_out
 from coordinator.segment_opening import TailOpener
@@ -40,7 +40,7 @@ class AdminHandlers:
         ledger: Ledger,
         calls: NodeCalls,
         opener: TailOpener,
-        auditor: Auditor,
+        deletions: Deletions,
         describer: Describer,
         clock: Clock,
         rng: Rng,
@@ -49,7 +49,7 @@ class AdminHandlers:
         self._ledger = ledger
         self._calls = calls
         self._opener = opener
-        self._auditor = auditor
+        self._deletions = deletions
         self._describer = describer
         self._clock = clock
         self._rng = rng
@@ -63,6 +63,7 @@ class AdminHandlers:
             "AlterTopic": self.alter_topic,
             "AddPartitions": self.add_partitions,
             "DeleteTopic": self.delete_topic,
+            "UndeleteTopic": self.undelete_topic,
             "RollTopic": self.roll_topic,
             "DescribeCluster": self.describe_cluster,
             "GetMetadata": self.get_metadata,
@@ -84,7 +85,9 @@ class AdminHandlers:
             nodes = len(state.eligible_nodes())
             settings = topic_changes.completed(settings_of(asked), nodes)
             partitions = asked.partitions or 1
-            return topic_changes.create_topic(state, request.name, topic_id, partitions, settings)
+            return topic_changes.create_topic(
+                state, request.name, topic_id, partitions, settings, grace_of(asked)
+            )
 
         await self._ledger.decide(decision)
         log.info(
@@ -118,35 +121,43 @@ class AdminHandlers:
     def _without_tail(self, topic_id: bytes) -> list[tuple[bytes, int]]:
         state = self._ledger.state
         topic = state.topics.get(topic_id)
-        if topic is None or topic.is_deleting:
+        if topic is None or not topic.is_live:
             return []
         return [
             each.partition_key for each in state.partitions_of(topic) if not each.tail_segment_id
         ]
 
     async def describe_topics(self, body: bytes, _: CallContext) -> bytes:
-        """Some topics or all."""
+        """Some topics or all; of those that are deleted and kept when asked so."""
         request = parse(pb.DescribeTopicsRequest, body)
         state = self._ledger.state
-        topics = [state.topic(name) for name in request.names] or state.live_topics()
+        if request.deleted:
+            kept, names = topic_deletion.kept_topics(state), request.names
+            topics = [each for each in kept if not names or each.name in names]
+        else:
+            topics = [state.topic(name) for name in request.names] or state.live_topics()
         return pb.DescribeTopicsResponse(
             topics=[self._describer.topic(each) for each in topics]
         ).SerializeToString()
 
     async def alter_topic(self, body: bytes, _: CallContext) -> bytes:
-        """New settings from the next segments on, which are asked for at once."""
+        """New settings from the next segments on, which are asked for at once if they differ."""
         request = parse(pb.AlterTopicRequest, body)
         if request.settings.partitions:
             raise InvalidRequestError("partitions are added by AddPartitions")
 
         def decision(state: ClusterState) -> Change:
-            settings = settings_of(request.settings, state.topic(request.name).settings)
-            return topic_changes.alter_topic(state, request.name, settings)
+            topic = state.topic(request.name)
+            settings = settings_of(request.settings, topic.settings)
+            grace_ms = grace_of(request.settings, topic.delete_grace_ms)
+            return topic_changes.alter_topic(state, request.name, settings, grace_ms)
 
+        pinned = self._ledger.state.topic(request.name).settings
         change = await self._ledger.decide(decision)
         errors = []
         if change.puts:
             log.info("event=topic_altered topic=%s", request.name)
+        if any(isinstance(each, TopicRecord) and each.settings != pinned for each in change.puts):
             errors = [each for each in await self._roll(request.name, "alter_topic") if each]
         return pb.AlterTopicResponse(
             topic=self._describer.topic(self._ledger.state.topic(request.name)),
@@ -166,13 +177,45 @@ class AdminHandlers:
         ).SerializeToString()
 
     async def delete_topic(self, body: bytes, _: CallContext) -> bytes:
-        """Delete a topic; its name is free again when this returns."""
+        """Hide a topic for its grace, or delete it for good. Its name is free when this returns."""
         request = parse(pb.DeleteTopicRequest, body)
-        topic_id = self._ledger.state.topic(request.name).topic_id
-        await self._ledger.decide(lambda state: topic_changes.start_delete(state, request.name))
-        log.info("event=topic_deleted topic=%s", request.name)
-        await self._auditor.finish_delete(topic_id)
-        return pb.DeleteTopicResponse().SerializeToString()
+        now_ms = self._clock.now_ms()
+
+        def decision(state: ClusterState) -> Change:
+            return topic_deletion.delete_topic(
+                state, request.name, request.topic_id, now_ms, is_now=request.now
+            )
+
+        topic = (await self._ledger.decide(decision)).puts[0]
+        assert isinstance(topic, TopicRecord)
+        log.info(
+            "event=topic_deleted topic=%s topic_id=%s grace_ms=%d",
+            *(topic.name, topic.topic_id.hex(), topic.grace_left_ms),
+        )
+        await self._deletions.finish(topic.topic_id)
+        return pb.DeleteTopicResponse(
+            topic_id=topic.topic_id, grace_ms=topic.grace_left_ms
+        ).SerializeToString()
+
+    async def undelete_topic(self, body: bytes, _: CallContext) -> bytes:
+        """Bring a deleted topic back, under its name or another, and open its partitions."""
+        request = parse(pb.UndeleteTopicRequest, body)
+        topic_id = b""
+
+        def decision(state: ClusterState) -> Change:
+            nonlocal topic_id
+            change, topic_id = topic_deletion.undelete_topic(
+                state, request.name, request.topic_id, request.new_name
+            )
+            return change
+
+        await self._ledger.decide(decision)
+        await self._open_partitions(topic_id)
+        topic = self._ledger.state.topics.get(topic_id)
+        if topic is None or not topic.is_live:
+            raise UnknownTopicError(f"topic {topic_id.hex()} was deleted again")
+        log.info("event=topic_undeleted topic=%s topic_id=%s", topic.name, topic_id.hex())
+        return pb.UndeleteTopicResponse(topic=self._describer.topic(topic)).SerializeToString()
 
     async def roll_topic(self, body: bytes, _: CallContext) -> bytes:
         """Have leaders seal a topic's active segments now."""
@@ -237,7 +280,7 @@ class AdminHandlers:
             )
         for topic_id in request.topic_ids:
             topic = state.topics.get(topic_id)
-            is_live = topic is not None and not topic.is_deleting
+            is_live = topic is not None and topic.is_live
             response.topics.append(
                 self._describer.metadata(cast(Any, topic)) if is_live else _unknown("", topic_id)
             )

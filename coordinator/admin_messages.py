@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from coordinator.cluster_state import (
+    DELETE_GRACE_MS,
     ClusterState,
     NodeLoad,
     PartitionRecord,
@@ -14,6 +15,7 @@ from coordinator.cluster_state import (
 from coordinator.ledger import Ledger
 from coordinator.node_sessions import NodeSessions, Usage
 from coordinator.recovery import Recovery
+from coordinator.topic_deletion import kept_topics
 from icecore.convert import flush_mode_from_proto, node_to_proto, segment_to_proto
 from icecore.model import SegmentSettings, SegmentState
 from icecore.v1 import admin_pb2 as pb
@@ -42,6 +44,11 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
     )
 
 
+def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
+    """``delete_grace_ms`` of a message; ``given`` when it says nothing, for 0 means something."""
+    return message.delete_grace_ms if message.HasField("delete_grace_ms") else given
+
+
 def settings_message(topic: TopicRecord) -> pb.TopicSettings:
     """A topic's settings with all defaults filled in."""
     settings = topic.settings
@@ -53,6 +60,7 @@ def settings_message(topic: TopicRecord) -> pb.TopicSettings:
         segment_bytes=settings.segment_bytes,
         segment_age_ms=settings.segment_age_ms,
         partitioner=settings.partitioner,
+        delete_grace_ms=topic.delete_grace_ms,
         record_bytes_max=settings.record_bytes_max,
         batch_bytes_max=settings.batch_bytes_max,
         uncompressed_bytes_max=settings.uncompressed_bytes_max,
@@ -78,6 +86,9 @@ class Describer:
             topic_id=topic.topic_id,
             settings=settings_message(topic),
             partitions=[self._partition(each) for each in self._state.partitions_of(topic)],
+            deleted=topic.is_deleted,
+            deleted_at_ms=topic.deleted_at_ms,
+            grace_left_ms=topic.grace_left_ms,
         )
 
     def _partition(self, partition: PartitionRecord) -> pb.PartitionDescription:
@@ -123,7 +134,11 @@ class Describer:
         state = self._state
         records = [each for each in state.segments.values() if not is_prepared(each)]
         sealed = [each for each in records if each.segment.state == SegmentState.SEALED]
-        tails = [state.tail(each) for each in state.partitions.values()]
+        kept = kept_topics(state)
+        partitions = [
+            each for each in state.partitions.values() if state.is_live_topic(each.topic_id)
+        ]
+        tails = [state.tail(each) for each in partitions]
         active = sum(
             tail is not None and tail.segment.state == SegmentState.ACTIVE for tail in tails
         )
@@ -135,7 +150,13 @@ class Describer:
                 self._node(each.node_id, loads) for each in state.nodes.values() if each.incarnation
             ],
             topics=len(state.live_topics()),
-            partitions=len(state.partitions),
+            partitions=len(partitions),
+            deleted_topics=len(kept),
+            deleted_bytes=sum(
+                each.length_bytes
+                for each in sealed
+                if not state.is_live_topic(each.segment.topic_id)
+            ),
             segments=len(records),
             sealed_segments=len(sealed),
             under_replicated=sum(state.is_under_replicated(each) for each in records),
@@ -181,7 +202,7 @@ class Describer:
                     continue
                 for record in state.segments_in(partition.partition_key):
                     is_listed = _is_listed(record, request.from_offset)
-                    if not is_listed or (after and _position(record) <= after):
+                    if not is_listed or (after and self._place(record) <= after):
                         continue
                     if len(response.segments) == limit:
                         response.more = True
@@ -191,12 +212,11 @@ class Describer:
 
     def _position(self, segment_id: int) -> tuple[str, int, int] | None:
         record = self._state.segments.get(segment_id)
-        return _position(record) if record else None
+        return self._place(record) if record else None
 
-
-def _position(record: SegmentRecord) -> tuple[str, int, int]:
-    segment = record.segment
-    return (segment.topic, segment.partition, segment.segment_id)
+    def _place(self, record: SegmentRecord) -> tuple[str, int, int]:
+        segment = record.segment
+        return (self._state.name_of(segment.topic_id), segment.partition, segment.segment_id)
 
 
 def _is_listed(record: SegmentRecord, from_offset: int) -> bool:

@@ -3,7 +3,7 @@
 Sealed segments with fewer copies than their replication factor are copied to another node. Active
 ones are rolled, so that their successor opens on more or better nodes. A few at a time: repair
 competes with produce for the same disks. Also ends what an earlier coordinator left half done:
-deletions of topics, prepared segments that nobody opened.
+prepared segments that nobody opened.
 """
 
 import asyncio
@@ -26,7 +26,6 @@ from coordinator.node_sessions import NodeSessions
 from coordinator.sealing import LiveSealing
 from coordinator.segment_changes import add_sealed_replica, remove_sealed_replica
 from coordinator.segment_opening import SegmentOpening
-from coordinator.topic_changes import continue_delete
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
 from icecore.ports import Clock
@@ -38,7 +37,6 @@ ROLLS_AT_ONCE = 8
 ROLL_WAIT_MS = 5_000.0
 REPLACE_WAIT_MS = 2_000.0
 REPLACE_WAIT_MS_MAX = 600_000.0
-TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +88,6 @@ class Auditor:
         await self._drop_damaged()
         await self._roll()
         await self._abandon_prepared()
-        topics = self._ledger.state.topics.values()
-        for topic_id in [each.topic_id for each in topics if each.is_deleting]:
-            await self.finish_delete(topic_id)
-        await self._forget_tombstones()
 
     # --- sealed segments ------------------------------------------------------------------------
 
@@ -392,29 +386,3 @@ class Auditor:
         self._prepared_since_ms = since
         old = [key for key, at in since.items() if now - at >= self._timing.prepared_keep_ms]
         await self._opening.abandon(old)
-
-    async def finish_delete(self, topic_id: bytes) -> None:
-        """Carry a deletion through; does nothing for topics that are not being deleted."""
-        now_ms = self._clock.now_ms()
-        while True:
-            change = await self._ledger.decide(
-                lambda state: continue_delete(state, topic_id, now_ms)
-            )
-            if not change.puts and not change.deletes:
-                return
-
-    async def _forget_tombstones(self) -> None:
-        oldest = self._clock.now_ms() - TOMBSTONE_KEEP_MS
-        old = [
-            each
-            for each in self._ledger.state.deleted.values()
-            if not each.holders and each.deleted_at_ms < oldest
-        ]
-        for record in old:
-            await self._ledger.decide(
-                lambda state, each=record: (
-                    Change(deletes=(each,))  # type: ignore[misc]
-                    if state.deleted.get(each.segment_id) is each
-                    else Change()
-                )
-            )

@@ -39,6 +39,10 @@ class Backoff(Generic[K]):
         """Whether any key waits for another try."""
         return bool(self._waits)
 
+    def is_taken(self, key: K) -> bool:
+        """Whether somebody is at it."""
+        return key in self._taken
+
     def was_tried(self, key: K) -> bool:
         """Whether it failed before."""
         return key in self._waits

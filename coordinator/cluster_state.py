@@ -16,6 +16,8 @@ from icecore.model import NodeInfo, NodeState, Segment, SegmentSettings, Segment
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition number."""
+DELETE_GRACE_MS = 24 * 3600 * 1000
+"""Of topics that say nothing else: a mistake is noticed within a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,29 @@ class TopicRecord:
     partitions: int
     settings: SegmentSettings
     is_deleting: bool = False
+    """For good: its segments become tombstones, then it goes itself."""
+    delete_grace_ms: int = DELETE_GRACE_MS
+    """How long it is kept once it is deleted."""
+    is_deleted: bool = False
+    """Nobody sees it and its name is free; its records are kept while there is grace left."""
+    deleted_at_ms: int = 0
+    """By the wall clock, for people."""
+    grace_left_ms: int = 0
     version: int = 0
 
     @property
     def key(self) -> str:
         return f"{self.prefix}{self.topic_id.hex()}"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether clients see it, and its partitions have tails."""
+        return not (self.is_deleted or self.is_deleting)
+
+    @property
+    def is_kept(self) -> bool:
+        """Deleted, but not yet for good."""
+        return self.is_deleted and not self.is_deleting
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +263,7 @@ class ClusterState:
     nodes: dict[int, NodeRecord] = field(default_factory=dict)
     topics: dict[bytes, TopicRecord] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
+    """By name, of topics that are not deleted."""
     partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
     segments: dict[int, SegmentRecord] = field(default_factory=dict)
     deleted: dict[int, DeletedRecord] = field(default_factory=dict)
@@ -281,8 +302,7 @@ class ClusterState:
                 self.nodes[record.node_id] = record
                 self.status.setdefault(record.node_id, NodeStatus())
             case TopicRecord():
-                self.topics[record.topic_id] = record
-                self.topic_ids[record.name] = record.topic_id
+                self._put_topic(record)
             case PartitionRecord():
                 self.partitions[record.partition_key] = record
             case DeletedRecord():
@@ -291,6 +311,13 @@ class ClusterState:
                 self.producers[record.name] = record
             case SegmentRecord():
                 self._put_segment(record)
+
+    def _put_topic(self, record: TopicRecord) -> None:
+        self.topics[record.topic_id] = record
+        if record.is_live:
+            self.topic_ids[record.name] = record.topic_id
+        elif self.topic_ids.get(record.name) == record.topic_id:
+            del self.topic_ids[record.name]
 
     def _put_segment(self, record: SegmentRecord) -> None:
         segment = record.segment
@@ -341,14 +368,19 @@ class ClusterState:
     def topic(self, name: str) -> TopicRecord:
         """The live topic of this name. Raises UnknownTopicError."""
         record = self.topics.get(self.topic_ids.get(name, b""))
-        if record is None or record.is_deleting:
+        if record is None:
             raise UnknownTopicError(f"no topic {name!r}", topic=name)
         return record
 
     def live_topics(self) -> list[TopicRecord]:
-        """All that are not being deleted, by name."""
-        live = [record for record in self.topics.values() if not record.is_deleting]
+        """All that are not deleted, by name."""
+        live = [record for record in self.topics.values() if record.is_live]
         return sorted(live, key=lambda record: record.name)
+
+    def is_live_topic(self, topic_id: bytes) -> bool:
+        """Whether there is such a topic, and it is not deleted."""
+        record = self.topics.get(topic_id)
+        return record is not None and record.is_live
 
     def partitions_of(self, topic: TopicRecord) -> Iterator[PartitionRecord]:
         """Those that exist already, in order."""
@@ -370,10 +402,20 @@ class ClusterState:
         return [each for each in self.segments_in(key) if is_prepared(each)]
 
     def assignment(self, record: SegmentRecord) -> Segment:
-        """The segment as others get to see it, with the log start of its partition."""
+        """The segment as others get to see it: with the log start of its partition, and with the
+        name that its topic has now, which is none while it is deleted."""
+        segment = record.segment
         partition = self.partitions.get(record.partition_key)
         start = partition.log_start_offset if partition else 0
-        return record.segment.changed(log_start_offset=start) if start else record.segment
+        name = self.name_of(segment.topic_id)
+        if (start, name) == (segment.log_start_offset, segment.topic):
+            return segment
+        return segment.changed(log_start_offset=start, topic=name)
+
+    def name_of(self, topic_id: bytes) -> str:
+        """What clients call a topic; empty when it is deleted."""
+        record = self.topics.get(topic_id)
+        return record.name if record is not None and record.is_live else ""
 
     def incarnation(self, node_id: int) -> int:
         """The registered one, 0 when there is none."""

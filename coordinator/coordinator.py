@@ -13,8 +13,9 @@ from typing import Any
 from coordinator.admin_handlers import AdminHandlers
 from coordinator.admin_messages import Describer
 from coordinator.auditor import Auditor
-from coordinator.cluster_state import Change, NodeRecord, PartitionRecord
+from coordinator.cluster_state import Change, NodeRecord, PartitionRecord, TopicRecord
 from coordinator.config import Timing
+from coordinator.deletions import Deletions
 from coordinator.leaving import HandOver
 from coordinator.ledger import Ledger
 from coordinator.lossy_handlers import LossyHandlers
@@ -69,13 +70,14 @@ class Coordinator:
             ledger, calls, self.sessions, opening, sealing, request, clock, timing
         )
         self._hand_over = HandOver(ledger, calls, self.sessions, sealing, request, clock, timing)
+        self._deletions = Deletions(ledger, clock)
         describer = Describer(ledger, self.sessions, self.recovery)
         naming = ProducerNaming(ledger, calls, clock)
         nodes = NodeHandlers(
             ledger, self.sessions, sealing, self.recovery, naming, timing, self._poke
         )
         admin = AdminHandlers(
-            ledger, calls, self._opener, self._auditor, describer, clock, rng, timing
+            ledger, calls, self._opener, self._deletions, describer, clock, rng, timing
         )
         lossy = LossyHandlers(ledger, self.sessions, self.recovery, clock)
         self._handlers = _merged(nodes.handlers(), admin.handlers(), lossy.handlers())
@@ -131,7 +133,7 @@ class Coordinator:
         self.sessions.on_change(change)
         for record in change.puts:
             is_open = isinstance(record, PartitionRecord) and not record.tail_segment_id
-            if is_open or isinstance(record, NodeRecord):
+            if is_open or isinstance(record, NodeRecord | TopicRecord):
                 self._poke.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -198,6 +200,7 @@ class Coordinator:
         while True:
             await asyncio.sleep(self.timing.audit_ms / 1000)
             await self._auditor.audit()
+            await self._deletions.look()
 
 
 def _merged(*handlers: Handlers) -> Handlers:

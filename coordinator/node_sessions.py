@@ -21,6 +21,7 @@ from coordinator.cluster_state import (
     PartitionRecord,
     ProducerRecord,
     SegmentRecord,
+    TopicRecord,
     is_prepared,
 )
 from coordinator.node_changes import HeldReplica, Registration
@@ -281,10 +282,10 @@ class NodeSessions:
                     self.high_watermarks.pop(record.segment_id, None)
                     self._queue(record.holders, deleted_id=record.segment_id)
                 case PartitionRecord():
-                    key = record.partition_key
-                    holders = (each.segment.replicas for each in self._state.segments_in(key))
-                    nodes = dict.fromkeys(node_id for each in holders for node_id in each)
-                    self._queue(nodes, partition=key)
+                    self._queue_partition(record.partition_key)
+                case TopicRecord():  # another name, deleted, or back
+                    for partition in self._state.partitions_of(record):
+                        self._queue_partition(partition.partition_key)
                 case NodeRecord():
                     self._nodes_changed()
                 case ProducerRecord():
@@ -293,6 +294,11 @@ class NodeSessions:
                         session.wake.set()
                 case _:
                     pass
+
+    def _queue_partition(self, key: PartitionKey) -> None:
+        holders = (each.segment.replicas for each in self._state.segments_in(key))
+        nodes = dict.fromkeys(node_id for each in holders for node_id in each)
+        self._queue(nodes, partition=key)
 
     def _queue(
         self,
@@ -391,4 +397,6 @@ class NodeSessions:
             tail_segment_id=partition.tail_segment_id,
             tail_replicas=nodes,
             tail_base_offset=partition.next_base_offset,
+            topic=self._state.name_of(partition.topic_id),
+            deleted=not self._state.is_live_topic(partition.topic_id),
         )

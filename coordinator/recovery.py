@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+DELETED_AT_ONCE = 16
+"""Their seals share disks with whoever produces."""
+
 
 @dataclass
 class Case:
@@ -136,18 +139,26 @@ class Recovery:
         return self._backoff.is_waiting
 
     def needed(self) -> list[int]:
-        """Level-triggered: whatever is not led by a registered, live incarnation."""
+        """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
+        time, what is open in deleted topics, for nobody waits for that (R68)."""
         state = self._ledger.state
         found = []
+        deleted = []
         for segment_id in state.unsealed:
             segment = state.segments[segment_id].segment
+            if not state.is_live_topic(segment.topic_id):
+                if segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING):
+                    deleted.append(segment_id)
+                continue
             is_needed = segment.state == SegmentState.RECOVERING or (
                 segment.state == SegmentState.ACTIVE
                 and (segment_id in self._requested or not state.leader_is_live(segment))
             )
             if is_needed and self._backoff.is_due(segment_id):
                 found.append(segment_id)
-        return found
+        room = DELETED_AT_ONCE - sum(self._backoff.is_taken(each) for each in deleted)
+        due = [each for each in deleted if self._backoff.is_due(each)]
+        return found + due[: max(0, room)]
 
     async def recover(self, segment_ids: Sequence[int]) -> None:
         """Try once to recover these segments; what fails is tried again later."""

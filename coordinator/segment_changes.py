@@ -66,14 +66,14 @@ def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]
     """PREPARED records for the next segments of some partitions, in the order given.
 
     Raises:
-        UnknownTopicError: a partition is gone or its topic is being deleted.
+        UnknownTopicError: a partition is gone or its topic is deleted.
     """
     counter = state.next_of("segment_id")
     records = []
     for number, (key, place) in enumerate(places):
         topic = state.topics.get(key[0])
         partition = state.partitions.get(key)
-        if topic is None or topic.is_deleting or partition is None:
+        if topic is None or not topic.is_live or partition is None:
             raise UnknownTopicError(f"partition {key[1]} of topic {key[0].hex()} is gone")
         segment = Segment(
             segment_id=counter.next_value + number,
@@ -99,9 +99,12 @@ def open_tail(state: ClusterState, opening: Opening) -> Change:
     Raises:
         ConflictError: the segment is not PREPARED any more, or the partition has a tail.
         NotEnoughReplicasError: fewer than min_insync confirmations are of registered incarnations.
+        UnknownTopicError: the topic is deleted.
     """
     record = _prepared_record(state, opening.segment_id)
     partition = state.partitions[record.partition_key]
+    if not state.is_live_topic(partition.topic_id):
+        raise UnknownTopicError(f"topic {partition.topic_id.hex()} is deleted")
     if partition.tail_segment_id:
         raise ConflictError(f"the partition has segment {partition.tail_segment_id} as its tail")
     opened = _opened(state, record, opening, partition.next_base_offset, None)
@@ -125,12 +128,14 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
     """One transaction: ACTIVE or RECOVERING to SEALED, successor to ACTIVE, tail moved.
 
     An empty segment is dropped instead, and needs a successor: its replicas hold the only
-    snapshot of the producers at that offset that is certain to exist.
+    snapshot of the producers at that offset that is certain to exist. In a deleted topic nothing
+    opens, and an empty segment goes if what precedes it has that snapshot, too.
 
     Args:
         state: The cluster.
         sealing: What was decided, at which version.
-        successor: None when it could not be opened; the partition has no tail then.
+        successor: None when it could not be opened; the partition has no tail then. It is not
+            opened in a deleted topic.
         now_ms: Wall clock, kept in tombstones.
 
     Raises:
@@ -145,8 +150,10 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
         raise ConflictError(f"segment {segment.segment_id} is {segment.state.name}")
     if sealing.end_offset < segment.base_offset:
         raise InvalidRequestError(f"end {sealing.end_offset} is below base {segment.base_offset}")
+    is_live = state.is_live_topic(partition.topic_id)
+    successor = successor if is_live else None
     is_empty = sealing.end_offset == segment.base_offset
-    if is_empty and successor is None:
+    if is_empty and successor is None and (is_live or not _is_start_known(state, segment)):
         raise NotEnoughReplicasError("an empty segment stays until its successor can be opened")
     is_lost = sealing.is_lossy and not sealing.replicas
     if not is_empty and not is_lost and len(sealing.replicas) < segment.settings.min_insync:
@@ -174,6 +181,18 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
     ]
     change = change + Change((moved,)) + drop(abandoned, now_ms)
     return change + (drop([record], now_ms) if is_empty else _sealed(record, sealing))
+
+
+def _is_start_known(state: ClusterState, segment: Segment) -> bool:
+    """Whether a segment could begin at this one's base without this one: nothing was ever before
+    it, or what ends there is sealed and somebody has it."""
+    before = (each.segment for each in state.segments_in((segment.topic_id, segment.partition)))
+    return segment.base_offset == 0 or any(
+        each.state == SegmentState.SEALED
+        and each.end_offset == segment.base_offset
+        and not each.is_lost
+        for each in before
+    )
 
 
 def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:

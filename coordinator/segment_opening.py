@@ -77,7 +77,7 @@ class SegmentOpening:
         places = []
         for key, before in wanted.items():
             topic = state.topics.get(key[0])
-            if topic is None or topic.is_deleting or key not in state.partitions:
+            if topic is None or not topic.is_live or key not in state.partitions:
                 continue
             settings = topic.settings
             place = placer.place(
@@ -178,7 +178,7 @@ class TailOpener:
             for key, partition in state.partitions.items()
             if not partition.tail_segment_id
             and self._backoff.is_due(key)
-            and not state.topics[key[0]].is_deleting
+            and state.is_live_topic(key[0])
         ]
 
     async def open(self, keys: Sequence[PartitionKey]) -> None:

@@ -1,4 +1,4 @@
-"""Decisions about topics: create, grow, alter, delete. Pure.
+"""Decisions about topics: create, grow, alter. Pure.
 
 A topic's partitions get their records here but no segment: a partition without a tail is opened
 by whoever finds it so, which makes creation and recovery the same path.
@@ -8,13 +8,13 @@ import re
 from dataclasses import replace
 
 from coordinator.cluster_state import (
+    DELETE_GRACE_MS,
     Change,
     ClusterState,
     PartitionRecord,
     TopicRecord,
     updated,
 )
-from coordinator.segment_changes import drop
 from icecore.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 from icecore.errors import (
     InvalidRequestError,
@@ -35,6 +35,7 @@ BATCH_CAPS = {
     "batch_bytes_max": BATCH_BYTES_CAP,
     "uncompressed_bytes_max": UNCOMPRESSED_BYTES_CAP,
 }
+DELETE_GRACE_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
 
@@ -106,7 +107,12 @@ def check_batch_limits(settings: SegmentSettings) -> None:
 
 
 def create_topic(
-    state: ClusterState, name: str, topic_id: bytes, partitions: int, settings: SegmentSettings
+    state: ClusterState,
+    name: str,
+    topic_id: bytes,
+    partitions: int,
+    settings: SegmentSettings,
+    delete_grace_ms: int = DELETE_GRACE_MS,
 ) -> Change:
     """The record of a new topic; ``missing_partitions`` adds its partitions.
 
@@ -116,11 +122,27 @@ def create_topic(
     """
     check_name(name)
     check_partitions(partitions)
-    if name in state.topic_ids:
-        is_deleting = state.topics[state.topic_ids[name]].is_deleting
-        raise TopicExistsError(f"topic {name!r} {'is being deleted' if is_deleting else 'exists'}")
+    check_free(state, name)
     check_settings(settings, len(state.eligible_nodes()))
-    return Change((TopicRecord(topic_id, name, partitions, settings, version=1),))
+    check_grace(delete_grace_ms)
+    topic = TopicRecord(
+        topic_id, name, partitions, settings, delete_grace_ms=delete_grace_ms, version=1
+    )
+    return Change((topic,))
+
+
+def check_free(state: ClusterState, name: str) -> None:
+    """Raises TopicExistsError. Names of deleted topics are free."""
+    if name in state.topic_ids:
+        raise TopicExistsError(f"topic {name!r} exists")
+
+
+def check_grace(delete_grace_ms: int) -> None:
+    """Raises InvalidRequestError."""
+    if delete_grace_ms > DELETE_GRACE_MS_MAX:
+        raise InvalidRequestError(
+            f"delete_grace_ms is at most {DELETE_GRACE_MS_MAX} (ten years), not {delete_grace_ms}"
+        )
 
 
 def missing_partitions(state: ClusterState) -> list[Change]:
@@ -156,42 +178,24 @@ def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
     return Change((updated(topic, partitions=partitions),))
 
 
-def alter_topic(state: ClusterState, name: str, settings: SegmentSettings) -> Change:
-    """Replace the settings; they hold from each partition's next segment on.
+def alter_topic(
+    state: ClusterState,
+    name: str,
+    settings: SegmentSettings,
+    delete_grace_ms: int | None = None,
+) -> Change:
+    """Replace the settings; those of segments hold from each partition's next segment on.
 
     Raises:
         UnknownTopicError: no such topic.
-        InvalidRequestError, NotEnoughReplicasError: see ``check_settings``.
+        InvalidRequestError, NotEnoughReplicasError: see the checks.
     """
     topic = state.topic(name)
+    grace_ms = topic.delete_grace_ms if delete_grace_ms is None else delete_grace_ms
     check_settings(settings, len(state.eligible_nodes()))
+    check_grace(grace_ms)
     if settings.partitioner != topic.settings.partitioner:
         raise InvalidRequestError("the partitioner of a topic can't be changed")
-    return Change() if settings == topic.settings else Change((updated(topic, settings=settings),))
-
-
-def start_delete(state: ClusterState, name: str) -> Change:
-    """Mark a topic as going: it takes no new segments. Raises UnknownTopicError."""
-    return Change((updated(state.topic(name), is_deleting=True),))
-
-
-def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change:
-    """The next bounded step of a deletion; empty when the topic is gone.
-
-    Segments become tombstones first, then partitions go, then the topic and its name.
-    """
-    topic = state.topics.get(topic_id)
-    if topic is None or not topic.is_deleting:
-        return Change()
-    change = Change()
-    for partition in state.partitions_of(topic):
-        segments = state.segments_in(partition.partition_key)
-        room = (RECORDS_PER_CHANGE - len(change.puts) - len(change.deletes)) // 2
-        if room <= 0:
-            return change
-        change = change + drop(segments[:room], now_ms)
-        if len(segments) <= room:
-            change = change + Change(deletes=(partition,))
-    if any(True for _ in state.partitions_of(topic)):
-        return change
-    return Change(deletes=(topic,))
+    altered = updated(topic, settings=settings, delete_grace_ms=grace_ms)
+    is_same = (settings, grace_ms) == (topic.settings, topic.delete_grace_ms)
+    return Change() if is_same else Change((altered,))

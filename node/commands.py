@@ -1,4 +1,4 @@
-"""What the coordinator orders a node to do: fence, open, write back, roll, delete.
+"""What the coordinator orders a node to do: fence, open, write back, roll.
 
 Each order carries the coordinator's token; a lower one than any seen is refused. Orders are
 idempotent: a coordinator that was interrupted repeats them. Lists are answered in order, each
@@ -23,6 +23,7 @@ from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import common_pb2, coordinator_pb2
 from node.context import NodeContext
 from node.copying import SegmentCopier
+from node.deletions import Deletions
 from node.replica import Replica
 from node.replicas import Replicas
 from node.store import LogTail, SegmentIdentity
@@ -32,18 +33,22 @@ from replication.producers import ProducerTable
 _log = logging.getLogger(__name__)
 
 PREFIX = "/icecore.v1.NodeService/"
-DELETED_KEPT_MAX = 10_000
 
 
 class NodeCommands:
     """Handlers of ``NodeService``."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas, copier: SegmentCopier) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        replicas: Replicas,
+        copier: SegmentCopier,
+        deletions: Deletions,
+    ) -> None:
         self._context = context
         self._replicas = replicas
         self._copier = copier
-        self._deleted: dict[int, None] = {}
-        """Segments to delete that are not here, newest last: an Open may still be on its way."""
+        self._deletions = deletions
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
@@ -123,9 +128,7 @@ class NodeCommands:
         identities = [self._identity(item) for item in request.segments]
         fresh = [each for each in identities if self._replicas.get(each.segment_id) is None]
         errors: dict[int, IcecoreError | None] = {
-            each.segment_id: NotReplicaError(f"segment {each.segment_id} was deleted")
-            for each in fresh
-            if each.segment_id in self._deleted
+            each.segment_id: _deleted(each) for each in fresh if each.segment_id in self._deletions
         }
         fresh = [each for each in fresh if each.segment_id not in errors]
         if fresh:
@@ -135,8 +138,9 @@ class NodeCommands:
                 if error is None and self._replicas.get(identity.segment_id) is None:
                     self._replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
             for identity in fresh:
-                if identity.segment_id in self._deleted:  # told so while it was created
-                    await self.delete(identity.segment_id)
+                if identity.segment_id in self._deletions:  # told so while it was created
+                    self._deletions.order(identity.segment_id)
+                    errors[identity.segment_id] = _deleted(identity)
         confirms = [
             self._confirm(item)
             for item in request.segments
@@ -176,6 +180,8 @@ class NodeCommands:
             )
         except IcecoreError as error:
             return segment_id, error
+        if self._replicas.get(segment_id) is not replica:  # copied again, or deleted
+            return segment_id, NotReplicaError(f"segment {segment_id} was replaced here")
         replica.identity = identity
         replica.tail = replica.durable_tail = tail
         replica.producers = ProducerTable(item.producer_snapshot)
@@ -261,28 +267,6 @@ class NodeCommands:
                     )
         return answer.SerializeToString()
 
-    # --- delete ---------------------------------------------------------------------------------
-
-    async def delete(self, segment_id: int) -> None:
-        """Carry out a delete intent that came with a heartbeat."""
-        replica = self._replicas.get(segment_id)
-        if replica is None:
-            self._deleted[segment_id] = None
-            if len(self._deleted) > DELETED_KEPT_MAX:
-                del self._deleted[next(iter(self._deleted))]
-            return
-        async with replica.exclusive:
-            replica.end_role()
-            replica.intact = False
-            store, token = self._context.store, self._context.token
-            try:
-                await replica.worker.run(store.delete, segment_id, token)
-            except IcecoreError as error:
-                _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
-                return
-            self._replicas.remove(replica)
-            _log.info("deleted segment_id=%d", segment_id)
-
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, -1)
 
@@ -302,6 +286,10 @@ def _to_create(
         identities.append(replace(each, base_offset=item.segment.base_offset))
         starts[each.segment_id] = (item.producer_snapshot, item.max_append_timestamp_ms)
     return identities, starts
+
+
+def _deleted(identity: SegmentIdentity) -> NotReplicaError:
+    return NotReplicaError(f"segment {identity.segment_id} was deleted")
 
 
 def _fenced(replica: Replica) -> common_pb2.Error:

@@ -24,6 +24,7 @@ from node.context import NodeContext
 from node.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
 from node.copying import SegmentCopier
 from node.data_service import DataService
+from node.deletions import Deletions
 from node.digests import DigestReporter
 from node.disk_watermarks import DiskWatch
 from node.io_pool import IoPool
@@ -115,14 +116,14 @@ class Node:
         self._replicate = ReplicateService(context, self.replicas)
         self.replicas.on_leader_created = self._replicate.leader_created
         self._copier = SegmentCopier(context, self.replicas)
-        self._commands = NodeCommands(context, self.replicas, self._copier)
+        self._deletions = Deletions(context, self.replicas)
+        self._commands = NodeCommands(context, self.replicas, self._copier, self._deletions)
         self.data = DataService(context, self._coordinator, self.replicas)
         self._digests = DigestReporter(context, self._coordinator, self.replicas)
         self.replicas.on_sealed = self._digests.sealed
         self._scrubber = Scrubber(context, self.replicas)
         self._server: Server | None = None
         self._background: list[asyncio.Task[None]] = []
-        self._deleting: dict[int, asyncio.Task[None]] = {}
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set with an exception when the node can't go on."""
 
@@ -209,7 +210,7 @@ class Node:
         context.incarnation = answer.incarnation
         context.token = max(context.token, answer.token)
         for segment_id in answer.delete_segment_ids:
-            self._delete_later(segment_id)
+            self._deletions.order(segment_id)
         _log.info(
             "registered node_id=%d incarnation=%d cluster_id=%s",
             context.node_id,
@@ -279,6 +280,12 @@ class Node:
         for assignment in update.assignments:
             self.replicas.apply(convert.segment_from_proto(assignment))
         for progress in update.partitions:
+            self.replicas.note_topic(
+                progress.topic_id,
+                progress.partition,
+                progress.topic,
+                is_deleted=progress.deleted,
+            )
             self.replicas.note_partition(
                 progress.topic_id,
                 progress.partition,
@@ -288,14 +295,7 @@ class Node:
                 progress.tail_base_offset,
             )
         for segment_id in update.delete_segment_ids:
-            self._delete_later(segment_id)
-
-    def _delete_later(self, segment_id: int) -> None:
-        if segment_id in self._deleting:
-            return
-        task = asyncio.get_running_loop().create_task(self._commands.delete(segment_id))
-        self._deleting[segment_id] = task
-        task.add_done_callback(lambda _: self._deleting.pop(segment_id, None))
+            self._deletions.order(segment_id)
 
     async def _tick(self) -> None:
         """Time for the cores; and the lease, when it changed."""
@@ -388,6 +388,7 @@ class Node:
             await self.context.pool.probe()
         except IcecoreError as error:
             _log.error("unfinished appends error=%s", error)
+        self._deletions.close()
         self.context.pool.close()
         await self.context.executor.run(self.context.store.close)
         await self.context.net.close()

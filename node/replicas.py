@@ -28,6 +28,7 @@ from node.follower import Follower
 from node.leader import Leader
 from node.replica import Replica
 from node.replication_client import LeaderLinks
+from node.topic_names import TopicNames
 from replication import inputs
 
 _log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Replicas:
         self._links = links
         self._replicas: dict[int, Replica] = {}
         self._partitions: dict[tuple[bytes, int], PartitionReplicas] = {}
-        self._topic_ids: dict[str, bytes] = {}
+        self._names = TopicNames()
         self._sealing: dict[int, asyncio.Task[None]] = {}
         self._waiting_for_space: set[asyncio.Task[None]] = set()
         self._is_paused = False
@@ -123,12 +124,11 @@ class Replicas:
         return self._replicas.get(segment_id)
 
     def partition(self, topic_id: bytes, topic: str, partition: int) -> PartitionReplicas:
-        """What we hold of a partition, by topic id or, when that is empty, by name.
+        """What we hold of a partition, by topic id or, when that is empty, by name; for clients.
 
-        Raises UnknownTopicError when this node holds nothing of it.
+        Raises UnknownTopicError when this node holds nothing of it, or the topic is deleted.
         """
-        if not topic_id:
-            topic_id = self._topic_ids.get(topic, b"")
+        topic_id = self._names.id_for_client(topic_id, topic)
         found = self._partitions.get((topic_id, partition))
         if found is None:
             raise UnknownTopicError(
@@ -173,6 +173,12 @@ class Replicas:
         if replica.base_offset >= 0:
             self._of(replica).place(replica)
 
+    def retire(self, replica: Replica) -> None:
+        """The replica is to be deleted: it plays no role and counts for nothing."""
+        replica.end_role()
+        replica.intact = False
+        self._of(replica).wake()
+
     def remove(self, replica: Replica) -> None:
         """The replica's files are gone."""
         replica.end_role()
@@ -196,7 +202,7 @@ class Replicas:
 
     def apply(self, segment: Segment) -> None:
         """Give the replica of a segment the role that a newer record says."""
-        self._topic_ids[segment.topic] = segment.topic_id
+        self._names.note(segment.topic_id, segment.topic)
         replica = self._replicas.get(segment.segment_id)
         if replica is None:
             has_copy = segment.state in (SegmentState.ACTIVE, SegmentState.SEALED)
@@ -430,6 +436,13 @@ class Replicas:
             found.tail_segment_id = tail_segment_id
             found.tail_replicas = tail_replicas
             found.tail_base_offset = tail_base_offset
+
+    def note_topic(self, topic_id: bytes, partition: int, topic: str, *, is_deleted: bool) -> None:
+        """What the topic is called, or that it is deleted: then its readers wait for nothing."""
+        self._names.note(topic_id, topic)
+        self._names.note_deleted(topic_id, is_deleted=is_deleted)
+        if is_deleted:
+            self._of_partition(topic_id, partition).wake()
 
     # --- sealing --------------------------------------------------------------------------------
 

@@ -208,8 +208,12 @@ class SegmentStore(Protocol):
         """Keep the bytes aside under another name and forget the replica; it is UNKNOWN."""
         ...
 
-    def delete(self, segment_id: int, token: int) -> None:
-        """Remove a replica on the coordinator's order (intent persisted first)."""
+    def delete(self, segment_ids: Sequence[int], token: int) -> None:
+        """Remove replicas on the coordinator's order: intents are persisted first, with one
+        control-store sync for all of them. What is not here counts as removed. Idempotent.
+
+        Raises FencedError for an old token; then nothing is changed.
+        """
         ...
 
     def set_promises(self, promises: Sequence[tuple[int, int]], token: int) -> None:

@@ -35,6 +35,16 @@ def iso_time(timestamp_ms: int) -> str:
     return f"{seconds}.{timestamp_ms % 1000:03d}Z"
 
 
+def duration(length_ms: int) -> str:
+    """A length of time in its two largest units: ``1 d 3 h``, ``59 min``, ``2.5 s``."""
+    if length_ms < 60_000:
+        return f"{length_ms / 1000:g} s"
+    minutes = length_ms // 60_000
+    parts = [(minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min")]
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
 def parse_position(text: str) -> tuple[str, int]:
     """What ``--from`` means: ("earliest", 0), ("latest", 0), ("offset", n) or ("time", ms).
 

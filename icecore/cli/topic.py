@@ -9,10 +9,11 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from icecore.cli.output import Output, plain
 from icecore.cli.session import session_of
+from icecore.cli.times import duration, iso_time
 from icecore.client.types import PartitionDescription, TopicDescription, TopicSettings
 from icecore.model import FlushMode
 
-app = typer.Typer(no_args_is_help=True, help="Create, describe and change topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, describe, change, delete topics.")
 
 _SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 
@@ -33,6 +34,17 @@ def parse_size(text: str) -> int:
         return int(_SIZE.validate_python(text))
     except ValidationError as error:
         raise typer.BadParameter(f"{text!r} is not a size; write 64MiB or 67108864") from error
+
+
+def parse_topic_id(text: str) -> bytes:
+    """The 16 bytes of a topic id in hex."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise typer.BadParameter(f"{text!r} is no topic id: 32 hexadecimal digits")
+    return found
 
 
 Name = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
@@ -60,6 +72,22 @@ UncompressedBytes = Annotated[
     typer.Option(parser=parse_size, metavar="SIZE", help="Largest payload; 32MiB by default."),
 ]
 
+DeleteGrace = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="How long a deleted topic can be undeleted, in milliseconds; 0 = not at all.",
+        show_default="24 h",
+    ),
+]
+TopicId = Annotated[
+    bytes | None,
+    typer.Option(parser=parse_topic_id, metavar="HEX", help="Instead of the name."),
+]
+DeletedName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the topic.", show_default=False)
+]
+
 
 @app.command()
 def create(
@@ -75,6 +103,7 @@ def create(
     batch_bytes_max: BatchBytes = 0,
     uncompressed_bytes_max: UncompressedBytes = 0,
     partitioner: Annotated[str, typer.Option(help="xxh64, or custom.")] = "xxh64",
+    delete_grace_ms: DeleteGrace = None,
     if_not_exists: Annotated[bool, typer.Option(help="Fine when it exists already.")] = False,
 ) -> None:
     """Create a topic. 0 takes the cluster's default."""
@@ -90,6 +119,7 @@ def create(
         batch_bytes_max=batch_bytes_max,
         uncompressed_bytes_max=uncompressed_bytes_max,
         partitioner=partitioner,
+        delete_grace_ms=delete_grace_ms,
     )
     topic = session.admin(
         lambda admin: admin.create_topic(name, settings, if_not_exists=if_not_exists)
@@ -98,10 +128,19 @@ def create(
 
 
 @app.command("list")
-def list_topics(context: typer.Context) -> None:
-    """List all topics."""
+def list_topics(
+    context: typer.Context,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="Those that are deleted and can be undeleted.")
+    ] = False,
+) -> None:
+    """List all topics, or those that can be undeleted."""
     session = session_of(context)
-    topics = session.admin(lambda admin: admin.describe_topics())
+    topics = session.admin(lambda admin: admin.describe_topics(deleted=deleted))
+    if deleted:
+        columns = ("name", "topic_id", "partitions", "records", "deleted_at", "grace_left")
+        session.output.rows([_deleted_summary(topic) for topic in topics], columns)
+        return
     session.output.rows(
         [_summary(topic) for topic in topics],
         (
@@ -130,6 +169,7 @@ def alter(
     record_bytes_max: RecordBytes = 0,
     batch_bytes_max: BatchBytes = 0,
     uncompressed_bytes_max: UncompressedBytes = 0,
+    delete_grace_ms: DeleteGrace = None,
 ) -> None:
     """Change settings; what is not given stays. Rolls the active segments, which then obey."""
     session = session_of(context)
@@ -142,6 +182,7 @@ def alter(
         record_bytes_max=record_bytes_max,
         batch_bytes_max=batch_bytes_max,
         uncompressed_bytes_max=uncompressed_bytes_max,
+        delete_grace_ms=delete_grace_ms,
     )
     _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
 
@@ -175,17 +216,58 @@ def roll(context: typer.Context, name: Name) -> None:
 @app.command()
 def delete(
     context: typer.Context,
-    name: Name,
+    name: DeletedName = "",
+    now: Annotated[
+        bool, typer.Option("--now", help="Free the space at once: it can't be undeleted.")
+    ] = False,
+    topic_id: TopicId = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a topic and all its records."""
+    """Delete a topic. Until its grace is over it can be undeleted, unless --now is given.
+
+    To free the space of a topic that was deleted without --now: --now --topic-id HEX, with the id
+    that `icecore topic list --deleted` shows.
+    """
     session = session_of(context)
+    what = _what(name, topic_id)
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("deleting is final: say --yes", param_hint="--yes")
-        typer.confirm(f"Delete {name} and all its records?", abort=True, err=True)
-    session.admin(lambda admin: admin.delete_topic(name))
-    session.output.note(f"{name} deleted")
+            raise typer.BadParameter("nobody can be asked here: say --yes", param_hint="--yes")
+        end = " and all its records, for good" if now else ""
+        typer.confirm(f"Delete {what}{end}?", abort=True, err=True)
+    left = session.admin(lambda admin: admin.delete_topic(name, now=now, topic_id=topic_id or b""))
+    if not left.grace_ms:
+        session.output.note(f"{what} deleted for good")
+        return
+    session.output.note(
+        f"{what} deleted; for {duration(left.grace_ms)} it can be brought back: "
+        f"icecore topic undelete --topic-id {left.topic_id.hex()}"
+    )
+
+
+@app.command()
+def undelete(
+    context: typer.Context,
+    name: DeletedName = "",
+    topic_id: TopicId = None,
+    new_name: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="Call it so from now on.")
+    ] = "",
+) -> None:
+    """Bring back a deleted topic with all its records, until its grace is over."""
+    session = session_of(context)
+    _what(name, topic_id)
+    topic = session.admin(
+        lambda admin: admin.undelete_topic(name, topic_id=topic_id or b"", new_name=new_name)
+    )
+    _show(session.output, topic)
+
+
+def _what(name: str, topic_id: bytes | None) -> str:
+    """How to speak of the topic. Raises BadParameter when nothing says which one."""
+    if not name and topic_id is None:
+        raise typer.BadParameter("say which topic: its name, or --topic-id")
+    return name or (topic_id or b"").hex()
 
 
 def _summary(topic: TopicDescription) -> dict[str, Any]:
@@ -199,6 +281,16 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
         "segments": sum(each.segments for each in parts),
         "under_replicated": sum(each.under_replicated_segments for each in parts),
         "leaderless": sum(not (each.tail and each.tail.leader) for each in parts),
+    }
+
+
+def _deleted_summary(topic: TopicDescription) -> dict[str, Any]:
+    return {
+        **_summary(topic),
+        "deleted_at_ms": topic.deleted_at_ms,
+        "deleted_at": iso_time(topic.deleted_at_ms),
+        "grace_left_ms": topic.grace_left_ms,
+        "grace_left": duration(topic.grace_left_ms),
     }
 
 

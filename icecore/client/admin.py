@@ -9,6 +9,7 @@ from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position, list_segments
 from icecore.client.types import (
     ClusterDescription,
+    DeletedTopic,
     NodeDescription,
     OffsetResult,
     Page,
@@ -94,9 +95,14 @@ class Admin:
             return (await self.describe_topics([name]))[0]
         return _topic(answer.topic)
 
-    async def describe_topics(self, names: Sequence[str] = ()) -> list[TopicDescription]:
-        """Topics by name, all without names. Raises UnknownTopicError."""
-        request = admin_pb2.DescribeTopicsRequest(names=names)
+    async def describe_topics(
+        self, names: Sequence[str] = (), *, deleted: bool = False
+    ) -> list[TopicDescription]:
+        """Topics by name, all without names; ``deleted``: those that can be undeleted.
+
+        Raises UnknownTopicError, but not for deleted ones.
+        """
+        request = admin_pb2.DescribeTopicsRequest(names=names, deleted=deleted)
         answer = await self._call("DescribeTopics", request, admin_pb2.DescribeTopicsResponse)
         return [_topic(topic) for topic in answer.topics]
 
@@ -124,14 +130,60 @@ class Admin:
         answer = await self._call("AddPartitions", request, admin_pb2.AddPartitionsResponse)
         return _topic(answer.topic)
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its data. Raises UnknownTopicError."""
-        request = admin_pb2.DeleteTopicRequest(name=name)
+    async def delete_topic(
+        self, name: str = "", *, now: bool = False, topic_id: bytes = b""
+    ) -> DeletedTopic:
+        """Delete a topic; until its ``delete_grace_ms`` are over it can be undeleted.
+
+        Args:
+            name: Of the topic.
+            now: Without any grace: its records are gone. Also of a topic that is deleted, by id.
+            topic_id: Instead of the name.
+
+        Raises:
+            UnknownTopicError: There is no such topic, or it is deleted already.
+        """
+        request = admin_pb2.DeleteTopicRequest(name=name, now=now, topic_id=topic_id)
         try:
-            await self._call("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+            answer = await self._call("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
         except UnknownTopicError as error:
             if error.metadata.get("repeated") != "true":
                 raise
+            kept = await self.describe_topics([name] if name else (), deleted=True)
+            mine = [each for each in kept if topic_id in (b"", each.topic_id)]
+            newest = max(mine, key=lambda each: each.deleted_at_ms, default=None)
+            if now or newest is None:
+                return DeletedTopic(topic_id, 0)
+            return DeletedTopic(newest.topic_id, newest.grace_left_ms)
+        return DeletedTopic(answer.topic_id, answer.grace_ms)
+
+    async def undelete_topic(
+        self, name: str = "", *, topic_id: bytes = b"", new_name: str = ""
+    ) -> TopicDescription:
+        """Bring back a deleted topic with all its records; offsets go on where they were.
+
+        Args:
+            name: That it had, if no other deleted topic had it.
+            topic_id: Instead of the name.
+            new_name: What to call it from now on; empty = as before.
+
+        Raises:
+            UnknownTopicError: No such topic is kept: it never was, or its grace is over.
+            TopicExistsError: The name is taken: give another one.
+            InvalidRequestError: Several deleted topics had the name: say which one by its id.
+        """
+        request = admin_pb2.UndeleteTopicRequest(name=name, topic_id=topic_id, new_name=new_name)
+        try:
+            answer = await self._call("UndeleteTopic", request, admin_pb2.UndeleteTopicResponse)
+        except (UnknownTopicError, TopicExistsError) as error:
+            if error.metadata.get("repeated") != "true":
+                raise
+            found = await self.describe_topics([new_name or name] if new_name or name else ())
+            mine = [each for each in found if topic_id in (b"", each.topic_id)]
+            if not mine:
+                raise
+            return mine[0]
+        return _topic(answer.topic)
 
     async def roll_topic(self, name: str) -> RollResult:
         """Seal the active segments of a topic and open their successors."""
@@ -166,6 +218,8 @@ class Admin:
             min_copies=answer.min_copies,
             recoveries=answer.recoveries,
             offline_partitions=answer.offline_partitions,
+            deleted_topics=answer.deleted_topics,
+            deleted_bytes=answer.deleted_bytes,
             pages=tuple(
                 Page(each.segment_id, each.why, each.first_at_ms, each.last_at_ms)
                 for each in answer.pages
@@ -262,6 +316,7 @@ def _settings_to_proto(settings: TopicSettings) -> admin_pb2.TopicSettings:
         record_bytes_max=settings.record_bytes_max,
         batch_bytes_max=settings.batch_bytes_max,
         uncompressed_bytes_max=settings.uncompressed_bytes_max,
+        delete_grace_ms=settings.delete_grace_ms,
     )
 
 
@@ -277,6 +332,7 @@ def _settings(message: admin_pb2.TopicSettings) -> TopicSettings:
         record_bytes_max=message.record_bytes_max,
         batch_bytes_max=message.batch_bytes_max,
         uncompressed_bytes_max=message.uncompressed_bytes_max,
+        delete_grace_ms=message.delete_grace_ms,
     )
 
 
@@ -296,4 +352,12 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
         for found in message.partitions
     )
     settings = _settings(message.settings)
-    return TopicDescription(message.name, message.topic_id, settings, partitions)
+    return TopicDescription(
+        message.name,
+        message.topic_id,
+        settings,
+        partitions,
+        deleted=message.deleted,
+        deleted_at_ms=message.deleted_at_ms,
+        grace_left_ms=message.grace_left_ms,
+    )

@@ -63,6 +63,8 @@ class TopicSettings:
     """At most 8 MiB. ``batch_bytes`` of producers, and a record more, must fit."""
     uncompressed_bytes_max: int = 0
     """Of a batch's payload, and of its tags written out; at most 64 MiB."""
+    delete_grace_ms: int | None = None
+    """How long a deleted topic can be undeleted; 0 = not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,22 @@ class TopicDescription:
     topic_id: bytes
     settings: TopicSettings
     partitions: tuple[PartitionDescription, ...]
+    deleted: bool = False
+    """It can be undeleted while there is grace left."""
+    deleted_at_ms: int = 0
+    """By the wall clock of the coordinator."""
+    grace_left_ms: int = 0
+    """As of a minute ago at most; it only passes while a coordinator runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What a deletion left."""
+
+    topic_id: bytes
+    """By which it can be undeleted."""
+    grace_ms: int
+    """For how long; 0 = it is gone for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +144,10 @@ class ClusterDescription:
     min_copies: int
     recoveries: int
     offline_partitions: int
+    deleted_topics: int = 0
+    """Kept until their grace is over; not in ``topics`` and ``partitions``."""
+    deleted_bytes: int = 0
+    """One copy of each of their sealed segments, which are among ``segments``."""
     pages: tuple[Page, ...] = ()
 
 

@@ -31,6 +31,7 @@ class TopicSettings(_message.Message):
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENT_AGE_MS_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
+    DELETE_GRACE_MS_FIELD_NUMBER: _builtins.int
     RECORD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
     UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
@@ -47,6 +48,8 @@ class TopicSettings(_message.Message):
     """0 = 24 h"""
     partitioner: _builtins.str
     """empty = xxh64"""
+    delete_grace_ms: _builtins.int
+    """absent = 24 h; 0 = a deletion is final at once"""
     record_bytes_max: _builtins.int
     """key, value, headers of one record, and its tags; 0 = 1 MiB,"""
     batch_bytes_max: _builtins.int
@@ -65,15 +68,18 @@ class TopicSettings(_message.Message):
         segment_bytes: _builtins.int = ...,
         segment_age_ms: _builtins.int = ...,
         partitioner: _builtins.str = ...,
+        delete_grace_ms: _builtins.int | None = ...,
         record_bytes_max: _builtins.int = ...,
         batch_bytes_max: _builtins.int = ...,
         uncompressed_bytes_max: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "delete_grace_ms", b"delete_grace_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__delete_grace_ms: _TypeAlias = _typing.Literal["delete_grace_ms"]  # noqa: Y015
+    _WhichOneofArgType__delete_grace_ms: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delete_grace_ms) -> _WhichOneofReturnType__delete_grace_ms | None: ...
 
 Global___TopicSettings: _TypeAlias = TopicSettings  # noqa: Y015
 
@@ -131,8 +137,17 @@ class TopicDescription(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    DELETED_AT_MS_FIELD_NUMBER: _builtins.int
+    GRACE_LEFT_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
+    deleted: _builtins.bool
+    """kept until its grace is over; see UndeleteTopic"""
+    deleted_at_ms: _builtins.int
+    """by the wall clock of the coordinator"""
+    grace_left_ms: _builtins.int
+    """as of a minute ago at most; only while a coordinator runs"""
     @_builtins.property
     def settings(self) -> Global___TopicSettings: ...
     @_builtins.property
@@ -144,10 +159,13 @@ class TopicDescription(_message.Message):
         topic_id: _builtins.bytes = ...,
         settings: Global___TopicSettings | None = ...,
         partitions: _abc.Iterable[Global___PartitionDescription] | None = ...,
+        deleted: _builtins.bool = ...,
+        deleted_at_ms: _builtins.int = ...,
+        grace_left_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "grace_left_ms", b"grace_left_ms", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -200,6 +218,9 @@ class DescribeTopicsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMES_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.bool
+    """of those that are deleted and kept, instead of those that are not"""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty = all"""
@@ -208,10 +229,11 @@ class DescribeTopicsRequest(_message.Message):
         self,
         *,
         names: _abc.Iterable[_builtins.str] | None = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "names", b"names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,15 +358,24 @@ class DeleteTopicRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """of a topic that is not deleted"""
+    now: _builtins.bool
+    """no grace: the records are gone"""
+    topic_id: _builtins.bytes
+    """instead of the name; with now also of a topic that is deleted and kept"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        now: _builtins.bool = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "now", b"now", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -354,16 +385,72 @@ Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
 class DeleteTopicResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    GRACE_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    grace_ms: _builtins.int
+    """how long it can be undeleted; 0 = not at all"""
     def __init__(
         self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        grace_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_ms", b"grace_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
+
+@_typing.final
+class UndeleteTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    NEW_NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """that it had; must be the only deleted one of this name"""
+    topic_id: _builtins.bytes
+    """instead of the name"""
+    new_name: _builtins.str
+    """empty = the one it had"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        new_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "new_name", b"new_name", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndeleteTopicRequest: _TypeAlias = UndeleteTopicRequest  # noqa: Y015
+
+@_typing.final
+class UndeleteTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> Global___TopicDescription: ...
+    def __init__(
+        self,
+        *,
+        topic: Global___TopicDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndeleteTopicResponse: _TypeAlias = UndeleteTopicResponse  # noqa: Y015
 
 @_typing.final
 class RollTopicRequest(_message.Message):
@@ -438,6 +525,8 @@ class DescribeClusterResponse(_message.Message):
     RECOVERIES_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     PAGES_FIELD_NUMBER: _builtins.int
+    DELETED_TOPICS_FIELD_NUMBER: _builtins.int
+    DELETED_BYTES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     topics: _builtins.int
@@ -454,6 +543,10 @@ class DescribeClusterResponse(_message.Message):
     """recovery-seals since this coordinator started"""
     offline_partitions: _builtins.int
     """partitions without an active segment"""
+    deleted_topics: _builtins.int
+    """kept until their grace is over; not in topics, partitions"""
+    deleted_bytes: _builtins.int
+    """one copy of each of their sealed segments, which are in segments"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDescription]: ...
     @_builtins.property
@@ -475,10 +568,12 @@ class DescribeClusterResponse(_message.Message):
         recoveries: _builtins.int = ...,
         offline_partitions: _builtins.int = ...,
         pages: _abc.Iterable[Global___Page] | None = ...,
+        deleted_topics: _builtins.int = ...,
+        deleted_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "pages", b"pages", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "token", b"token", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "pages", b"pages", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "token", b"token", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,6 +59,11 @@ class AdminServiceStub:
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteTopicResponse.FromString,
                 _registered_method=True)
+        self.UndeleteTopic = channel.unary_unary(
+                '/icecore.v1.AdminService/UndeleteTopic',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.UndeleteTopicRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.UndeleteTopicResponse.FromString,
+                _registered_method=True)
         self.RollTopic = channel.unary_unary(
                 '/icecore.v1.AdminService/RollTopic',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.RollTopicRequest.SerializeToString,
@@ -120,7 +125,15 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Hides a topic and frees its name; its records are kept for its delete_grace_ms.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndeleteTopic(self, request, context):
+        """Brings back a deleted topic with all its records, while its grace lasts.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -192,6 +205,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteTopicRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'UndeleteTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndeleteTopic,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.UndeleteTopicRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.UndeleteTopicResponse.SerializeToString,
             ),
             'RollTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.RollTopic,
@@ -359,6 +377,33 @@ class AdminService:
             '/icecore.v1.AdminService/DeleteTopic',
             icecore_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndeleteTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/UndeleteTopic',
+            icecore_dot_v1_dot_admin__pb2.UndeleteTopicRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.UndeleteTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,9 @@ class AdminServiceStub:
     """New settings apply from the next segment: altering rolls the active ones."""
     AddPartitions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddPartitionsRequest, _admin_pb2.AddPartitionsResponse]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
+    """Hides a topic and frees its name; its records are kept for its delete_grace_ms."""
+    UndeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndeleteTopicRequest, _admin_pb2.UndeleteTopicResponse]
+    """Brings back a deleted topic with all its records, while its grace lasts."""
     RollTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RollTopicRequest, _admin_pb2.RollTopicResponse]
     """Seals the active segments of a topic now and opens successors."""
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterRequest, _admin_pb2.DescribeClusterResponse]
@@ -57,6 +60,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """New settings apply from the next segment: altering rolls the active ones."""
     AddPartitions: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddPartitionsRequest, _admin_pb2.AddPartitionsResponse]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
+    """Hides a topic and frees its name; its records are kept for its delete_grace_ms."""
+    UndeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndeleteTopicRequest, _admin_pb2.UndeleteTopicResponse]  # type: ignore[assignment]
+    """Brings back a deleted topic with all its records, while its grace lasts."""
     RollTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.RollTopicRequest, _admin_pb2.RollTopicResponse]  # type: ignore[assignment]
     """Seals the active segments of a topic now and opens successors."""
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterRequest, _admin_pb2.DescribeClusterResponse]  # type: ignore[assignment]
@@ -103,7 +109,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _admin_pb2.DeleteTopicRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]: ...
+    ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]:
+        """Hides a topic and frees its name; its records are kept for its delete_grace_ms."""
+
+    @_abc_1.abstractmethod
+    def UndeleteTopic(
+        self,
+        request: _admin_pb2.UndeleteTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UndeleteTopicResponse, _abc.Awaitable[_admin_pb2.UndeleteTopicResponse]]:
+        """Brings back a deleted topic with all its records, while its grace lasts."""
 
     @_abc_1.abstractmethod
     def RollTopic(

@@ -308,11 +308,17 @@ class PartitionProgress(_message.Message):
     TAIL_SEGMENT_ID_FIELD_NUMBER: _builtins.int
     TAIL_REPLICAS_FIELD_NUMBER: _builtins.int
     TAIL_BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     log_start_offset: _builtins.int
     tail_segment_id: _builtins.int
     tail_base_offset: _builtins.int
+    topic: _builtins.str
+    """its name now; empty when the topic is deleted"""
+    deleted: _builtins.bool
+    """kept, but neither read nor written until it is undeleted"""
     @_builtins.property
     def tail_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """leader first"""
@@ -326,10 +332,12 @@ class PartitionProgress(_message.Message):
         tail_segment_id: _builtins.int = ...,
         tail_replicas: _abc.Iterable[_builtins.int] | None = ...,
         tail_base_offset: _builtins.int = ...,
+        topic: _builtins.str = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_start_offset", b"log_start_offset", "partition", b"partition", "tail_base_offset", b"tail_base_offset", "tail_replicas", b"tail_replicas", "tail_segment_id", b"tail_segment_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "log_start_offset", b"log_start_offset", "partition", b"partition", "tail_base_offset", b"tail_base_offset", "tail_replicas", b"tail_replicas", "tail_segment_id", b"tail_segment_id", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

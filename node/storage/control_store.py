@@ -354,29 +354,36 @@ class ControlStore:
             query = "SELECT segment_id, generation, name, token FROM intents ORDER BY segment_id"
             return [DeleteIntent(*row) for row in self._connection.execute(query)]
 
-    def put_intent(self, intent: DeleteIntent) -> None:
-        """Remember a deletion before its first side effect. Raises FencedError for old tokens."""
+    def put_intents(self, intents: Sequence[DeleteIntent], token: int) -> None:
+        """Remember deletions before their first side effect, in one synced commit.
+
+        Raises FencedError for an old token.
+        """
         with self._lock:
-            self._check_token(intent.token)
+            self._check_token(token)
 
             def change(connection: sqlite3.Connection) -> None:
-                values = (intent.segment_id, intent.generation, intent.name, intent.token)
-                connection.execute("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?)", values)
-                _put_token(connection, intent.token)
+                rows = [
+                    (each.segment_id, each.generation, each.name, each.token) for each in intents
+                ]
+                connection.executemany("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?)", rows)
+                _put_token(connection, token)
 
             self._commit(change)
-            self._max_token = intent.token
+            self._max_token = token
 
-    def finish_intent(self, segment_id: int) -> None:
-        """The files are gone: forget the replica and the intent. Its promise stays."""
+    def finish_intents(self, segment_ids: Sequence[int]) -> None:
+        """The files are gone: forget replicas and intents in one commit. Their promises stay."""
 
         def change(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM replicas WHERE segment_id = ?", (segment_id,))
-            connection.execute("DELETE FROM intents WHERE segment_id = ?", (segment_id,))
+            ids = [(segment_id,) for segment_id in segment_ids]
+            connection.executemany("DELETE FROM replicas WHERE segment_id = ?", ids)
+            connection.executemany("DELETE FROM intents WHERE segment_id = ?", ids)
 
         with self._lock:
             self._commit(change)
-            self._rows.pop(segment_id, None)
+            for segment_id in segment_ids:
+                self._rows.pop(segment_id, None)
 
     def close(self) -> None:
         """Close the file (not a connection that was passed in)."""

@@ -84,10 +84,13 @@ class RecyclePool:
         return None
 
     def put(self, name: str, segment_id: int) -> bool:
-        """Move a file nobody reads into the pool, durably; False when it isn't worth keeping.
+        """Move a file nobody reads into the pool; False when it isn't worth keeping.
+
+        Durable once the caller has synced the folder it was in, and the pool's, which it does
+        before anybody can take the file.
 
         Raises:
-            StorageError: The rename or a directory sync failed.
+            StorageError: The rename failed.
         """
         used, free = self._fs.space()
         if free < _FREE_MIN * (used + free):
@@ -100,8 +103,6 @@ class RecyclePool:
         self._number += 1
         new = f"{FOLDER}/{segment_id:020d}.{self._number}"
         self._fs.rename(name, new)
-        self._fs.sync_dir(name.rpartition("/")[0])
-        self._fs.sync_dir(FOLDER)
         self._files.append(_Kept(new, segment_id, length))
         return True
 

@@ -25,7 +25,12 @@ _FAMILIES = ("offset", "time", "durable")
 
 def key_prefix(identity: SegmentIdentity) -> int:
     """The number all keys of one replica start with."""
-    return identity.segment_id << 16 | identity.generation
+    return prefix_of(identity.segment_id, identity.generation)
+
+
+def prefix_of(segment_id: int, generation: int) -> int:
+    """The same for a replica of which no more is known."""
+    return segment_id << 16 | generation
 
 
 def pack_durable(prefix: int, position: int, tail: LogTail) -> Put:

@@ -34,6 +34,7 @@ from node.storage.fail_stop import FailStop
 from node.storage.group_commit import GroupCommit
 from node.storage.recovery import Recovery, Verdict, report_unknown_files
 from node.storage.recycle import FOLDER, RecyclePool
+from node.storage.removal import Removal
 from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
     aside_name,
@@ -41,7 +42,6 @@ from node.storage.segment_file import (
     empty_tail,
     encode_file_header,
     file_name,
-    files_of,
     folder_name,
     set_aside_leftover,
 )
@@ -78,15 +78,17 @@ class SegmentFileStore:
         self._open_files = OpenFiles(settings.open_files_max)
         self._reader = SegmentReader(index)
         self._fail_stop = FailStop(control)
+        self._removal = Removal(
+            *(file_system, index, control, self._pool), self._sync_folders, self._forget
+        )
         self._commit = GroupCommit(file_system, index, settings, self._appendable, self._fail_stop)
 
     # --- start-up -----------------------------------------------------------------------------
 
     def recover(self) -> list[RecoveredReplica]:
         """See ``SegmentStore.recover``."""
-        for intent in self._control.intents():
-            self._remove_files(intent)
-            self._control.finish_intent(intent.segment_id)
+        if intents := self._control.intents():
+            self._removal.finish(intents)
         poisoned = self._control.get("poisoned")
         recovery = Recovery(
             self._fs, self._index, self._cluster_id, self._settings, self._fail_stop
@@ -429,8 +431,7 @@ class SegmentFileStore:
             identity = row.identity(self._cluster_id)
             # UNKNOWN before anything moves: a crash must not find it merely missing.
             self._control.change_row(segment_id, damage=why)
-            log = self._logs.pop(segment_id, None)
-            self._open_files.forget(segment_id)
+            log = self._forget(segment_id)
             if log is not None:
                 log.close()
             name = file_name(identity)
@@ -441,33 +442,24 @@ class SegmentFileStore:
             self._control.change_row(segment_id, state=QUARANTINED)
         _log.error("segment %d quarantined: %s", segment_id, why)
 
-    def delete(self, segment_id: int, token: int) -> None:
+    def delete(self, segment_ids: Sequence[int], token: int) -> None:
         """See ``SegmentStore.delete``. Raises FencedError for a stale token."""
         with self._life:
-            row = self._control.row(segment_id)
-            if row is None:
-                return
-            identity = row.identity(self._cluster_id)
-            name = file_name(identity)
-            intent = DeleteIntent(segment_id, row.generation, name, token)
-            self._control.put_intent(intent)
-            log = self._logs.pop(segment_id, None)
-            self._open_files.forget(segment_id)
-            if log is not None:
-                is_unread = log.close()
-                if is_unread:
-                    self._pool.put(name, segment_id)
-            self._remove_files(intent)
-            segment_index.forget(self._index, segment_index.key_prefix(identity))
-            self._control.finish_intent(segment_id)
+            intents = [
+                DeleteIntent(each.segment_id, each.generation, self._name_of(each), token)
+                for each in map(self._control.row, dict.fromkeys(segment_ids))
+                if each is not None
+            ]
+            if intents:
+                self._control.put_intents(intents, token)
+                self._removal.finish(intents)
 
-    def _remove_files(self, intent: DeleteIntent) -> None:
-        """The file, if it did not go to the pool, and what was set aside of this replica."""
-        names = files_of(self._fs, intent.name)
-        for name in names:
-            self._fs.unlink(name)
-        if names:
-            self._sync_folders([intent.name.rpartition("/")[0]])
+    def _name_of(self, row: ReplicaRow) -> str:
+        return file_name(row.identity(self._cluster_id))
+
+    def _forget(self, segment_id: int) -> SegmentLog | None:
+        self._open_files.forget(segment_id)
+        return self._logs.pop(segment_id, None)
 
     # --- promises and the end of the process --------------------------------------------------
 

@@ -96,8 +96,15 @@ def test_life_of_a_topic(cli: Cli) -> None:
     assert cli.json("topic", "alter", "life", "--segment-bytes", "4MiB")
     assert len(cli.json("topic", "add-partitions", "life", "3")["partitions"]) == 3
     cli("topic", "delete", "life", status=2)
-    cli("topic", "delete", "life", "--yes")
+    left = cli("topic", "delete", "life", "--yes").stderr
     assert cli("topic", "describe", "life", status=3).stderr
+    [kept] = cli.json("topic", "list", "--deleted")
+    assert kept["name"] == "life" and f"undelete --topic-id {kept['topic_id']}" in left
+    assert len(cli.json("topic", "undelete", "life", "--as", "second")["partitions"]) == 3
+    cli("topic", "delete", "second", "--now", "--yes")
+    cli("topic", "undelete", "--topic-id", kept["topic_id"], status=3)
+    cli("topic", "undelete", "--topic-id", "7", status=2)
+    cli("topic", "undelete", status=2)
 
 
 def test_unknown_topics_are_3_at_once(cli: Cli) -> None:

@@ -424,9 +424,9 @@ class SegmentStoreConformance:
         append(harness.store, gone, 2)
         harness.store.set_promises([(2, 4)], 10)
         with pytest.raises(FencedError):
-            harness.store.delete(2, 9)
-        harness.store.delete(2, 10)
-        harness.store.delete(2, 10)
+            harness.store.delete([2], 9)
+        harness.store.delete([2], 10)
+        harness.store.delete([2], 10)
         with pytest.raises(NotReplicaError):
             harness.store.read(2, 0, 1000, FAR)
         (found,) = harness.kill()
@@ -437,11 +437,27 @@ class SegmentStoreConformance:
         assert [found.tail for found in harness.kill()] == [kept.tail, again.tail]
         assert all(found.intact for found in harness.kill())
 
+    def test_many_are_deleted_together(self, harness: StoreHarness) -> None:
+        logs = [opened(harness.store, segment_id) for segment_id in (1, 2, 3, 4)]
+        for log in logs:
+            append(harness.store, log, 2)
+        harness.store.seal(3, logs[2].tail.end_offset, logs[2].tail.digest)
+        harness.store.quarantine(4, "a test")
+        with pytest.raises(FencedError):
+            harness.store.set_promises([], 8)
+            harness.store.delete([1, 2], 7)
+        assert read_all(harness.store, logs[1]) == b"".join(logs[1].batches)
+        harness.store.delete([1, 3, 4, 9, 1], 8)
+        harness.store.delete([], 8)
+        (found,) = harness.kill()
+        assert found.identity == logs[1].identity and found.intact
+        assert read_all(harness.store, logs[1]) == b"".join(logs[1].batches)
+
     def test_files_are_reused_without_a_trace(self, harness: StoreHarness) -> None:
         old = opened(harness.store, 1)
         append(harness.store, old, 30, records=1, size=3000)
         harness.store.seal(1, 30, old.tail.digest)
-        harness.store.delete(1, 1)
+        harness.store.delete([1], 1)
         log = opened(harness.store, 2)
         append(harness.store, log, 1, records=1, size=3000)  # old batches start right behind it
         (found,) = harness.kill()

@@ -12,6 +12,7 @@ from tests.simulation.shells import coordinator_address
 
 HOSTS_MAX = 6
 PARTITIONS_MAX = 6
+UNDELETE_TRIES_MAX = 60
 
 
 # --- coordinators ---------------------------------------------------------------------------------
@@ -118,6 +119,41 @@ async def partitions_added(scene: Scene, fault: Fault) -> None:
         scene.traffic.partitions = max(scene.traffic.partitions, wanted)
 
 
+async def topic_deleted_and_undeleted(scene: Scene, fault: Fault) -> None:
+    """By mistake, and it is noticed. Whoever produces and consumes finds no topic meanwhile."""
+    await delete(scene, fault)
+    await asyncio.sleep(fault.lasts_s)
+    await bring_back(scene, fault)
+
+
+async def delete(scene: Scene, fault: Fault) -> None:
+    """Delete the topic, perhaps without hearing so."""
+    await _ask(scene, fault, lambda admin: admin.delete_topic(TOPIC))
+
+
+async def bring_back(scene: Scene, fault: Fault) -> None:
+    """Undelete the topic, however long that takes; a world without it is not whole. An operator
+    who has not heard whether a topic was deleted first looks."""
+    world = scene.world
+    process, net, clock, rng = world.client(f"operator-{fault.number}")
+
+    async def undelete() -> None:
+        address = coordinator_address(COORDINATOR)
+        async with Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng) as admin:
+            for _ in range(UNDELETE_TRIES_MAX):
+                try:
+                    if await admin.describe_topics(deleted=True):
+                        await admin.undelete_topic(TOPIC)
+                    elif await admin.describe_topics([TOPIC]):
+                        return
+                except IcecoreError as error:
+                    world.loop.trace(f"not undeleted: {error.reason}")
+                    await asyncio.sleep(0.5)
+            world.loop.failures.append("a deleted topic can't be brought back")
+
+    await process.spawn(undelete())
+
+
 async def _ask(scene: Scene, fault: Fault, what: Callable[[Admin], Awaitable[object]]) -> bool:
     """Have an operator do something; whether it was said to be done."""
     world = scene.world
@@ -151,4 +187,5 @@ KINDS = (
     Kind("topic_altered", topic_altered),
     Kind("topic_rolled", topic_rolled),
     Kind("partitions_added", partitions_added),
+    Kind("topic_deleted_and_undeleted", topic_deleted_and_undeleted),
 )

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
@@ -74,6 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
+    Mutant(deletion.grace_ignored, "deleted_for_a_while"),
     Mutant(poison.contents_not_checked, "poisoned"),
 )
 

@@ -17,6 +17,7 @@ from icecore.model import Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
+    directed_deletion,
     directed_poison,
     directed_storage,
     invariants,
@@ -126,6 +127,7 @@ def swarm_plan(seed: int) -> Plan:
 
 STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_storage.PLANS,
+    **directed_deletion.PLANS,
     **directed_poison.PLANS,
     **directed.PLANS,
 }

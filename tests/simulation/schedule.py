@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.simulation import (
     directed,
+    directed_deletion,
     directed_poison,
     directed_storage,
     faults_cluster,
@@ -26,6 +27,7 @@ COMPOSED = (
     *faults_process.COMPOSED,
     *directed.KINDS,
     *directed_storage.KINDS,
+    *directed_deletion.KINDS,
     *directed_poison.KINDS,
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}

@@ -166,10 +166,12 @@ def coordinator_address(host: str) -> str:
 
 
 def high_watermarks(node: Node) -> Iterator[tuple[Replica, Partition, int]]:
-    """(replica, partition, high watermark) of every replica that readers may use."""
+    """(replica, partition, high watermark) of every replica that readers may use: nobody reads a
+    deleted topic."""
     for replica in node.replicas:
-        if replica.intact and replica.base_offset >= 0 and replica.segment is not None:
-            partition = (replica.segment.topic, replica.identity.partition)
+        segment = replica.segment
+        if replica.intact and replica.base_offset >= 0 and segment and segment.topic:
+            partition = (segment.topic, replica.identity.partition)
             yield replica, partition, replica.high_watermark
 
 

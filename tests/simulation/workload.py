@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from icecore.client.admin import Admin
 from icecore.client.consumer import Consumer
 from icecore.client.producer import Producer
-from icecore.errors import IcecoreError, InternalError, InvalidRequestError
+from icecore.errors import (
+    IcecoreError,
+    InternalError,
+    InvalidRequestError,
+    UnknownTopicError,
+)
 from icecore.model import Acks
 from tests.simulation.history import Outcome, Produce, Read
 from tests.simulation.plan import Plan
@@ -147,7 +152,8 @@ class Traffic:
                     handle = await producer.send_wait(
                         self._topic, produce.value, partition=partition
                     )
-                except InvalidRequestError:  # a partition that this client has not heard of yet
+                except (InvalidRequestError, UnknownTopicError):
+                    # A partition that this client has not heard of yet, or all are deleted.
                     produce.outcome = Outcome.FAIL
                     break
                 sent.append((produce, handle))
@@ -213,6 +219,15 @@ class TailReader:
 
     async def _consume(self, consumer: Consumer) -> None:
         await consumer.start()
+        while True:
+            try:
+                await self._read_on(consumer)
+            except UnknownTopicError:  # deleted, for a while
+                await asyncio.sleep(0.2)
+                for partition, offset in consumer.position().items():
+                    await consumer.seek(partition, offset)
+
+    async def _read_on(self, consumer: Consumer) -> None:
         async for each in consumer:
             partition = (each.topic, each.partition)
             now_s = self._world.loop.time()

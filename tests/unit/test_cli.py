@@ -14,7 +14,7 @@ from icecore.batch import MAX_TIMESTAMP_MS
 from icecore.cli.app import _hoist_globals, main
 from icecore.cli.output import plain
 from icecore.cli.records import LineFormat, format_record, parse_lines
-from icecore.cli.times import iso_time, parse_position, parse_time_ms
+from icecore.cli.times import duration, iso_time, parse_position, parse_time_ms
 from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError, InvalidRequestError
 from icecore.model import Segment, SegmentState
@@ -189,3 +189,20 @@ def test_ports_and_folders_in_use_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"in use by another cluster"):
         LocalCluster(tmp_path, 1).start()
     holder.stop()
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (0, "0 s"),
+        (2_500, "2.5 s"),
+        (60_000, "1 min"),
+        (3_599_999, "59 min"),
+        (3_600_000, "1 h"),
+        (24 * 3_600_000, "1 d"),
+        (27 * 3_600_000 + 120_000, "1 d 3 h"),
+        (86_399_000, "23 h 59 min"),
+    ],
+)
+def test_lengths_of_time_for_people(length_ms: int, text: str) -> None:
+    assert duration(length_ms) == text

@@ -99,12 +99,12 @@ def test_promises_and_token(store: ControlStore, path: Path) -> None:
 def test_an_intent_survives_until_it_is_finished(store: ControlStore, path: Path) -> None:
     store.put_rows([row(1)], [(1, 4)])
     intent = DeleteIntent(1, 0, "segments/x/0/1.0.log", 8)
-    store.put_intent(intent)
+    store.put_intents([intent], 8)
     with pytest.raises(FencedError):
-        store.put_intent(DeleteIntent(2, 0, "y", 7))
+        store.put_intents([DeleteIntent(2, 0, "y", 7)], 7)
     store = reopened(store, path)
     assert store.intents() == [intent] and store.max_token == 8
-    store.finish_intent(1)
+    store.finish_intents([1])
     store = reopened(store, path)
     assert store.intents() == [] and store.rows() == []
     assert store.promised_epoch(1) == 4  # an old leader may still be about

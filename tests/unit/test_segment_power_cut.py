@@ -147,7 +147,7 @@ class Life:
         if sealed:
             segment_id = self.rng.choice(sealed)
             self.model.deleting = {segment_id}
-            self.store.delete(segment_id, 1)
+            self.store.delete([segment_id], 1)
             del self.model.segments[segment_id]
             self.model.deleting = set()
 

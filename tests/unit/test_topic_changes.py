@@ -1,4 +1,4 @@
-"""Decisions about nodes and topics: who may register, what a name may be, what deleting leaves."""
+"""Decisions about nodes and topics: who may register, what a name may be, how topics grow."""
 
 from dataclasses import replace
 
@@ -16,11 +16,9 @@ from coordinator.node_changes import (
     deletions_confirmed,
     register,
 )
-from coordinator.placement import Placement
 from coordinator.segment_changes import (
     Opening,
     drop_prepared,
-    prepare,
     seal,
 )
 from coordinator.topic_changes import (
@@ -28,10 +26,8 @@ from coordinator.topic_changes import (
     alter_topic,
     check_name,
     completed,
-    continue_delete,
     create_topic,
     missing_partitions,
-    start_delete,
 )
 from icecore import batch
 from icecore.errors import (
@@ -40,15 +36,12 @@ from icecore.errors import (
     InvalidTopicNameError,
     NotEnoughReplicasError,
     TopicExistsError,
-    UnknownTopicError,
     UnsupportedError,
     WrongClusterError,
 )
 from icecore.model import FlushMode, NodeState, SegmentSettings
 from tests.unit.cluster_states import (
-    KEY,
     SETTINGS,
-    TOPIC,
     commit,
     prepared_successor,
     sealing,
@@ -228,28 +221,6 @@ def test_partitions_only_grow(state: ClusterState) -> None:
     with pytest.raises(InvalidRequestError):
         add_partitions(state, "events", 249)
     assert add_partitions(state, "events", 250) == Change()
-
-
-def test_deletion_in_bounded_steps(state: ClusterState) -> None:
-    commit(state, add_partitions(state, "events", 250))
-    for change in missing_partitions(state):
-        commit(state, change)
-    commit(state, start_delete(state, "events"))
-    with pytest.raises(UnknownTopicError):
-        state.topic("events")
-    with pytest.raises(TopicExistsError):
-        create_topic(state, "events", b"u" * 16, 1, SETTINGS)
-    with pytest.raises(UnknownTopicError):
-        prepare(state, [(KEY, Placement((1,), 1))])
-    steps = 0
-    while (change := continue_delete(state, TOPIC, 3)) != Change():
-        assert len(change.keys()) <= 102
-        commit(state, change)
-        steps += 1
-    assert steps >= 3
-    assert not state.topics and not state.partitions and not state.segments
-    assert state.deleted[1].holders == (1, 2, 3)
-    commit(state, create_topic(state, "events", b"u" * 16, 1, SETTINGS))
 
 
 def test_a_flush_mode_that_would_promise_less_is_refused(state: ClusterState) -> None:

@@ -1,0 +1,48 @@
+"""What topics are called, as the coordinator last said, and which of them are deleted.
+
+Names belong to topics, not to segments: a deleted topic gives its name back, another one may take
+it, and an undeleted one may come back under a new name. Until a deleted topic's grace is over its
+replicas are here, kept and repaired like any others, but no client may read or write them.
+"""
+
+from icecore.errors import UnknownTopicError
+
+
+class TopicNames:
+    """Topic ids by name, and who may not be asked for."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}
+        self._deleted: set[bytes] = set()
+
+    def note(self, topic_id: bytes, name: str) -> None:
+        """The topic is called so now. Deleted topics have no name: empty changes nothing."""
+        if not name or self._names.get(topic_id) == name:
+            return
+        self._forget(topic_id)
+        self._ids[name] = topic_id
+        self._names[topic_id] = name
+
+    def note_deleted(self, topic_id: bytes, *, is_deleted: bool) -> None:
+        """The topic is deleted, or is back."""
+        if is_deleted:
+            self._forget(topic_id)
+            self._deleted.add(topic_id)
+        else:
+            self._deleted.discard(topic_id)
+
+    def _forget(self, topic_id: bytes) -> None:
+        name = self._names.pop(topic_id, "")
+        if self._ids.get(name) == topic_id:
+            del self._ids[name]
+
+    def id_for_client(self, topic_id: bytes, name: str) -> bytes:
+        """The id that a request means: the one it gives or, without, the one of its name.
+
+        Raises UnknownTopicError when that topic is deleted.
+        """
+        found = topic_id or self._ids.get(name, b"")
+        if found in self._deleted:
+            raise UnknownTopicError(f"topic {name or found.hex()!r} is deleted", topic=name)
+        return found

@@ -1,0 +1,27 @@
+"""Seeded mistakes in what becomes of deleted topics; see ``mistakes``."""
+
+from coordinator.cluster_state import Change, ClusterState
+from coordinator.deletions import Deletions
+from coordinator.segment_changes import drop
+from icecore.model import SegmentState
+from tests.simulation.mistakes import Mistake, patch
+
+
+def grace_ignored() -> Mistake:
+    """R68: the sealed segments of a deleted topic become tombstones at once."""
+    look = Deletions.look
+
+    def tombstones(state: ClusterState) -> Change:
+        records = [
+            each
+            for each in state.segments.values()
+            if each.segment.state is SegmentState.SEALED
+            and not state.is_live_topic(each.segment.topic_id)
+        ]
+        return drop(records[:40], 0)
+
+    async def wrong(self: Deletions) -> None:
+        await look(self)
+        await self._ledger.decide(tombstones)
+
+    return patch(Deletions, "look", wrong)
