@@ -28,6 +28,7 @@ from node.follower import Follower
 from node.leader import Leader
 from node.replica import Replica
 from node.replication_client import LeaderLinks
+from node.topic_names import TopicNames
 from replication import inputs
 
 _log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Replicas:
         self._links = links
         self._replicas: dict[int, Replica] = {}
         self._partitions: dict[tuple[bytes, int], PartitionReplicas] = {}
-        self._topic_ids: dict[str, bytes] = {}
+        self._names = TopicNames()
         self._sealing: dict[int, asyncio.Task[None]] = {}
         self._waiting_for_space: set[asyncio.Task[None]] = set()
         self._is_paused = False
@@ -128,7 +129,7 @@ class Replicas:
         Raises UnknownTopicError when this node holds nothing of it.
         """
         if not topic_id:
-            topic_id = self._topic_ids.get(topic, b"")
+            topic_id = self._names.topic_id(topic)
         found = self._partitions.get((topic_id, partition))
         if found is None:
             raise UnknownTopicError(
@@ -148,6 +149,7 @@ class Replicas:
                 f"this node does not lead partition {partition}",
                 leader_node_id=found.tail_replicas[0] if found.tail_replicas else 0,
             )
+        self._names.check_current(leader.segment)
         if epoch not in (0, leader.segment.epoch):
             raise NotLeaderError(
                 f"the active segment has epoch {leader.segment.epoch}, not {epoch}",
@@ -196,7 +198,7 @@ class Replicas:
 
     def apply(self, segment: Segment) -> None:
         """Give the replica of a segment the role that a newer record says."""
-        self._topic_ids[segment.topic] = segment.topic_id
+        self._names.learn(segment)
         replica = self._replicas.get(segment.segment_id)
         if replica is None:
             has_copy = segment.state in (SegmentState.ACTIVE, SegmentState.SEALED)
