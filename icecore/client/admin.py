@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
-from icecore import convert
+from icecore import checks, convert
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
-from icecore.client.offsets import OffsetLookup, Position, list_segments
+from icecore.client.offsets import OffsetLookup, Position, check_position, list_segments
 from icecore.client.types import (
     ClusterDescription,
     NodeDescription,
@@ -23,7 +23,7 @@ from icecore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from icecore.model import Segment
+from icecore.model import FlushMode, Segment
 from icecore.ports import Clock, Net, Rng
 from icecore.v1 import admin_pb2
 
@@ -51,6 +51,7 @@ class Admin:
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
+        checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
         self._connection = Connection(bootstrap, net, clock, rng)
         self._metadata = Metadata(self._connection)
         self._timeout_s = timeout_s
@@ -82,9 +83,9 @@ class Admin:
             IcecoreError: Too few nodes, or no coordinator answered.
         """
         request = admin_pb2.CreateTopicRequest(
-            name=name,
-            settings=_settings_to_proto(settings or TopicSettings(**fields)),
-            if_not_exists=if_not_exists,
+            name=checks.topic_name(name),
+            settings=_settings_to_proto(settings, fields),
+            if_not_exists=checks.flag("if_not_exists", if_not_exists),
         )
         try:
             answer = await self._call("CreateTopic", request, admin_pb2.CreateTopicResponse)
@@ -96,7 +97,7 @@ class Admin:
 
     async def describe_topics(self, names: Sequence[str] = ()) -> list[TopicDescription]:
         """Topics by name, all without names. Raises UnknownTopicError."""
-        request = admin_pb2.DescribeTopicsRequest(names=names)
+        request = admin_pb2.DescribeTopicsRequest(names=checks.names("names", names))
         answer = await self._call("DescribeTopics", request, admin_pb2.DescribeTopicsResponse)
         return [_topic(topic) for topic in answer.topics]
 
@@ -110,7 +111,7 @@ class Admin:
             IcecoreError: A segment could not be rolled; the settings are changed all the same.
         """
         request = admin_pb2.AlterTopicRequest(
-            name=name, settings=_settings_to_proto(settings or TopicSettings(**fields))
+            name=checks.topic_name(name), settings=_settings_to_proto(settings, fields)
         )
         answer = await self._call("AlterTopic", request, admin_pb2.AlterTopicResponse)
         for message in answer.roll_errors:
@@ -120,13 +121,16 @@ class Admin:
 
     async def add_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Grow a topic to ``partitions`` in total. Keys move: see the partitioner."""
-        request = admin_pb2.AddPartitionsRequest(name=name, partitions=partitions)
+        request = admin_pb2.AddPartitionsRequest(
+            name=checks.topic_name(name),
+            partitions=checks.whole("partitions", partitions, 1, checks.UINT32_MAX),
+        )
         answer = await self._call("AddPartitions", request, admin_pb2.AddPartitionsResponse)
         return _topic(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its data. Raises UnknownTopicError."""
-        request = admin_pb2.DeleteTopicRequest(name=name)
+        request = admin_pb2.DeleteTopicRequest(name=checks.topic_name(name))
         try:
             await self._call("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
         except UnknownTopicError as error:
@@ -135,7 +139,7 @@ class Admin:
 
     async def roll_topic(self, name: str) -> RollResult:
         """Seal the active segments of a topic and open their successors."""
-        request = admin_pb2.RollTopicRequest(name=name)
+        request = admin_pb2.RollTopicRequest(name=checks.topic_name(name))
         answer = await self._call("RollTopic", request, admin_pb2.RollTopicResponse)
         found = (convert.error_from_proto(error) for error in answer.errors)
         return RollResult(answer.rolled, tuple(error for error in found if error is not None))
@@ -178,9 +182,9 @@ class Admin:
         """Segments by topic, partition and base offset; all topics when ``topic`` is empty."""
         return await list_segments(
             self._connection,
-            topic,
-            tuple(partitions),
-            from_offset,
+            topic if topic == "" else checks.topic_name(topic),
+            checks.partitions(partitions) or (),
+            checks.whole("from_offset", from_offset, 0, checks.OFFSET_MAX),
             timeout_s=self._timeout_s,
         )
 
@@ -190,9 +194,7 @@ class Admin:
         Raises:
             InvalidRequestError: It is no such segment, or a node still holds a copy.
         """
-        request = admin_pb2.DeclareLostRequest(
-            topic=topic, partition=partition, segment_id=segment_id
-        )
+        request = admin_pb2.DeclareLostRequest(**_segment(topic, partition, segment_id))
         answer = await self._call("DeclareLost", request, admin_pb2.DeclareLostResponse)
         return convert.segment_from_proto(answer.segment)
 
@@ -208,9 +210,7 @@ class Admin:
             InvalidRequestError: It is no such segment, or needs no such thing.
             NotEnoughReplicasError: Too few nodes are up; it will be done when there are more.
         """
-        request = admin_pb2.RecoverUncleanRequest(
-            topic=topic, partition=partition, segment_id=segment_id
-        )
+        request = admin_pb2.RecoverUncleanRequest(**_segment(topic, partition, segment_id))
         try:
             answer = await self._call("RecoverUnclean", request, admin_pb2.RecoverUncleanResponse)
         except InvalidRequestError as error:
@@ -232,8 +232,14 @@ class Admin:
                 the first record appended then or later, or the high watermark when there is none.
             partitions: All unless given.
         """
-        found = await self._metadata.topic(topic, timeout_s=self._timeout_s)
-        wanted = range(len(found.partitions)) if partitions is None else partitions
+        checks.topic_name(topic)
+        check_position(position)
+        wanted = checks.partitions(partitions)
+        found = await self._metadata.topic(topic, timeout_s=self._timeout_s, is_fresh=True)
+        count = len(found.partitions)
+        wanted = tuple(range(count)) if wanted is None else wanted
+        if any(partition >= count for partition in wanted):
+            raise InvalidRequestError(f"{topic} has partitions 0 to {count - 1}")
         lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=self._timeout_s)
         return {partition: await lookup.find(partition, position) for partition in wanted}
 
@@ -250,15 +256,36 @@ class Admin:
         return found
 
 
-def _settings_to_proto(settings: TopicSettings) -> admin_pb2.TopicSettings:
+def _segment(topic: str, partition: int, segment_id: int) -> dict[str, Any]:
+    return {
+        "topic": checks.topic_name(topic),
+        "partition": checks.partition_number(partition),
+        "segment_id": checks.whole("segment_id", segment_id, 1, checks.UINT64_MAX),
+    }
+
+
+def _settings_to_proto(
+    given: TopicSettings | None, fields: dict[str, Any]
+) -> admin_pb2.TopicSettings:
+    """Raises TypeError, InvalidRequestError."""
+    if given is not None and fields:
+        raise InvalidRequestError("settings come as a value or as keywords, not both")
+    settings = TopicSettings(**fields) if given is None else given
+    if not isinstance(settings, TopicSettings):
+        raise checks.wrong_type("settings", settings, "TopicSettings")
+    if settings.flush_mode is not None and not isinstance(settings.flush_mode, FlushMode):
+        raise checks.wrong_type("flush_mode", settings.flush_mode, "a FlushMode or None")
+    limits = {
+        **dict.fromkeys(("partitions", "replication_factor", "min_insync"), checks.UINT32_MAX),
+        **dict.fromkeys(("segment_bytes", "segment_age_ms"), checks.UINT64_MAX),
+    }
+    numbers = {
+        name: checks.whole(name, getattr(settings, name), 0, high) for name, high in limits.items()
+    }
     return admin_pb2.TopicSettings(
-        partitions=settings.partitions,
-        replication_factor=settings.replication_factor,
-        min_insync=settings.min_insync,
         flush_mode=cast(Any, int(settings.flush_mode or 0)),
-        segment_bytes=settings.segment_bytes,
-        segment_age_ms=settings.segment_age_ms,
-        partitioner=settings.partitioner,
+        partitioner=checks.text("partitioner", settings.partitioner),
+        **numbers,
     )
 
 
