@@ -20,7 +20,7 @@ from icecore.errors import (
     NotLeaderError,
     UnknownTopicError,
 )
-from icecore.model import Segment, SegmentState
+from icecore.model import Segment, SegmentState, check_topic_name
 from icecore.ports import CallContext, Clock, Handlers, Rng
 from icecore.v1 import admin_pb2 as pb
 from icecore.wire import parse
@@ -74,7 +74,7 @@ class AdminHandlers:
     async def create_topic(self, body: bytes, _: CallContext) -> bytes:
         """Create a topic and open its partitions."""
         request = parse(pb.CreateTopicRequest, body)
-        topic_changes.check_name(request.name)
+        check_topic_name(request.name)
         state = self._ledger.state
         if request.if_not_exists and (known := self._live_topic(request.name)) is not None:
             return pb.CreateTopicResponse(topic=self._describer.topic(known)).SerializeToString()

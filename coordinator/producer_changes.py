@@ -5,8 +5,8 @@ it before; nobody but its taker may raise it further without taking it.
 """
 
 from coordinator.cluster_state import Change, ClusterState, ProducerRecord, updated
-from coordinator.topic_changes import TOPIC_NAME
 from icecore.errors import InvalidRequestError, ProducerFencedError
+from icecore.model import TOPIC_NAME
 
 PRODUCER_NAMES_MAX = 50_000
 """Every node knows the epochs of all of them."""

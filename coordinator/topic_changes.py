@@ -4,7 +4,6 @@ A topic's partitions get their records here but no segment: a partition without 
 by whoever finds it so, which makes creation and recovery the same path.
 """
 
-import re
 from dataclasses import replace
 
 from coordinator.cluster_state import (
@@ -18,16 +17,14 @@ from coordinator.cluster_state import (
 from icecore.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 from icecore.errors import (
     InvalidRequestError,
-    InvalidTopicNameError,
     NotEnoughReplicasError,
     TopicExistsError,
     UnsupportedError,
 )
-from icecore.model import FlushMode, SegmentSettings
+from icecore.model import FlushMode, SegmentSettings, check_topic_name
 
 PARTITIONS_MAX = 10_000
 DEFAULT_REPLICATION_FACTOR = 3
-TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTITIONERS = ("xxh64", "custom")
 SEGMENT_BYTES_MIN = 64 << 10
 BATCH_CAPS = {
@@ -38,15 +35,6 @@ BATCH_CAPS = {
 DELETE_GRACE_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
-
-
-def check_name(name: str) -> None:
-    """Raises InvalidTopicNameError."""
-    if name in (".", "..") or not TOPIC_NAME.fullmatch(name):
-        raise InvalidTopicNameError(
-            f"topic name {name[:300]!r}: 1 to 249 characters of A-Z a-z 0-9 . _ -, "
-            "and neither . nor .."
-        )
 
 
 def check_partitions(partitions: int) -> None:
@@ -120,7 +108,7 @@ def create_topic(
         TopicExistsError: the name is taken.
         InvalidTopicNameError, InvalidRequestError, NotEnoughReplicasError: see the checks.
     """
-    check_name(name)
+    check_topic_name(name)
     check_partitions(partitions)
     check_free(state, name)
     check_settings(settings, len(state.eligible_nodes()))

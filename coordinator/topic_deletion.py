@@ -7,8 +7,9 @@ and then. So neither a wall clock nor a restart shortens it (R68).
 
 from coordinator.cluster_state import Change, ClusterState, TopicRecord, updated
 from coordinator.segment_changes import drop
-from coordinator.topic_changes import RECORDS_PER_CHANGE, check_free, check_name
+from coordinator.topic_changes import RECORDS_PER_CHANGE, check_free
 from icecore.errors import InvalidRequestError, UnknownTopicError
+from icecore.model import check_topic_name
 
 
 def kept_topics(state: ClusterState) -> list[TopicRecord]:
@@ -81,7 +82,7 @@ def undelete_topic(
     """
     topic = _kept(state, name, topic_id)
     new_name = new_name or topic.name
-    check_name(new_name)
+    check_topic_name(new_name)
     check_free(state, new_name)
     back = updated(topic, name=new_name, is_deleted=False, deleted_at_ms=0, grace_left_ms=0)
     return Change((back,)), topic.topic_id

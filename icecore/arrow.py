@@ -30,6 +30,17 @@ _FIELDS = [
 ]
 
 
+_WANTED = {
+    "timestamp_ms": pa.int64(),
+    "timestamp": _MILLIS,
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "tags": _TAGS,
+    "headers": _HEADERS,
+}
+"""The columns of records to be encoded."""
+
+
 class _Same:
     """A column of equal entries: one long array, of which each batch gets the start."""
 
@@ -113,6 +124,35 @@ def _lists(type_: Any, column: ListColumn, items: Any) -> Any:
 # --- to batches ---------------------------------------------------------------------------------
 
 
+def checked(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+    """The columns that ``encode`` looks at, in the types that it wants: it can't refuse them.
+
+    Raises:
+        InvalidRequestError: No ``value``, a column that cannot be cast, a null timestamp, tag or
+            header name, or one name for two columns.
+    """
+    names = rows.schema.names
+    if "value" not in names:
+        raise InvalidRequestError("a record batch needs rows and a column named value")
+    found: dict[str, Any] = {}
+    for name, type_ in _WANTED.items():
+        if names.count(name) > 1:
+            raise InvalidRequestError(f"a record batch has two columns named {name}")
+        if name in names:
+            found[name] = _column(rows, name, type_)
+    times = found.pop("timestamp", None)
+    if "timestamp_ms" not in found:
+        times = pa.repeat(now_ms, rows.num_rows) if times is None else times.cast(pa.int64())
+        found["timestamp_ms"] = times
+    _no_nulls(found["timestamp_ms"], "timestamp")
+    if "tags" in found:
+        _no_nulls(found["tags"].flatten(), "tag")
+    if "headers" in found:
+        names_of_headers, _ = _no_nulls(found["headers"].flatten(), "header").flatten()
+        _no_nulls(names_of_headers, "header name")
+    return pa.RecordBatch.from_pydict(found)
+
+
 def encode(
     rows: pa.RecordBatch,
     *,
@@ -182,6 +222,8 @@ def _column(rows: pa.RecordBatch, name: str, type_: Any) -> Any:
     column = rows.column(name)
     if column.type == type_:
         return column
+    if name == "timestamp_ms" and not pa.types.is_integer(column.type):
+        raise InvalidRequestError(f"column {name} is {column.type}, not int64: milliseconds")
     try:
         return column.cast(type_, safe=False)
     except pa.ArrowException as error:

@@ -5,16 +5,18 @@ the asyncio client; this module only crosses the border between threads, in bulk
 """
 
 import asyncio
+import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any, NamedTuple, Self, TypeVar
 
 from icecore import client
+from icecore.checks import HeadersLike, check_record, topic_name
 from icecore.client.batches import BatchHandle
 from icecore.client.batches import SendHandle as AsyncSendHandle
 from icecore.client.types import BatchMetadata, RecordMetadata
-from icecore.errors import IcecoreError, UnavailableError
+from icecore.errors import ForkedError, InvalidRequestError, UnavailableError
 from icecore.record import Record
 
 __all__ = ["Admin", "Consumer", "Producer", "SendHandle"]
@@ -30,20 +32,46 @@ class _Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="icecore-client", daemon=True)
+        self.is_forked = False
+        """This process is a fork: the thread stayed behind, and locks may be held for ever."""
+        os.register_at_fork(after_in_child=self._note_fork)
+
+    def _note_fork(self) -> None:
+        self.is_forked = self._loop is not None
+
+    def check(self) -> None:
+        """Raises ForkedError; to be asked before any lock is taken."""
+        if self.is_forked:
+            raise ForkedError(
+                "this process is a fork of one that used icecore.blocking: make clients after the "
+                "fork only, or begin processes with multiprocessing's start method spawn"
+            )
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
+        self.check()
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="icecore-client", daemon=True
-                ).start()
+                self._thread.start()
             return self._loop
 
     def run(self, coroutine: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """The coroutine's result. Raises TimeoutError after ``timeout_s`` and gives it up."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            loop = self.loop
+            if threading.current_thread() is self._thread:  # a finalizer, or a callback of ours
+                raise InvalidRequestError("the client's own thread can't wait for itself")
+        except BaseException:
+            coroutine.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result(timeout_s)
         except BaseException:
@@ -62,9 +90,11 @@ async def _make(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 class SendHandle:
     """The pending acknowledgement of one record."""
 
-    __slots__ = ("_done", "_error", "_handle")
+    __slots__ = ("_done", "_error", "_handle", "is_observed")
 
     def __init__(self) -> None:
+        self.is_observed = False
+        """Somebody was told that the record was refused."""
         self._handle: AsyncSendHandle | None = None
         self._error: BaseException | None = None
         self._done: asyncio.Future[None] | None = None
@@ -83,16 +113,34 @@ class SendHandle:
             if self._done is None:
                 self._done = asyncio.get_running_loop().create_future()
             await asyncio.wait({self._done})
-        if self._error is not None:
-            raise self._error
+        self.raise_refused()
         assert self._handle is not None
         return await self._handle
+
+    def raise_refused(self) -> None:
+        """Raise why the record was refused, if it was."""
+        if self._error is not None:
+            self.is_observed = True
+            raise self._error
 
     def settle(self, handle: AsyncSendHandle | None, error: BaseException | None) -> None:
         """On the loop: the record is in the producer's buffer, or was refused."""
         self._handle, self._error = handle, error
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
+
+
+class _Sent(NamedTuple):
+    """A record on its way to the loop; fields as the arguments of ``send``."""
+
+    handle: SendHandle
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    tags: Iterable[str]
+    headers: HeadersLike
+    timestamp_ms: int | None
+    partition: int | None
 
 
 class Producer:
@@ -102,11 +150,13 @@ class Producer:
         self._producer: client.Producer = _background.run(
             _make(client.Producer, (bootstrap,), kwargs)
         )
-        self._inbox: deque[tuple[str, bytes | None, dict[str, Any], SendHandle]] = deque()
+        self._inbox: deque[_Sent] = deque()
+        self._names: set[str] = set()
         self._lock = threading.Lock()
         self._is_draining = False
         self._drained = threading.Condition(self._lock)
-        self._refused: BaseException | None = None
+        self._refused: SendHandle | None = None
+        """The first one since the last flush."""
         self._is_open = True
         _background.run(self._producer.start())
 
@@ -116,21 +166,40 @@ class Producer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, topic: str, value: bytes | None, **kwargs: Any) -> SendHandle:
-        """Buffer one record, arguments as ``icecore.Producer.send``; waits while there is no room.
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: HeadersLike = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> SendHandle:
+        """Buffer one record, as ``icecore.Producer.send`` does; waits while there is no room.
 
-        What the asyncio method raises is raised by the handle's ``result`` or by ``flush``.
+        What can't be known at once, such as whether there is such a partition, is raised by the
+        handle's ``result``, or by ``flush``.
 
         Raises:
+            TypeError, InvalidRequestError: As there.
             UnavailableError: The producer is closed.
+            ForkedError: It belongs to the parent of this process.
         """
+        check_record(value, key, tags, headers, timestamp_ms, partition)
+        if type(topic) is not str or topic not in self._names:
+            self._names.add(topic_name(topic))
+        _background.check()
         handle = SendHandle()
         with self._lock:
             while len(self._inbox) >= _INBOX_RECORDS_MAX and self._is_open:
                 self._drained.wait()
             if not self._is_open:
                 raise UnavailableError("the producer is closed")
-            self._inbox.append((topic, value, kwargs, handle))
+            self._inbox.append(
+                _Sent(handle, topic, value, key, tags, headers, timestamp_ms, partition)
+            )
             if not self._is_draining:  # one crossing for all records sent until it is over
                 self._is_draining = True
                 asyncio.run_coroutine_threadsafe(self._drain(), _background.loop)
@@ -139,19 +208,50 @@ class Producer:
     async def _drain(self) -> None:
         while True:
             with self._lock:
-                taken = list(self._inbox)
-                self._inbox.clear()
+                taken, self._inbox = self._inbox, deque()
                 self._is_draining = bool(taken)
                 self._drained.notify_all()
-                if not taken:
-                    return
-            for topic, value, kwargs, handle in taken:
-                try:
-                    handle.settle(await self._producer.send_wait(topic, value, **kwargs), None)
-                except (IcecoreError, TypeError) as error:
-                    handle.settle(None, error)
-                    self._refused = self._refused or error
+            if not taken:
+                return
+            try:
+                await self._hand_over(taken)
+            except BaseException:
+                self._give_up(taken)
+                raise
             await asyncio.sleep(0)
+
+    def _give_up(self, taken: deque[_Sent]) -> None:
+        """The loop ends: nobody may wait for records that nobody has."""
+        with self._lock:
+            taken.extend(self._inbox)
+            self._inbox.clear()
+            self._is_draining = self._is_open = False
+            self._drained.notify_all()
+        for sent in taken:
+            sent.handle.settle(None, UnavailableError("the producer was closed"))
+
+    async def _hand_over(self, taken: deque[_Sent]) -> None:
+        """Give records to the producer; what it refuses concerns only the record itself."""
+        send = self._producer.send_wait
+        while taken:
+            handle, topic, value, key, tags, headers, timestamp_ms, partition = taken[0]
+            try:
+                found = await send(
+                    topic,
+                    value,
+                    key=key,
+                    tags=tags,
+                    headers=headers,
+                    timestamp_ms=timestamp_ms,
+                    partition=partition,
+                )
+            except Exception as error:
+                handle.settle(None, error)
+                if self._refused is None or self._refused.is_observed:
+                    self._refused = handle
+            else:
+                handle.settle(found, None)
+            taken.popleft()
 
     def send_batch(self, topic: str, values: Any, **kwargs: Any) -> list[BatchMetadata]:
         """Append many records and wait for where they landed; see ``icecore.Producer.send_batch``.
@@ -173,24 +273,36 @@ class Producer:
         """Wait for the outcome of all that was sent. Raises as ``icecore.Producer.flush``."""
         self._wait_for_inbox()
         _background.run(self._producer.flush())
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise refused
+        self._raise_refused()
 
     def _wait_for_inbox(self) -> None:
+        _background.check()
         with self._lock:
             self._drained.wait_for(lambda: not self._is_draining)
 
+    def _raise_refused(self) -> None:
+        refused, self._refused = self._refused, None
+        if refused is not None and not refused.is_observed:
+            refused.raise_refused()
+
     def close(self) -> None:
-        """Flush, then close. Raises as ``flush``; it is closed all the same."""
-        self._wait_for_inbox()
+        """Refuse further records, flush, close. Raises as ``flush``; it is closed all the same.
+
+        In a fork of the process this does nothing: the producer is the parent's.
+        """
+        if _background.is_forked:
+            return
         with self._lock:
             was_open, self._is_open = self._is_open, False
+            self._drained.notify_all()  # who waits for room is refused
         if was_open:
+            try:
+                self._wait_for_inbox()
+            except BaseException:  # such as Ctrl-C: it is closed, without anybody who waits for it
+                asyncio.run_coroutine_threadsafe(self._producer.close(), _background.loop)
+                raise
             _background.run(self._producer.close())
-        if self._refused is not None:
-            refused, self._refused = self._refused, None
-            raise refused
+        self._raise_refused()
 
 
 class Consumer:
@@ -200,7 +312,8 @@ class Consumer:
         self._consumer: client.Consumer = _background.run(
             _make(client.Consumer, (bootstrap, topic), kwargs)
         )
-        self._rest: deque[Record] = deque()  # polled for an iteration that was left early
+        self._rest: deque[Record] = deque()
+        """Polled, and not handed out yet: of an iteration that was left, a wait that was broken."""
         _background.run(self._consumer.start())
 
     def __enter__(self) -> Self:
@@ -210,17 +323,31 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[Record]:
-        while self._rest or not self._consumer.is_at_end:
-            if not self._rest:  # one crossing per batch; one per record would cost far more
-                self._rest.extend(self.poll(1.0))
-            while self._rest:
-                yield self._rest.popleft()
+        while True:
+            try:
+                record = self._rest.popleft()  # in one step: other threads may read as well
+            except IndexError:
+                if self._consumer.is_at_end:
+                    return
+                # One crossing per batch; one per record would cost far more.
+                _background.run(self._fill(1.0, 10_000))
+            else:
+                yield record
+
+    async def _fill(self, timeout_s: float, max_records: int) -> None:
+        self._rest.extend(await self._consumer.poll(timeout_s, max_records))
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 10_000) -> list[Record]:
         """See ``icecore.Consumer.poll``."""
-        if self._rest:
-            return [self._rest.popleft() for _ in range(min(max_records, len(self._rest)))]
-        return _background.run(self._consumer.poll(timeout_s, max_records))
+        if not self._rest:
+            _background.run(self._fill(timeout_s, max_records))
+        records: list[Record] = []
+        try:
+            while len(records) < max_records:
+                records.append(self._rest.popleft())
+        except IndexError:
+            pass
+        return records
 
     def batches(self) -> Iterator[Any]:
         """See ``icecore.Consumer.batches``."""
@@ -246,13 +373,14 @@ class Consumer:
 
     def seek(self, partition: int, position: Any) -> None:
         """See ``icecore.Consumer.seek``."""
+        _background.run(self._consumer.seek(partition, position))
         if self._rest and self._rest[0].partition == partition:
             self._rest.clear()
-        _background.run(self._consumer.seek(partition, position))
 
     def close(self) -> None:
-        """Stop fetching and close the connections."""
-        _background.run(self._consumer.close())
+        """Stop fetching and close the connections. Does nothing in a fork of the process."""
+        if not _background.is_forked:
+            _background.run(self._consumer.close())
 
 
 async def _next_or_none(iterator: Any) -> Any:
@@ -283,5 +411,6 @@ class Admin:
         return call
 
     def close(self) -> None:
-        """Close the connections."""
-        _background.run(self._admin.close())
+        """Close the connections. Does nothing in a fork of the process."""
+        if not _background.is_forked:
+            _background.run(self._admin.close())

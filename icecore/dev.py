@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from icecore import checks, launch
 from icecore.errors import ConfigurationError, UnavailableError
 
 HOST = "127.0.0.1"
 METRICS_PORT_OFFSET = 100
+PORT_MAX = 65_535
+NODES_MAX = 99
+"""With more of them, ports would be those of metrics."""
 _READY = re.compile(r"^icecore-(?:coordinator|node) ready .*?address=(\S+)", re.MULTILINE)
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 15
@@ -40,6 +43,7 @@ class Member:
 
     name: str
     arguments: list[str]
+    """The interpreter's included."""
     listen: str
     """What it is told to listen on; after the first start the address it really got."""
     log_path: Path
@@ -93,6 +97,9 @@ class LocalCluster:
         with_metrics: Serve metrics, at ``base_port + 100 + node id``.
         start_timeout_s: How long a process may take to become ready.
         stop_timeout_s: How long one may take to end after SIGTERM before it is killed.
+
+    Raises:
+        TypeError, ConfigurationError: An argument is of a wrong type or out of range.
     """
 
     def __init__(
@@ -110,6 +117,16 @@ class LocalCluster:
         start_timeout_s: float = 30.0,
         stop_timeout_s: float = 15.0,
     ) -> None:
+        _check_paths(folder, config_path)
+        _check_ports(nodes, base_port)
+        for name, settings in (("node", node_settings), ("coordinator", coordinator_settings)):
+            if settings is not None and not isinstance(settings, Mapping):
+                raise checks.wrong_type(f"{name}_settings", settings, "a mapping")
+        checks.text("host", host)
+        checks.flag("insecure_bind", insecure_bind)
+        checks.flag("with_metrics", with_metrics)
+        checks.duration("start_timeout_s", start_timeout_s, 0)
+        checks.duration("stop_timeout_s", stop_timeout_s, 0)
         self.folder = Path(folder).resolve()
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
@@ -127,7 +144,7 @@ class LocalCluster:
 
         def member(name: str, module: str, number: int) -> Member:
             port = 0 if base_port is None else base_port + number
-            arguments = ["-m", module, "--data", str(self.folder / name)]
+            arguments = [*launch.command(module), "--data", str(self.folder / name)]
             return Member(name, arguments, f"{host}:{port}", self.folder / "logs" / f"{name}.log")
 
         self.coordinator = member("coordinator", "coordinator", 0)
@@ -212,7 +229,7 @@ class LocalCluster:
 
     def _spawn(self, member: Member) -> None:
         member.log_path.parent.mkdir(parents=True, exist_ok=True)
-        command = [*member.prefix, sys.executable, *member.arguments, "--listen", member.listen]
+        command = [*member.prefix, *member.arguments, "--listen", member.listen]
         if member is not self.coordinator:
             command += ["--coordinator", self.coordinator.listen]
         if member.metrics_listen:
@@ -227,7 +244,8 @@ class LocalCluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                cwd=self.folder,  # not the caller's, which may go away or hold anything
+                env=_environment(),
             )
         member.expected_to_run = True
         self._write_pids()
@@ -396,3 +414,25 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _check_paths(folder: object, config_path: object) -> None:
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise checks.wrong_type("folder", folder, "a path")
+    if config_path is not None and not isinstance(config_path, str | Path):
+        raise checks.wrong_type("config_path", config_path, "a path or None")
+
+
+def _check_ports(nodes: int, base_port: int | None) -> None:
+    checks.whole("nodes", nodes, 1, NODES_MAX, error=ConfigurationError)
+    if base_port is not None:
+        high = PORT_MAX - METRICS_PORT_OFFSET - nodes
+        checks.whole("base_port", base_port, 1, high, error=ConfigurationError)
+
+
+def _environment() -> dict[str, str]:
+    """Ours; folders of PYTHONPATH are meant as seen from here."""
+    found = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if folders := found.get("PYTHONPATH"):
+        found["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))
+    return found

@@ -72,6 +72,13 @@ class TopicExistsError(IcecoreError):
     reason = "TOPIC_EXISTS"
 
 
+class TopicRecreatedError(IcecoreError):
+    """The topic was deleted, and another one made under its name: positions and unsent records
+    belong to the one that is gone. Both ids are in the metadata."""
+
+    reason = "TOPIC_RECREATED"
+
+
 class OffsetOutOfRangeError(IcecoreError):
     """The offset is outside ``[log_start_offset, high_watermark]``; both are in the metadata."""
 
@@ -118,6 +125,13 @@ class ConfigurationError(IcecoreError):
     """A setting is unknown, malformed or unsafe; the message says which and what to do."""
 
     reason = "CONFIGURATION"
+
+
+class ForkedError(IcecoreError):
+    """The process is a fork of one that used icecore: threads and connections stay with its parent.
+    Make clients after the fork only, or begin processes with the start method ``spawn``."""
+
+    reason = "FORKED"
 
 
 # --- retry after refreshing metadata or waiting: nothing was changed ----------------------------

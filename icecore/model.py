@@ -4,9 +4,23 @@ Pure data, shared by clients, nodes, the coordinator and the protocol cores. ``i
 turns them into protobuf messages and back. Offsets count records, ends are exclusive.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Self
+
+from icecore.errors import InvalidTopicNameError
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def check_topic_name(name: str) -> None:
+    """Raises InvalidTopicNameError."""
+    if name in (".", "..") or not TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicNameError(
+            f"topic name {name[:300]!r}: 1 to 249 characters of A-Z a-z 0-9 . _ -, "
+            "and neither . nor .."
+        )
 
 
 class Acks(IntEnum):

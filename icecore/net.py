@@ -22,6 +22,7 @@ import grpc
 
 from icecore.errors import (
     ConfigurationError,
+    ForkedError,
     IcecoreError,
     InternalError,
     RequestTimeoutError,
@@ -364,6 +365,23 @@ def _why_not_bound(host: str, port: int) -> str:
     return f"port {port} is in use"
 
 
+_first_pid = 0
+"""The process that opened the first channel: gRPC's threads live there, and in no fork of it."""
+
+
+def is_forked() -> bool:
+    """Whether this process is a fork of one that had connections: here they would hang for ever."""
+    return _first_pid not in (0, os.getpid())
+
+
+def _check_fork() -> None:
+    if is_forked():
+        raise ForkedError(
+            "this process is a fork of one that used icecore: make clients after the fork only, or "
+            "begin processes with multiprocessing's start method spawn"
+        )
+
+
 # --- the port itself ----------------------------------------------------------------------------
 
 
@@ -392,8 +410,11 @@ class GrpcNet:
         self._closed = False
 
     def _channel(self, address: str) -> grpc.aio.Channel:
+        global _first_pid
         if self._closed:
             raise UnavailableError("the network is closed")
+        _first_pid = _first_pid or os.getpid()
+        _check_fork()
         channel = self._channels.get(address)
         if channel is None:
             channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
@@ -401,6 +422,7 @@ class GrpcNet:
         return channel
 
     async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        _check_fork()
         unary = self._methods.get((address, method))
         if unary is None or self._closed:
             unary = self._channel(address).unary_unary(method)
@@ -445,6 +467,8 @@ class GrpcNet:
     async def close(self) -> None:
         self._closed = True
         channels, self._channels = list(self._channels.values()), {}
+        if is_forked():
+            return  # they are the parent's
         for channel in channels:
             await channel.close()
 

@@ -148,6 +148,7 @@ class Replicas:
                 f"this node does not lead partition {partition}",
                 leader_node_id=found.tail_replicas[0] if found.tail_replicas else 0,
             )
+        self._names.check_current(leader.segment.topic_id)
         if epoch not in (0, leader.segment.epoch):
             raise NotLeaderError(
                 f"the active segment has epoch {leader.segment.epoch}, not {epoch}",
@@ -202,7 +203,7 @@ class Replicas:
 
     def apply(self, segment: Segment) -> None:
         """Give the replica of a segment the role that a newer record says."""
-        self._names.note(segment.topic_id, segment.topic)
+        self._names.learn(segment)
         replica = self._replicas.get(segment.segment_id)
         if replica is None:
             has_copy = segment.state in (SegmentState.ACTIVE, SegmentState.SEALED)

@@ -3,9 +3,13 @@
 Names belong to topics, not to segments: a deleted topic gives its name back, another one may take
 it, and an undeleted one may come back under a new name. Until a deleted topic's grace is over its
 replicas are here, kept and repaired like any others, but no client may read or write them.
+
+A node may hear of a new topic before it hears that the one of that name before is deleted, and of
+segments in any order. Segment ids only grow, so the newest segment says which topic has the name.
 """
 
 from icecore.errors import UnknownTopicError
+from icecore.model import Segment
 
 
 class TopicNames:
@@ -14,11 +18,22 @@ class TopicNames:
     def __init__(self) -> None:
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
+        self._newest: dict[bytes, int] = {}
+        """By topic: the newest segment that was heard of."""
         self._deleted: set[bytes] = set()
+
+    def learn(self, segment: Segment) -> None:
+        """A record was sent here; its name is of the moment when it was sent."""
+        topic_id = segment.topic_id
+        self._newest[topic_id] = max(segment.segment_id, self._newest.get(topic_id, 0))
+        holder = self._ids.get(segment.topic)
+        if holder is not None and self._newest.get(holder, 0) > segment.segment_id:
+            return
+        self.note(topic_id, segment.topic)
 
     def note(self, topic_id: bytes, name: str) -> None:
         """The topic is called so now. Deleted topics have no name: empty changes nothing."""
-        if not name or self._names.get(topic_id) == name:
+        if not name:
             return
         self._forget(topic_id)
         self._ids[name] = topic_id
@@ -46,3 +61,13 @@ class TopicNames:
         if found in self._deleted:
             raise UnknownTopicError(f"topic {name or found.hex()!r} is deleted", topic=name)
         return found
+
+    def check_current(self, topic_id: bytes) -> None:
+        """Raises UnknownTopicError when another topic has the name of this one: what would be
+        appended to it, nobody could read by that name."""
+        name = self._names.get(topic_id)
+        if name is not None and self._ids.get(name) != topic_id:
+            raise UnknownTopicError(
+                f"topic {name} with id {topic_id.hex()} was deleted, and another one made under "
+                "its name"
+            )

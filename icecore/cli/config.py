@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from icecore import launch
 from icecore.cli.session import session_of
 from icecore.errors import ConfigurationError
 
@@ -61,7 +61,7 @@ def schema(context: typer.Context, whose: Whose = Process.NODE) -> None:
 def _ask(whose: Process, *arguments: str) -> dict[str, Any]:
     """The server answers itself: this package doesn't import it."""
     done = subprocess.run(
-        [sys.executable, "-m", "icecore.cli.server_settings", _CLASSES[whose], *arguments],
+        [*launch.command("icecore.cli.server_settings"), _CLASSES[whose], *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from icecore import launch
 from icecore.cli.output import plain
 from icecore.cli.session import session_of
 from icecore.errors import StorageError
@@ -99,7 +100,7 @@ def verify(
     session = session_of(context)
     # The node's own code does it, in a process of its own: the client package doesn't import it.
     done = subprocess.run(
-        [sys.executable, "-m", "node.verify", str(data_folder), "--json"],
+        [*launch.command("node.verify"), str(data_folder), "--json"],
         capture_output=True,
         text=True,
         check=False,

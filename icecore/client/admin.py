@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
-from icecore import convert
+from icecore import checks, convert
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
-from icecore.client.offsets import OffsetLookup, Position, list_segments
+from icecore.client.offsets import OffsetLookup, Position, check_position, list_segments
 from icecore.client.types import (
     ClusterDescription,
     DeletedTopic,
@@ -24,7 +24,7 @@ from icecore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from icecore.model import Segment
+from icecore.model import FlushMode, Segment
 from icecore.ports import Clock, Net, Rng
 from icecore.v1 import admin_pb2
 
@@ -52,6 +52,7 @@ class Admin:
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
+        checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
         self._connection = Connection(bootstrap, net, clock, rng)
         self._metadata = Metadata(self._connection)
         self._timeout_s = timeout_s
@@ -83,9 +84,9 @@ class Admin:
             IcecoreError: Too few nodes, or no coordinator answered.
         """
         request = admin_pb2.CreateTopicRequest(
-            name=name,
-            settings=_settings_to_proto(settings or TopicSettings(**fields)),
-            if_not_exists=if_not_exists,
+            name=checks.topic_name(name),
+            settings=_settings_to_proto(settings, fields),
+            if_not_exists=checks.flag("if_not_exists", if_not_exists),
         )
         try:
             answer = await self._call("CreateTopic", request, admin_pb2.CreateTopicResponse)
@@ -102,7 +103,9 @@ class Admin:
 
         Raises UnknownTopicError, but not for deleted ones.
         """
-        request = admin_pb2.DescribeTopicsRequest(names=names, deleted=deleted)
+        request = admin_pb2.DescribeTopicsRequest(
+            names=checks.names("names", names), deleted=checks.flag("deleted", deleted)
+        )
         answer = await self._call("DescribeTopics", request, admin_pb2.DescribeTopicsResponse)
         return [_topic(topic) for topic in answer.topics]
 
@@ -116,7 +119,7 @@ class Admin:
             IcecoreError: A segment could not be rolled; the settings are changed all the same.
         """
         request = admin_pb2.AlterTopicRequest(
-            name=name, settings=_settings_to_proto(settings or TopicSettings(**fields))
+            name=checks.topic_name(name), settings=_settings_to_proto(settings, fields)
         )
         answer = await self._call("AlterTopic", request, admin_pb2.AlterTopicResponse)
         for message in answer.roll_errors:
@@ -126,7 +129,10 @@ class Admin:
 
     async def add_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Grow a topic to ``partitions`` in total. Keys move: see the partitioner."""
-        request = admin_pb2.AddPartitionsRequest(name=name, partitions=partitions)
+        request = admin_pb2.AddPartitionsRequest(
+            name=checks.topic_name(name),
+            partitions=checks.whole("partitions", partitions, 1, checks.UINT32_MAX),
+        )
         answer = await self._call("AddPartitions", request, admin_pb2.AddPartitionsResponse)
         return _topic(answer.topic)
 
@@ -143,7 +149,9 @@ class Admin:
         Raises:
             UnknownTopicError: There is no such topic, or it is deleted already.
         """
-        request = admin_pb2.DeleteTopicRequest(name=name, now=now, topic_id=topic_id)
+        request = admin_pb2.DeleteTopicRequest(
+            now=checks.flag("now", now), **_which(name, topic_id)
+        )
         try:
             answer = await self._call("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
         except UnknownTopicError as error:
@@ -172,7 +180,10 @@ class Admin:
             TopicExistsError: The name is taken: give another one.
             InvalidRequestError: Several deleted topics had the name: say which one by its id.
         """
-        request = admin_pb2.UndeleteTopicRequest(name=name, topic_id=topic_id, new_name=new_name)
+        request = admin_pb2.UndeleteTopicRequest(
+            new_name=new_name if new_name == "" else checks.topic_name(new_name),
+            **_which(name, topic_id),
+        )
         try:
             answer = await self._call("UndeleteTopic", request, admin_pb2.UndeleteTopicResponse)
         except (UnknownTopicError, TopicExistsError) as error:
@@ -187,7 +198,7 @@ class Admin:
 
     async def roll_topic(self, name: str) -> RollResult:
         """Seal the active segments of a topic and open their successors."""
-        request = admin_pb2.RollTopicRequest(name=name)
+        request = admin_pb2.RollTopicRequest(name=checks.topic_name(name))
         answer = await self._call("RollTopic", request, admin_pb2.RollTopicResponse)
         found = (convert.error_from_proto(error) for error in answer.errors)
         return RollResult(answer.rolled, tuple(error for error in found if error is not None))
@@ -232,9 +243,9 @@ class Admin:
         """Segments by topic, partition and base offset; all topics when ``topic`` is empty."""
         return await list_segments(
             self._connection,
-            topic,
-            tuple(partitions),
-            from_offset,
+            topic if topic == "" else checks.topic_name(topic),
+            checks.partitions(partitions) or (),
+            checks.whole("from_offset", from_offset, 0, checks.OFFSET_MAX),
             timeout_s=self._timeout_s,
         )
 
@@ -244,9 +255,7 @@ class Admin:
         Raises:
             InvalidRequestError: It is no such segment, or a node still holds a copy.
         """
-        request = admin_pb2.DeclareLostRequest(
-            topic=topic, partition=partition, segment_id=segment_id
-        )
+        request = admin_pb2.DeclareLostRequest(**_segment(topic, partition, segment_id))
         answer = await self._call("DeclareLost", request, admin_pb2.DeclareLostResponse)
         return convert.segment_from_proto(answer.segment)
 
@@ -262,9 +271,7 @@ class Admin:
             InvalidRequestError: It is no such segment, or needs no such thing.
             NotEnoughReplicasError: Too few nodes are up; it will be done when there are more.
         """
-        request = admin_pb2.RecoverUncleanRequest(
-            topic=topic, partition=partition, segment_id=segment_id
-        )
+        request = admin_pb2.RecoverUncleanRequest(**_segment(topic, partition, segment_id))
         try:
             answer = await self._call("RecoverUnclean", request, admin_pb2.RecoverUncleanResponse)
         except InvalidRequestError as error:
@@ -286,8 +293,14 @@ class Admin:
                 the first record appended then or later, or the high watermark when there is none.
             partitions: All unless given.
         """
-        found = await self._metadata.topic(topic, timeout_s=self._timeout_s)
-        wanted = range(len(found.partitions)) if partitions is None else partitions
+        checks.topic_name(topic)
+        check_position(position)
+        wanted = checks.partitions(partitions)
+        found = await self._metadata.topic(topic, timeout_s=self._timeout_s, is_fresh=True)
+        count = len(found.partitions)
+        wanted = tuple(range(count)) if wanted is None else wanted
+        if any(partition >= count for partition in wanted):
+            raise InvalidRequestError(f"{topic} has partitions 0 to {count - 1}")
         lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=self._timeout_s)
         return {partition: await lookup.find(partition, position) for partition in wanted}
 
@@ -304,19 +317,52 @@ class Admin:
         return found
 
 
-def _settings_to_proto(settings: TopicSettings) -> admin_pb2.TopicSettings:
+def _which(name: str, topic_id: bytes) -> dict[str, Any]:
+    """A topic by its id or its name. Raises TypeError, InvalidTopicNameError."""
+    if not isinstance(topic_id, bytes):
+        raise checks.wrong_type("topic_id", topic_id, "bytes")
+    if topic_id and name == "":
+        return {"topic_id": topic_id}
+    return {"name": checks.topic_name(name), "topic_id": topic_id}
+
+
+def _segment(topic: str, partition: int, segment_id: int) -> dict[str, Any]:
+    return {
+        "topic": checks.topic_name(topic),
+        "partition": checks.partition_number(partition),
+        "segment_id": checks.whole("segment_id", segment_id, 1, checks.UINT64_MAX),
+    }
+
+
+def _settings_to_proto(
+    given: TopicSettings | None, fields: dict[str, Any]
+) -> admin_pb2.TopicSettings:
+    """Raises TypeError, InvalidRequestError."""
+    if given is not None and fields:
+        raise InvalidRequestError("settings come as a value or as keywords, not both")
+    settings = TopicSettings(**fields) if given is None else given
+    if not isinstance(settings, TopicSettings):
+        raise checks.wrong_type("settings", settings, "TopicSettings")
+    if settings.flush_mode is not None and not isinstance(settings.flush_mode, FlushMode):
+        raise checks.wrong_type("flush_mode", settings.flush_mode, "a FlushMode or None")
+    limits = {
+        **dict.fromkeys(("partitions", "replication_factor", "min_insync"), checks.UINT32_MAX),
+        **dict.fromkeys(("segment_bytes", "segment_age_ms"), checks.UINT64_MAX),
+        **dict.fromkeys(
+            ("record_bytes_max", "batch_bytes_max", "uncompressed_bytes_max"), checks.UINT32_MAX
+        ),
+    }
+    numbers = {
+        name: checks.whole(name, getattr(settings, name), 0, high) for name, high in limits.items()
+    }
+    grace_ms = settings.delete_grace_ms
     return admin_pb2.TopicSettings(
-        partitions=settings.partitions,
-        replication_factor=settings.replication_factor,
-        min_insync=settings.min_insync,
         flush_mode=cast(Any, int(settings.flush_mode or 0)),
-        segment_bytes=settings.segment_bytes,
-        segment_age_ms=settings.segment_age_ms,
-        partitioner=settings.partitioner,
-        record_bytes_max=settings.record_bytes_max,
-        batch_bytes_max=settings.batch_bytes_max,
-        uncompressed_bytes_max=settings.uncompressed_bytes_max,
-        delete_grace_ms=settings.delete_grace_ms,
+        partitioner=checks.text("partitioner", settings.partitioner),
+        delete_grace_ms=None
+        if grace_ms is None
+        else checks.whole("delete_grace_ms", grace_ms, 0, checks.UINT64_MAX),
+        **numbers,
     )
 
 

@@ -134,13 +134,18 @@ class Batch:
             self.headers.append(headers)
 
     def succeed(self, metadata: BatchMetadata) -> None:
-        """The batch was acknowledged."""
+        """The batch was acknowledged. Its first outcome stays."""
+        if self.done.done():
+            return
         self.metadata = metadata
         self.encoded = None
         self.done.set_result(None)
 
     def fail(self, error: IcecoreError) -> None:
-        """The batch is given up; an outcome that is unknown is reported as unknown."""
+        """The batch is given up; an outcome that is unknown is reported as unknown. Its first
+        outcome stays."""
+        if self.done.done():
+            return
         if self.indeterminate and not error.indeterminate:
             error = RequestTimeoutError(f"the outcome is unknown; last answer: {error.message}")
         self.error = error
@@ -265,10 +270,13 @@ class PartitionQueue:
         "partition",
         "ready",
         "topic",
+        "topic_id",
     )
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, topic_id: bytes, partition: int) -> None:
         self.topic = topic
+        self.topic_id = topic_id
+        """What the records were sent to: a topic made again under the name is another one."""
         self.partition = partition
         self.open: Batch | None = None
         """Takes records; when it is due it is the last one of ``ready`` as well."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from icecore.client.batches import Batch, PartitionQueue, Piece
 from icecore.client.bulk import Columns
-from icecore.errors import UnavailableError
+from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.ports import Clock
 
 
@@ -57,7 +57,13 @@ class Buffer:
     def open(self, queue: PartitionQueue) -> Batch:
         """A new open batch; the queue must have none."""
         assert queue.open is None
-        batch = Batch(self._clock.monotonic_ms(), asyncio.get_running_loop())
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidRequestError(
+                "a producer is used on its event loop only: icecore.blocking is for threads"
+            ) from None
+        batch = Batch(self._clock.monotonic_ms(), loop)
         queue.open = batch
         self._pending[batch] = None
         self._lingering.append((queue, batch))
@@ -75,6 +81,7 @@ class Buffer:
                 batch = None
         if batch is None:
             batch = self.open(queue)
+        self.used_bytes += piece.size_bytes
         start, end = piece.append_to(batch)
         if 2 * batch.size_bytes >= self._batch_bytes:  # what follows would hardly fit
             self.close(queue)
@@ -117,12 +124,21 @@ class Buffer:
 
     def release(self, batch: Batch) -> None:
         """The batch has its outcome."""
-        self._pending.pop(batch, None)
+        if batch not in self._pending:
+            return  # abandoned
+        del self._pending[batch]
         self.used_bytes -= batch.size_bytes
         if not self.is_full:
             self._room.set()
-        if batch.error is not None and (self._failed is None or self._failed.is_observed):
+        if batch.error is not None:
+            self.note(batch)
+
+    def note(self, batch: Batch) -> None:
+        """The batch has failed: somebody must be told."""
+        if self._failed is None or self._failed.is_observed:
             self._failed = batch
+        if not self.is_full:
+            self._room.set()
 
     async def wait_for_room(self) -> None:
         """Return when the buffer is not full."""
@@ -146,9 +162,8 @@ class Buffer:
             failed.is_observed = True
             raise failed.error
 
-    def abandon(self) -> None:
+    def abandon(self, error: IcecoreError) -> None:
         """Fail whatever is left: nobody sends it any more."""
-        error = UnavailableError("the producer was closed")
         for batch in list(self._pending):
             batch.fail(error)
             self.release(batch)

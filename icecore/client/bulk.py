@@ -4,15 +4,22 @@ Python lists and Arrow record batches go through the same few steps; only hashin
 record, everything else is numpy or Arrow.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from icecore.checks import (
+    HeadersLike,
+    columns,
+    record_labels,
+    record_time_ms,
+    wrong_type,
+)
 from icecore.client.batches import RECORD_OVERHEAD_BYTES, Batch
-from icecore.columns import Headers, hash_keys
+from icecore.columns import hash_keys
 from icecore.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -51,6 +58,11 @@ class Columns:
     def largest(self) -> int:
         """Bytes of the largest record."""
         return int(self._lengths.max())
+
+    def copy(self) -> Self:
+        """The same, whatever happens to the caller's lists."""
+        lists: dict[str, Sequence[Any]] = {n: [*column] for n, column in self._lists.items()}
+        return type(self)(self._lengths, self.hashes, lists, self._times, self._rows)
 
     def by_partition(self, count: int, keyless: int) -> Iterator[tuple[int, Self]]:
         """``(partition, columns)`` with the records whose keys belong there, in order.
@@ -141,59 +153,87 @@ class Columns:
 
 
 def columns_of(
-    values: "Sequence[bytes | None] | pa.RecordBatch",
+    values: "Sequence[bytes | None] | pa.RecordBatch | pa.Table",
     keys: Sequence[bytes | None] | None,
-    tags: Sequence[Sequence[str]] | None,
-    headers: Sequence[Headers] | None,
+    tags: Sequence[Iterable[str]] | None,
+    headers: Sequence[HeadersLike] | None,
     timestamps_ms: Any,
     now_ms: int,
 ) -> Columns:
     """Checked columns.
 
     Raises:
-        InvalidRequestError: No records, columns of different lengths, or not an Arrow batch with
-            a ``value`` column.
-        TypeError: A key or value is not bytes.
+        InvalidRequestError: No records, columns of different lengths, a value out of range, or not
+            an Arrow batch with a ``value`` column.
+        TypeError: Something has a wrong type.
     """
     if hasattr(values, "schema"):
         if keys is not None or tags is not None or headers is not None or timestamps_ms is not None:
             raise InvalidRequestError("the other columns belong into the record batch")
         return _columns_of_arrow(values, now_ms)
+    values = columns("values", values, "a column of bytes or None, or an Arrow record batch")
     count = len(values)
-    others = {"keys": keys, "tags": tags, "headers": headers, "timestamps_ms": timestamps_ms}
-    for name, column in others.items():
+    others = {
+        "keys": None if keys is None else columns("keys", keys, "a column of bytes or None"),
+        "tags": None if tags is None else columns("tags", tags, "a column of sequences"),
+        "headers": None if headers is None else columns("headers", headers, "a column of pairs"),
+    }
+    times = np.full(count, now_ms) if timestamps_ms is None else _times(timestamps_ms)
+    for name, column in (*others.items(), ("timestamps_ms", times)):
         if column is not None and len(column) != count:
             raise InvalidRequestError(f"{name} has {len(column)} entries, values {count}")
     if not count:
         raise InvalidRequestError("there are no records")
-    times = np.full(count, now_ms) if timestamps_ms is None else np.asarray(timestamps_ms, "<i8")
     lists: dict[str, Sequence[Any]] = {"values": values}
-    lengths = _lengths(values) + RECORD_OVERHEAD_BYTES
+    lengths = _lengths("values", values) + RECORD_OVERHEAD_BYTES
     hashes = None
-    if keys is not None:
-        lists["keys"] = keys
-        lengths += _lengths(keys)
-        hashes = hash_keys(keys)
-    if tags is not None:
-        lists["tags"] = tags
-        lengths += np.fromiter((sum(map(len, row)) for row in tags), np.int64, count)
-    if headers is not None:
-        lists["headers"] = headers
-        sizes = (sum(len(n) + len(v or b"") for n, v in row) for row in headers)
-        lengths += np.fromiter(sizes, np.int64, count)
+    if (key_column := others["keys"]) is not None:
+        lists["keys"] = key_column
+        lengths += _lengths("keys", key_column)
+        hashes = hash_keys(key_column)
+    if tags is not None or headers is not None:
+        none: Sequence[Any] = [()] * count
+        pairs = zip(others["tags"] or none, others["headers"] or none, strict=True)
+        labels = [record_labels(*each) for each in pairs]
+        lengths += np.fromiter((size for _, _, size in labels), np.int64, count)
+        if tags is not None:
+            lists["tags"] = [row for row, _, _ in labels]
+        if headers is not None:
+            lists["headers"] = [row for _, row, _ in labels]
     return Columns(lengths, hashes, lists, times, None)
 
 
-def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:
+def _times(timestamps_ms: Any) -> _Int64s:
+    """Event times as numbers; numpy would cut fractions off and take texts for numbers."""
+    expected = "a column of int milliseconds since 1970 UTC"
+    try:
+        found = np.asarray(timestamps_ms)
+    except ValueError:
+        raise wrong_type("timestamps_ms", timestamps_ms, expected) from None
+    if isinstance(timestamps_ms, bytearray | memoryview):
+        raise wrong_type("timestamps_ms", timestamps_ms, expected)
+    if found.ndim == 1 and not len(found):
+        return np.empty(0, "<i8")
+    if found.ndim != 1 or found.dtype.kind not in "iuO":
+        raise wrong_type("timestamps_ms", timestamps_ms, expected)
+    if found.dtype.kind != "i":  # mixed, or some are very large
+        found = np.array([record_time_ms(each) for each in found.tolist()], "<i8")
+    return found.astype("<i8")
+
+
+def _columns_of_arrow(rows: Any, now_ms: int) -> Columns:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    names = rows.schema.names
-    if "value" not in names or not rows.num_rows:
+    from icecore.arrow import checked
+
+    if isinstance(rows, pa.Table):
+        batches = rows.combine_chunks().to_batches()
+        rows = batches[0] if len(batches) == 1 else None
+    if not isinstance(rows, pa.RecordBatch) or not rows.num_rows:
         raise InvalidRequestError("a record batch needs rows and a column named value")
-    if "timestamp_ms" not in names and "timestamp" not in names:
-        times = pa.repeat(now_ms, rows.num_rows)
-        rows = pa.RecordBatch.from_arrays([*rows.columns, times], [*names, "timestamp_ms"])
+    rows = checked(rows, now_ms)
+    names = rows.schema.names
     # Tags and headers are counted as what their memory takes on average.
     extra = sum(rows.column(n).nbytes for n in ("tags", "headers") if n in names)
     lengths = np.full(rows.num_rows, RECORD_OVERHEAD_BYTES + extra // rows.num_rows)
@@ -203,13 +243,14 @@ def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:
             sizes = pc.binary_length(rows.column(name)).fill_null(0)
             lengths += sizes.to_numpy(zero_copy_only=False).astype(np.int64)
     if "key" in names and rows.column("key").null_count < rows.num_rows:
-        hashes = hash_keys(rows.column("key").cast(pa.binary()).to_pylist())
+        hashes = hash_keys(rows.column("key").to_pylist())
     return Columns(lengths, hashes, {}, None, rows)
 
 
-def _lengths(column: Sequence[bytes | None]) -> _Int64s:
+def _lengths(name: str, column: Sequence[bytes | None]) -> _Int64s:
     if not {*map(type, column)} <= {bytes, type(None)}:
-        raise TypeError("keys and values are bytes or None")
+        wrong = next(n for n, each in enumerate(column) if type(each) not in (bytes, type(None)))
+        raise wrong_type(f"{name}[{wrong}]", column[wrong], "bytes or None")
     try:
         return np.fromiter(map(len, column), np.int64, len(column))  # type: ignore[arg-type]
     except TypeError:

@@ -5,12 +5,13 @@ by the one a standby names. Time and chance come from ports, so the simulator ca
 """
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from icecore import wire
+from icecore import checks, wire
 from icecore.errors import (
     ConfigurationError,
     ConflictError,
@@ -26,6 +27,7 @@ from icecore.system import SystemClock, SystemRng
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)
 
+_ADDRESS = re.compile(r".+:[0-9]{1,5}")
 _ATTEMPT_S = 5.0
 _ADMIN_RETRIED = (
     *(UnavailableError, RequestTimeoutError, NotCoordinatorError, ThrottledError, ConflictError),
@@ -81,8 +83,9 @@ class Connection:
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
+        checks.text("bootstrap", bootstrap)
         self._addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
-        if not self._addresses or not all(":" in address for address in self._addresses):
+        if not self._addresses or not all(map(_ADDRESS.fullmatch, self._addresses)):
             raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {bootstrap!r}")
         self._owns_net = net is None
         self.net = net if net is not None else _grpc_net()

@@ -5,17 +5,24 @@ ahead in ``icecore/client/fetcher.py``; batches are decoded when their turn come
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Self
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
+from icecore import checks
 from icecore.client.connection import Connection
 from icecore.client.corrupt import CorruptPolicy, Decoder
 from icecore.client.fetcher import Chunk, Fetcher, OutOfRangePolicy, Reader
 from icecore.client.metadata import Metadata
-from icecore.client.offsets import OffsetLookup, Position
-from icecore.client.types import TopicMetadata
-from icecore.errors import ConfigurationError, InvalidRequestError, UnavailableError
+from icecore.client.offsets import OffsetLookup, Position, check_position
+from icecore.errors import (
+    ConfigurationError,
+    InvalidRequestError,
+    TopicRecreatedError,
+    UnavailableError,
+)
 from icecore.ports import Clock, Net, Rng
 from icecore.record import Record
 
@@ -23,11 +30,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """A batch whose turn it is: what is left of its records, at least one."""
+
+    chunk: Chunk
+    reader: Reader
+    generation: int
+    records: deque[Record]
+
+    @property
+    def is_void(self) -> bool:
+        """Somebody sought another position meanwhile."""
+        return self.reader.generation != self.generation
+
+
 class Consumer:
     """Reads a topic. ``async with Consumer(bootstrap, topic) as consumer: async for record in …``.
 
-    Failures that pass are retried until ``close``; others end the iteration with their error. All
-    methods belong to one event loop; ``icecore.blocking.Consumer`` is for threads.
+    Failures that pass are retried until ``close``; others end the iteration with their error. Who
+    gives up waiting for a record, by a timeout or by cancelling, loses none: ask again. All methods
+    belong to one event loop; ``icecore.blocking.Consumer`` is for threads.
 
     Args:
         bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
@@ -42,6 +68,9 @@ class Consumer:
         on_corrupt: When a batch can't be decoded: raise CorruptBatchError, with ``partition``,
             ``offset`` and ``next_offset`` in its metadata, until a ``seek``; or go on behind it,
             which ``corrupt_batches`` counts and the log tells.
+        on_recreated: When the topic is deleted and another one made under its name: ``fail`` with
+            TopicRecreatedError, or ``restart`` with the first records of the new one. What was
+            fetched of the old one comes first, either way.
         max_bytes: Of batches that lie in store, all partitions together.
         fetch_bytes: The same per partition; also what one answer holds per partition.
         max_wait_ms: How long a node holds a fetch back when there is no data.
@@ -64,6 +93,7 @@ class Consumer:
         stop_at_end: bool = False,
         on_out_of_range: OutOfRangePolicy = "error",
         on_corrupt: CorruptPolicy = "fail",
+        on_recreated: RecreatedPolicy = "fail",
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
         max_wait_ms: int = 500,
@@ -74,27 +104,33 @@ class Consumer:
     ) -> None:
         if on_out_of_range not in ("error", "earliest", "latest"):
             raise ConfigurationError(f"on_out_of_range is no policy: {on_out_of_range!r}")
-        if min(max_bytes, fetch_bytes) < 1 or max_wait_ms < 0:
-            raise ConfigurationError("sizes and times of a consumer must be positive")
+        if on_recreated not in ("fail", "restart"):
+            raise ConfigurationError(f"on_recreated is fail or restart, not {on_recreated!r}")
+        checks.topic_name(topic)
+        checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
+        check_position(start)
         self._connection = Connection(bootstrap, net, clock, rng)
         self._metadata = Metadata(self._connection)
         self._lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=timeout_s)
         self._decoder = Decoder(topic, on_corrupt)
         self._topic = topic
-        self._wanted = partitions
+        self._wanted = checks.partitions(partitions)
         self._start: Position = start
-        self._stop_at_end = stop_at_end
+        self._stop_at_end = checks.flag("stop_at_end", stop_at_end)
+        self._on_recreated = on_recreated
         self._timeout_s = timeout_s
         self._fetcher = Fetcher(
             self._connection,
             self._metadata,
             topic,
-            fetch_bytes=fetch_bytes,
-            buffer_bytes=max_bytes,
-            max_wait_ms=max_wait_ms,
+            fetch_bytes=checks.size_bytes("fetch_bytes", fetch_bytes, checks.UINT32_MAX),
+            buffer_bytes=checks.size_bytes("max_bytes", max_bytes),
+            max_wait_ms=checks.whole(
+                *("max_wait_ms", max_wait_ms, 0, checks.UINT32_MAX), error=ConfigurationError
+            ),
             on_out_of_range=on_out_of_range,
         )
-        self._current: tuple[Reader, int, Iterator[Record]] | None = None
+        self._current: _Decoded | None = None
         self._fetches_yielded = 0
         self._is_started = False
 
@@ -106,43 +142,69 @@ class Consumer:
         await self.close()
 
     async def start(self) -> None:
-        """Find the start offsets and begin to fetch.
+        """Find the start offsets and begin to fetch. A consumer that could not is closed.
 
         Raises:
             UnknownTopicError: There is no such topic.
             InvalidRequestError: There is no such partition, or the start has no time zone.
+            UnavailableError: The consumer is closed.
             IcecoreError: The cluster did not answer in time.
         """
-        topic = await self._metadata.topic(self._topic, timeout_s=self._timeout_s)
-        count = len(topic.partitions)
-        partitions = list(range(count) if self._wanted is None else dict.fromkeys(self._wanted))
-        if any(not 0 <= partition < count for partition in partitions):
-            raise InvalidRequestError(f"{self._topic} has partitions 0 to {count - 1}")
-        readers = await asyncio.gather(*map(self._find_reader, partitions))
-        self._fetcher.readers = {reader.partition: reader for reader in readers}
+        if self._fetcher.is_closed:
+            raise UnavailableError("the consumer is closed: make another one")
+        if self._is_started:
+            return
+        try:
+            await self._begin(self._start)
+        except BaseException:
+            await self.close()
+            raise
         self._is_started = True
-        self._fetcher.dispatch()
-        if self._wanted is None and not self._stop_at_end:
-            self._metadata.watch(lambda: self._read_added(topic))
+        self._metadata.watch(self._look)
 
-    async def _find_reader(self, partition: int) -> Reader:
+    async def _begin(self, start: Position) -> None:
+        """Read the topic of the name as it is now, from ``start`` on."""
+        topic = await self._metadata.topic(self._topic, timeout_s=self._timeout_s, is_fresh=True)
+        if topic.topic_id == self._fetcher.topic_id:
+            return  # somebody else who waits for records has been here
+        lookup = OffsetLookup(
+            self._connection, self._metadata, self._topic, timeout_s=self._timeout_s
+        )
+        lookup.topic_id = topic.topic_id
+        count = len(topic.partitions)
+        partitions = range(count) if self._wanted is None else self._wanted
+        if any(partition >= count for partition in partitions):
+            raise InvalidRequestError(f"{self._topic} has partitions 0 to {count - 1}")
+        readers = await asyncio.gather(
+            *(self._find_reader(lookup, partition, start) for partition in partitions)
+        )
+        if topic.topic_id != self._fetcher.topic_id:
+            self._lookup = lookup
+            self._fetcher.begin(topic.topic_id, readers)
+
+    async def _find_reader(self, lookup: OffsetLookup, partition: int, start: Position) -> Reader:
         end_offset = None
         if self._stop_at_end:
-            end_offset = (await self._lookup.find(partition, "latest")).offset
-        first = (await self._lookup.find(partition, self._start)).offset
+            end_offset = (await lookup.find(partition, "latest")).offset
+        first = (await lookup.find(partition, start)).offset
         return Reader(partition, first, end_offset)
 
-    def _read_added(self, topic: TopicMetadata) -> None:
-        """Read the partitions that ``topic`` did not have yet, all that they hold."""
-        known = self._metadata.known(topic.name)
-        if known is None or known.topic_id != topic.topic_id:
+    def _look(self) -> None:
+        """The cluster may have changed."""
+        if self._wanted is None and not self._stop_at_end:
+            self._read_added()
+        self._fetcher.dispatch()  # which also notices that the topic is another one
+
+    def _read_added(self) -> None:
+        """Read the partitions that the topic did not have yet, all that they hold."""
+        known = self._metadata.known(self._topic)
+        if known is None or known.topic_id != self._fetcher.topic_id:
             return  # made again under the same name: another one
         readers = self._fetcher.readers
         added = [p for p in known.partitions if p.partition not in readers]
         if added:
             found = {p.partition: Reader(p.partition, p.log_start_offset, None) for p in added}
             self._fetcher.readers = readers | found  # a thread may be going over the old ones
-            self._fetcher.dispatch()
 
     async def close(self) -> None:
         """Stop fetching and close the connections; running iterations end."""
@@ -153,19 +215,20 @@ class Consumer:
     # --- reading --------------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        return self._iterate()
+        return self
 
-    async def _iterate(self) -> AsyncIterator[Record]:
-        while await self._load():
-            assert self._current is not None
-            reader, generation, records = self._current
-            for record in records:
-                reader.delivered = record.offset + 1
-                yield record
-                if reader.generation != generation:
-                    break
-            else:
-                self._current = None
+    async def __anext__(self) -> Record:
+        """The next record. Nothing is taken before the last await, so cancelling loses nothing."""
+        current = self._current
+        if current is None or current.reader.generation != current.generation:
+            current = await self._load()
+            if current is None:
+                raise StopAsyncIteration
+        record = current.records.popleft()
+        if not current.records:
+            self._current = None
+        current.reader.delivered = record.offset + 1
+        return record
 
     async def poll(self, timeout_s: float = 1.0, max_records: int = 10_000) -> list[Record]:
         """The next records of one partition, at most ``max_records``.
@@ -176,48 +239,64 @@ class Consumer:
             max_records: At least 1.
 
         Raises:
+            TypeError, InvalidRequestError: An argument is of a wrong type or out of range.
             IcecoreError: Reading cannot go on.
         """
+        limit_s = checks.DURATION_MS_MAX / 1000
+        checks.duration("timeout_s", timeout_s, 0, limit_s, InvalidRequestError)
+        checks.whole("max_records", max_records, 1, checks.SIZE_BYTES_MAX)
         try:
             async with asyncio.timeout(timeout_s):
-                if not await self._load():
-                    return []
+                current = await self._load()
         except TimeoutError:
             return []
-        assert self._current is not None
-        reader, _, iterator = self._current
-        records = list(islice(iterator, max_records))
-        if len(records) < max_records:
-            self._current = None
-        if records:
-            reader.delivered = records[-1].offset + 1
+        if current is None:
+            return []
+        if max_records < len(current.records):
+            records = [current.records.popleft() for _ in range(max_records)]
+        else:
+            records, self._current = list(current.records), None
+        current.reader.delivered = records[-1].offset + 1
         return records
 
-    async def batches(self) -> "AsyncIterator[pa.RecordBatch]":
+    def batches(self) -> "AsyncIterator[pa.RecordBatch]":
         """Arrow record batches: offset, timestamp, append_timestamp, key, value, tags, headers.
 
         Their schema metadata hold ``topic`` and ``partition``. Needs pyarrow.
         """
-        if self._current is not None:
-            reader, generation, _ = self._current
-            if reader.generation == generation:
-                await self.seek(reader.partition, reader.delivered)
+        return _ArrowBatches(self)
+
+    async def _next_rows(self) -> "pa.RecordBatch | None":
+        """The next Arrow batch; None at the end."""
+        while True:
+            current, self._current = self._current, None
+            if current is not None and not current.is_void:
+                chunk, first_offset = current.chunk, current.records[0].offset
+            else:
+                found = await self._next_chunk()
+                if found is None:
+                    return None
+                chunk, first_offset = found, found.from_offset
+            rows = self._rows(chunk, first_offset)
+            chunk.reader.delivered = chunk.header.end_offset
+            if rows is not None:
+                return rows
+
+    def _rows(self, chunk: Chunk, first_offset: int) -> "pa.RecordBatch | None":
         from icecore.arrow import record_batch
 
-        while (chunk := await self._next_chunk()) is not None:
-            reader = chunk.reader
-            columns = self._decoder.decode(chunk)
-            if columns is None:
-                continue
-            start, end = 0, len(columns)
-            if chunk.from_offset > chunk.header.base_offset:
-                start = int(columns.offsets.searchsorted(chunk.from_offset))
-            if reader.end_offset is not None:
-                end = int(columns.offsets.searchsorted(reader.end_offset))
-            reader.delivered = chunk.header.end_offset
-            if end > start:
-                rows = record_batch(columns, self._topic, reader.partition)
-                yield rows if end - start == len(columns) else rows.slice(start, end - start)
+        reader, columns = chunk.reader, self._decoder.decode(chunk)
+        if columns is None:
+            return None
+        start, end = 0, len(columns)
+        if first_offset > chunk.header.base_offset:
+            start = int(columns.offsets.searchsorted(first_offset))
+        if reader.end_offset is not None:
+            end = int(columns.offsets.searchsorted(reader.end_offset))
+        if end <= start:
+            return None
+        rows = record_batch(columns, self._topic, reader.partition)
+        return rows if end - start == len(columns) else rows.slice(start, end - start)
 
     @property
     def corrupt_batches(self) -> int:
@@ -229,17 +308,16 @@ class Consumer:
         """With ``stop_at_end``: whether all has been delivered."""
         return self._current is None and self._fetcher.is_exhausted
 
-    async def _load(self) -> bool:
-        """Have records in ``_current``; False at the end."""
+    async def _load(self) -> _Decoded | None:
+        """The batch whose turn it is, also in ``_current``; None at the end."""
         while True:
             if self._current is not None:
-                reader, generation, _ = self._current
-                if reader.generation == generation:
-                    return True
+                if not self._current.is_void:
+                    return self._current
                 self._current = None
             chunk = await self._next_chunk()
             if chunk is None:
-                return False
+                return None
             columns = self._decoder.decode(chunk)
             if columns is None:
                 continue
@@ -248,7 +326,7 @@ class Consumer:
             if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
                 records = [record for record in records if record.offset < reader.end_offset]
             if records:
-                self._current = (reader, chunk.generation, iter(records))
+                self._current = _Decoded(chunk, reader, chunk.generation, deque(records))
             else:
                 reader.delivered = chunk.header.end_offset
 
@@ -264,10 +342,15 @@ class Consumer:
         while True:
             if (chunk := fetcher.take()) is not None:
                 return chunk  # with no await in between: a caller's timeout must not lose it
-            if fetcher.failure is not None:
-                raise fetcher.failure
             if fetcher.is_exhausted:
                 return None
+            failure = fetcher.failure
+            if isinstance(failure, TopicRecreatedError) and self._on_recreated == "restart":
+                with suppress(TopicRecreatedError):  # yet another one
+                    await self._begin("earliest")
+                continue
+            if failure is not None:
+                raise failure
             fetcher.news.clear()
             await fetcher.news.wait()
 
@@ -285,12 +368,30 @@ class Consumer:
         """Deliver from ``position`` on. A failure of this partition is forgotten.
 
         Raises:
-            InvalidRequestError: The consumer does not read this partition.
+            TypeError, InvalidRequestError: The consumer does not read this partition, or it is no
+                position.
+            TopicRecreatedError: The topic is another one by now.
             IcecoreError: The position could not be looked up.
         """
-        reader = self._fetcher.readers.get(partition)
+        reader = self._fetcher.readers.get(checks.partition_number(partition))
         if reader is None:
             raise InvalidRequestError(f"partition {partition} is not read here")
         offset = (await self._lookup.find(partition, position)).offset
         reader.move_to(offset)
         self._fetcher.dispatch()
+
+
+class _ArrowBatches:
+    """The batches of a consumer. One ``anext`` that is given up ends nothing, and loses nothing."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> "pa.RecordBatch":
+        rows = await self._consumer._next_rows()
+        if rows is None:
+            raise StopAsyncIteration
+        return rows

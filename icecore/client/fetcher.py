@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from icecore import convert, wire
 from icecore.batch import BatchHeader, iter_batches, verify_producer_crc
 from icecore.client.connection import Backoff, Connection
-from icecore.client.metadata import Metadata
+from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import list_segments
 from icecore.errors import (
     CorruptBatchError,
@@ -26,6 +26,7 @@ from icecore.errors import (
     NotReplicaError,
     OffsetOutOfRangeError,
     StorageError,
+    TopicRecreatedError,
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
@@ -57,6 +58,8 @@ class Reader:
         """Stop here; None means never."""
         self.generation = 0
         """Grows with each seek; what was fetched before is void."""
+        self.is_left = False
+        """Its topic is gone, another one is read: what is in store counts, nothing more comes."""
         self.node_id = 0
         """Where to read; 0 means from the leader."""
         self.segment_id = 0
@@ -138,7 +141,10 @@ class Fetcher:
         self._buffered_bytes = 0
         self._fetches: dict[int, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
-        self._is_closed = False
+        self.is_closed = False
+        self._recreated: TopicRecreatedError | None = None
+        self.topic_id = b""
+        """What is read: a topic made again under the name is another one."""
         self.started = 0
         """Fetches so far; they go out when the loop has its next turn."""
         self.readers: dict[int, Reader] = {}
@@ -146,9 +152,18 @@ class Fetcher:
         self.news = asyncio.Event()
         """Set when there is a chunk, a failure, or an end."""
 
+    def begin(self, topic_id: bytes, readers: list[Reader]) -> None:
+        """Read this topic from now on. What was under way for another one is void, but not what
+        lies in store."""
+        for reader in self.readers.values():
+            reader.is_left = True
+        self.topic_id, self._recreated = topic_id, None
+        self.readers = {reader.partition: reader for reader in readers}
+        self.dispatch()
+
     async def close(self) -> None:
         """Stop all fetches."""
-        self._is_closed = True
+        self.is_closed = True
         self.news.set()
         tasks = list(self._tasks)
         for task in tasks:
@@ -159,13 +174,15 @@ class Fetcher:
     @property
     def failure(self) -> IcecoreError | None:
         """Why some reader cannot go on, None while all can."""
+        if self._recreated is not None:
+            return self._recreated
         failures = (reader.failure for reader in self.readers.values())
         return next((failure for failure in failures if failure is not None), None)
 
     @property
     def is_exhausted(self) -> bool:
         """Nothing is in store, and every reader has reached its end."""
-        return self._is_closed or (
+        return self.is_closed or (
             not self.chunks and all(reader.is_at_end for reader in self.readers.values())
         )
 
@@ -188,7 +205,14 @@ class Fetcher:
 
     def dispatch(self) -> None:
         """Fetch for all partitions that want data, where a node may be asked (again)."""
-        if self._is_closed or self._buffered_bytes >= self._buffer_bytes:
+        if self.is_closed or self._recreated is not None:
+            return
+        known = self._metadata.known(self._topic)
+        if known is not None and known.topic_id != self.topic_id:
+            self._recreated = topic_recreated(self._topic, self.topic_id, known.topic_id)
+            self.news.set()
+            return
+        if self._buffered_bytes >= self._buffer_bytes:
             return
         wanting: dict[int, list[Reader]] = {}
         for reader in self.readers.values():
@@ -216,14 +240,14 @@ class Fetcher:
             results, data = await self._call(node_id, readers)
         except IcecoreError as error:
             for reader, generation in asked:
-                if generation == reader.generation:
+                if generation == reader.generation and not reader.is_left:
                     self._failed(reader, error, node_id)
         else:
             at = 0
             for (reader, generation), result in zip(asked, results, strict=True):
                 piece = data[at : at + result.batches_length]
                 at += result.batches_length
-                if generation == reader.generation:
+                if generation == reader.generation and not reader.is_left:
                     reader.is_busy = False
                     self._accept(node_id, reader, result, piece)
         self._fetches[node_id] -= 1
@@ -231,9 +255,8 @@ class Fetcher:
         self.dispatch()
 
     async def _call(self, node_id: int, readers: list[Reader]) -> tuple[list[Any], memoryview]:
-        topic = self._metadata.known(self._topic)
         address = self._metadata.address(node_id)
-        if topic is None or address is None:
+        if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.FetchHeader(
             cluster_id=self._metadata.cluster_id,
@@ -242,7 +265,7 @@ class Fetcher:
         )
         for reader in readers:
             header.partitions.add(
-                topic_id=topic.topic_id,
+                topic_id=self.topic_id,
                 partition=reader.partition,
                 offset=reader.offset,
                 max_bytes=self._fetch_bytes,
@@ -341,7 +364,7 @@ class Fetcher:
                     await self._locate(reader)
         except IcecoreError as caught:
             failure = caught
-        if generation == reader.generation:
+        if generation == reader.generation and not reader.is_left:
             reader.is_busy = False
             if failure is not None:
                 self._failed(reader, failure)
@@ -369,6 +392,8 @@ class Fetcher:
             reader.use_leader()
             return
         segment = found[0]
+        if segment.topic_id != self.topic_id:
+            raise topic_recreated(self._topic, self.topic_id, segment.topic_id)
         if segment.base_offset > reader.offset:
             raise OffsetOutOfRangeError(
                 f"{self._topic}/{reader.partition} starts at {segment.base_offset}",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from icecore import convert
 from icecore.client.connection import Backoff, Connection, share
 from icecore.client.types import ClusterView, PartitionMetadata, TopicMetadata
-from icecore.errors import IcecoreError, UnknownTopicError
+from icecore.errors import IcecoreError, TopicRecreatedError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState
 from icecore.v1 import admin_pb2
 
@@ -37,6 +37,8 @@ class Metadata:
         self._refreshed = asyncio.Event()
         """Set for a moment after each answer."""
         self._refreshed_ms = -_DISTANCE_MS
+        self.on_recreated: Callable[[], None] = lambda: None
+        """Called when a topic turns out to be another one than before."""
 
     @property
     def cluster_id(self) -> bytes:
@@ -83,8 +85,8 @@ class Metadata:
         found = self.partition(topic, partition)
         return found.leader if found is not None and self.address(found.leader) else 0
 
-    async def topic(self, name: str, *, timeout_s: float) -> TopicMetadata:
-        """The topic, asked for until it is there.
+    async def topic(self, name: str, *, timeout_s: float, is_fresh: bool = False) -> TopicMetadata:
+        """The topic, asked for until it is there; ``is_fresh`` asks even if it is known.
 
         Raises:
             UnknownTopicError: It does not exist.
@@ -96,9 +98,10 @@ class Metadata:
         while True:
             error: IcecoreError
             try:
-                if name not in self._view.topics:
+                if is_fresh or name not in self._view.topics or name in self._errors:
                     await self.refresh()
-                if (found := self._view.topics.get(name)) is not None:
+                found = self._view.topics.get(name)
+                if found is not None and name not in self._errors:
                     return found
                 error = self._errors.get(name) or UnknownTopicError(f"no topic {name}")
             except IcecoreError as caught:
@@ -165,17 +168,33 @@ class Metadata:
             "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=self._timeout_s
         )
         topics = dict(self._view.topics)
+        has_other = False
         for message in answer.topics:
             if (error := convert.error_from_proto(message.error)) is not None:
                 self._errors[message.name] = error
                 continue
             self._errors.pop(message.name, None)
-            topics[message.name] = _topic(message, topics.get(message.name))
+            before = topics.get(message.name)
+            topics[message.name] = found = _topic(message, before)
+            has_other = has_other or (before is not None and before.topic_id != found.topic_id)
         nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
         self._view = ClusterView(answer.cluster_id, nodes, topics)
         self._refreshed_ms = self._connection.clock.monotonic_ms()
         self._refreshed.set()
         self._refreshed.clear()
+        if has_other:
+            self.on_recreated()
+
+
+def topic_recreated(name: str, before: bytes, now: bytes) -> TopicRecreatedError:
+    """The error of who meant the topic that had the id ``before``."""
+    return TopicRecreatedError(
+        f"topic {name} was deleted and made again: {before.hex()} was meant, {now.hex()} is there; "
+        "offsets and unsent records of the old one mean nothing in the new one",
+        topic=name,
+        topic_id=before.hex(),
+        new_topic_id=now.hex(),
+    )
 
 
 def _has_moved(before: PartitionMetadata | None, now: PartitionMetadata | None) -> bool:

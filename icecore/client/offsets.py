@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Literal, TypeAlias, TypeVar
 
 from icecore import convert
+from icecore.checks import wrong_type
 from icecore.client.connection import Backoff, Connection
-from icecore.client.metadata import Metadata
+from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import OffsetResult
 from icecore.errors import (
     IcecoreError,
@@ -28,6 +29,19 @@ Position: TypeAlias = int | datetime | Literal["earliest", "latest"]
 
 _T = TypeVar("_T")
 _ATTEMPT_S = 5.0
+
+
+def check_position(position: object) -> None:
+    """Raises TypeError, InvalidRequestError."""
+    expected = "earliest, latest, an offset from 0 on, or a time with time zone"
+    if isinstance(position, datetime):
+        position_ms(position)
+    elif isinstance(position, bool) or not isinstance(position, int | str):
+        raise wrong_type("a position", position, expected)
+    elif position not in ("earliest", "latest") and not (
+        isinstance(position, int) and 0 <= position < 1 << 63
+    ):
+        raise InvalidRequestError(f"a position is {expected}, not {str(position)[:60]!r}")
 
 
 def position_ms(position: datetime) -> int:
@@ -76,7 +90,10 @@ async def list_segments(
 
 
 class OffsetLookup:
-    """Answers questions about offsets of one topic, retrying until ``timeout_s`` is over."""
+    """Answers questions about offsets of one topic, retrying until ``timeout_s`` is over.
+
+    It stays with the topic that it asked about first: one made again under the name is another.
+    """
 
     def __init__(
         self, connection: Connection, metadata: Metadata, topic: str, *, timeout_s: float = 30.0
@@ -85,23 +102,25 @@ class OffsetLookup:
         self._metadata = metadata
         self._topic = topic
         self._timeout_s = timeout_s
+        self.topic_id = b""
+        """Empty before the first question."""
 
     async def find(self, partition: int, position: Position) -> OffsetResult:
         """The offset of ``position``; a plain offset is its own answer.
 
         Raises:
+            TypeError, InvalidRequestError: It is no position.
+            TopicRecreatedError: The topic is another one by now.
             IcecoreError: The topic or partition is unknown, or nobody could answer in time.
         """
+        check_position(position)
         if isinstance(position, datetime):
             return await self._by_time(partition, position_ms(position))
         if isinstance(position, int):
             return OffsetResult(position, -1)
-        earliest = position == "earliest"
-        if not earliest and position != "latest":
-            raise InvalidRequestError(f"start at earliest, latest, an offset or a time: {position}")
-        target = data_pb2.ListOffsetsPartition(earliest=True)
-        if not earliest:
-            target = data_pb2.ListOffsetsPartition(latest=True)
+        target = data_pb2.ListOffsetsPartition(latest=True)
+        if position == "earliest":
+            target = data_pb2.ListOffsetsPartition(earliest=True)
         found = await self._retry(lambda: self._ask_leader(partition, target))
         return OffsetResult(found.offset, found.append_timestamp_ms)
 
@@ -109,6 +128,8 @@ class OffsetLookup:
         segments = await list_segments(
             self._connection, self._topic, [partition], timeout_s=self._timeout_s
         )
+        if segments:
+            self._check_topic(segments[0].topic_id)
         sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_lost]
         best: data_pb2.ListOffsetsResult | None = None
         low, high = 0, len(sealed)
@@ -167,6 +188,7 @@ class OffsetLookup:
         self, node_id: int, partition: int, target: data_pb2.ListOffsetsPartition
     ) -> data_pb2.ListOffsetsResult:
         topic = await self._metadata.topic(self._topic, timeout_s=self._timeout_s)
+        self._check_topic(topic.topic_id)
         address = self._metadata.address(node_id)
         if address is None:
             raise UnavailableError(f"the address of node {node_id} is unknown")
@@ -185,3 +207,8 @@ class OffsetLookup:
         if (error := convert.error_from_proto(found.error)) is not None:
             raise error
         return found
+
+    def _check_topic(self, topic_id: bytes) -> None:
+        self.topic_id = self.topic_id or topic_id
+        if topic_id != self.topic_id:
+            raise topic_recreated(self._topic, self.topic_id, topic_id)

@@ -6,13 +6,14 @@ A batch is closed when it is full or ``linger_ms`` after its first record, and t
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import xxhash
 
+from icecore import checks
 from icecore.batch import BatchLimits
+from icecore.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
 from icecore.client.batches import (
     RECORD_OVERHEAD_BYTES,
     Batch,
@@ -24,14 +25,15 @@ from icecore.client.batches import (
 from icecore.client.buffer import Buffer
 from icecore.client.bulk import Columns, columns_of
 from icecore.client.connection import Connection
+from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
 from icecore.client.producer_name import producer_name as named
 from icecore.client.sender import Sender
+from icecore.client.topics import Topic, Topics
 from icecore.client.types import RecordMetadata, enum_member
-from icecore.columns import KEY_HASH_SEED, Headers
+from icecore.columns import KEY_HASH_SEED
 from icecore.errors import (
     ConfigurationError,
-    IcecoreError,
     InvalidRequestError,
     RecordTooLargeError,
     ThrottledError,
@@ -48,20 +50,9 @@ AcksName: TypeAlias = Literal["all", "quorum", "leader"]
 CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
+_NONE: Final[tuple[()]] = ()
+"""Tags and headers of most records: there is one empty tuple, so that ``is`` is enough."""
 _hash = xxhash.xxh64_intdigest
-
-
-class _Topic:
-    """Queues of a topic; until its partitions are known, what to do once they are."""
-
-    __slots__ = ("name", "queues", "routing", "sticky", "waiting")
-
-    def __init__(self, name: str, routing: "asyncio.Future[None]") -> None:
-        self.name = name
-        self.queues: list[PartitionQueue] = []
-        self.sticky = 0
-        self.waiting: deque[tuple[Any, ...]] = deque()
-        self.routing = routing
 
 
 class Producer:
@@ -109,30 +100,55 @@ class Producer:
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
-        if min(linger_ms, batch_bytes - 1, buffer_bytes - 1, delivery_timeout_ms - 1) < 0:
-            raise ConfigurationError("sizes and times of a producer must be positive")
+        checks.duration("linger_ms", linger_ms, 0)
+        checks.duration("delivery_timeout_ms", delivery_timeout_ms, 1)
         self._connection = Connection(bootstrap, net, clock, rng)
         self._clock = self._connection.clock
         self._metadata = Metadata(self._connection)
-        self._buffer = Buffer(self._clock, linger_ms, batch_bytes, buffer_bytes, self._offer)
+        self._buffer = Buffer(
+            self._clock,
+            linger_ms,
+            checks.size_bytes("batch_bytes", batch_bytes),
+            checks.size_bytes("buffer_bytes", buffer_bytes),
+            self._offer,
+        )
+        is_idempotent = checks.flag("idempotent", idempotent)
+        self._identities = Identities(
+            self._connection,
+            self._metadata,
+            named(producer_name, producer_topics, is_idempotent, self._connection.rng),
+            idempotent=is_idempotent,
+        )
         self._sender = Sender(
             self._connection,
             self._metadata,
             acks=enum_member(Acks, acks),
             codec=enum_member(Codec, compression),
-            idempotent=idempotent,
-            name=named(producer_name, producer_topics, idempotent, self._connection.rng),
-            request_bytes_max=request_bytes_max,
-            request_timeout_ms=request_timeout_ms,
+            idempotent=is_idempotent,
+            identities=self._identities,
+            request_bytes_max=checks.size_bytes("request_bytes_max", request_bytes_max),
+            request_timeout_ms=checks.whole(
+                *("request_timeout_ms", request_timeout_ms, 1, checks.UINT32_MAX),
+                error=ConfigurationError,
+            ),
             delivery_timeout_ms=delivery_timeout_ms,
             on_done=self._buffer.release,
-            on_cancelled=self._buffer.abandon,
+            on_broken=self._abandon,
         )
+        self._topics = Topics(
+            self._metadata,
+            self._buffer,
+            self._clock,
+            self._connection.rng,
+            self._sender.start,
+            delivery_timeout_ms / 1000,
+        )
+        self._known = self._topics.by_name
         self._batch_bytes = batch_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._topics: dict[str, _Topic] = {}
         self._batches_yielded = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -146,22 +162,31 @@ class Producer:
 
         Raises:
             IcecoreError: The name could not be taken within the delivery timeout.
+            UnavailableError: The producer is closed.
         """
+        if self._is_closed:
+            raise UnavailableError("the producer is closed: make another one")
+        if self._loop is not None:
+            return
         self._loop = asyncio.get_running_loop()
         self._sender.start(self._buffer.linger())
-        self._metadata.watch(self._extend_all)
+        self._metadata.watch(self._topics.look)
+        self._metadata.on_recreated = self._topics.look
+        self._topics.open()
         try:
-            await self._sender.take_name()
+            await self._identities.take_name(self._delivery_timeout_ms)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Send what is buffered, wait for its outcome, close the connections.
+        """Refuse further records, wait for the outcome of those buffered, close the connections.
 
         Raises:
             IcecoreError: As ``flush``; everything is closed all the same.
         """
+        self._is_closed = True
+        self._topics.close()
         if self._loop is None:
             await self._connection.close()
             return
@@ -170,9 +195,17 @@ class Producer:
         finally:
             self._loop = None
             await self._sender.close()
-            self._buffer.abandon()
+            self._abandon()
             await self._metadata.close()
             await self._connection.close()
+
+    def _abandon(self) -> None:
+        """Nobody sends anything any more: fail what is left, and refuse what comes."""
+        self._is_closed = True
+        self._topics.close()
+        error = UnavailableError("the producer was closed")
+        self._topics.abandon(error)
+        self._buffer.abandon(error)
 
     # --- records --------------------------------------------------------------------------------
 
@@ -182,8 +215,8 @@ class Producer:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        tags: Sequence[str] = (),
-        headers: Headers = (),
+        tags: Iterable[str] = _NONE,
+        headers: HeadersLike = _NONE,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> SendHandle:
@@ -196,51 +229,63 @@ class Producer:
             value: None is a tombstone.
             key: Records of one key keep their order; None spreads batches over the partitions.
             tags: Labels, indexed.
-            headers: Pairs of a name and a nullable value.
-            timestamp_ms: Event time since 1970 UTC; now unless given.
+            headers: Pairs of a name and a nullable value, or a mapping of such.
+            timestamp_ms: Event time since 1970 UTC, an int; now unless given.
             partition: Instead of the one that the key decides.
 
         Raises:
             ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
             RecordTooLargeError: The record exceeds 1 MiB.
-            InvalidRequestError: There is no such partition.
-            TypeError: Value or key is not bytes.
+            InvalidRequestError: There is no such partition, or a value is out of range.
+            UnavailableError: The producer is closed.
+            TypeError: An argument is of a wrong type; nothing was buffered.
         """
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
             if type(value) is not bytes:
-                raise TypeError(f"a value is bytes or None, not {type(value).__name__}")
+                raise checks.wrong_type("value", value, "bytes or None")
             size += len(value)
         key_hash = 0
         if key is not None:
             if type(key) is not bytes:
-                raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
+                raise checks.wrong_type("key", key, "bytes or None")
             size += len(key)
             key_hash = _hash(key, KEY_HASH_SEED)
-        if tags or headers:
-            size += _extra_bytes(tags, headers)
+        if tags is not _NONE or headers is not _NONE:
+            tags, headers, extra = checks.record_labels(tags, headers)
+            size += extra
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.now_ms()
+        elif type(timestamp_ms) is not int or not TIME_MS_MIN <= timestamp_ms <= TIME_MS_MAX:
+            timestamp_ms = record_time_ms(timestamp_ms)
+        if partition is not None and type(partition) is not int:
+            partition = checks.partition_number(partition)
         if size > _RECORD_BYTES_MAX:
             raise RecordTooLargeError(f"a record of {size} bytes exceeds {_RECORD_BYTES_MAX}")
         if self._buffer.is_full:
             raise ThrottledError("the producer's buffer is full", retry_after_ms=5)
-        if timestamp_ms is None:
-            timestamp_ms = self._clock.now_ms()
-        found = self._topics.get(topic) or self._add_topic(topic)
-        self._buffer.reserve(size)
+        try:
+            found = self._known[topic]
+        except (KeyError, TypeError):
+            found = self._topics.add(topic)
         row = (value, key, key_hash, timestamp_ms, tags, headers, size)
         if not found.queues:
-            handle = SendHandle(None, 0)
-            handle.route_later(found.routing)
-            found.waiting.append((self._route_record, handle, partition, row))
-            return handle
-        try:
-            return SendHandle(*self._append(found, partition, row))
-        except InvalidRequestError:
-            self._buffer.reserve(-size)
-            raise
+            return self._send_later(found, partition, row)
+        return SendHandle(*self._append(found, partition, row))
+
+    def _send_later(self, topic: Topic, partition: int | None, row: tuple[Any, ...]) -> SendHandle:
+        handle, size = SendHandle(None, 0), row[-1]
+        handle.route_later(topic.routing)
+
+        def route(topic: Topic) -> None:
+            handle.route(*self._append(topic, partition, row))
+
+        self._buffer.reserve(size)
+        topic.waiting.append((route, lambda failed: handle.route(failed, 0), size))
+        return handle
 
     def _append(
-        self, topic: _Topic, partition: int | None, row: tuple[Any, ...]
+        self, topic: Topic, partition: int | None, row: tuple[Any, ...]
     ) -> tuple[Batch, int]:
         """Add a record to the open batch of its partition; the batch and its index there."""
         value, key, key_hash, timestamp_ms, tags, headers, size = row
@@ -251,7 +296,9 @@ class Producer:
             queue = queues[partition]
         elif key is None:
             if queues[topic.sticky].open is None and queues[topic.sticky].is_busy:
-                self._choose_sticky(topic)  # a new batch would wait for the last one's answer
+                self._topics.choose_sticky(
+                    topic
+                )  # a new batch would wait for the last one's answer
             queue = queues[topic.sticky]
         else:
             queue = queues[(key_hash >> 32) % len(queues)]
@@ -259,6 +306,8 @@ class Producer:
         if batch is None or batch.rows:
             self._buffer.close(queue)
             batch = self._buffer.open(queue)
+        # Nothing from here on can fail: a record has all of its columns, or none.
+        self._buffer.used_bytes += size
         index = len(batch.values)
         batch.values.append(value)
         batch.times.append(timestamp_ms)
@@ -273,7 +322,7 @@ class Producer:
         batch.size_bytes += size
         if batch.size_bytes >= self._batch_bytes:
             if key is None and partition is None:
-                self._choose_sticky(topic)
+                self._topics.choose_sticky(topic)
             self._buffer.close(queue)
         return batch, index
 
@@ -283,8 +332,8 @@ class Producer:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        tags: Sequence[str] = (),
-        headers: Headers = (),
+        tags: Iterable[str] = _NONE,
+        headers: HeadersLike = _NONE,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> SendHandle:
@@ -314,8 +363,8 @@ class Producer:
         values: "Sequence[bytes | None] | pa.RecordBatch",
         *,
         keys: Sequence[bytes | None] | None = None,
-        tags: Sequence[Sequence[str]] | None = None,
-        headers: Sequence[Headers] | None = None,
+        tags: Sequence[Iterable[str]] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
         timestamps_ms: Any = None,
         partition: int | None = None,
     ) -> BatchHandle:
@@ -339,29 +388,36 @@ class Producer:
             InvalidRequestError: Columns differ in length, or there is no such partition.
             RecordTooLargeError: A record exceeds 1 MiB.
         """
-        if self._buffer.is_full:
-            raise ThrottledError("the producer's buffer is full", retry_after_ms=5)
+        if partition is not None:
+            partition = checks.partition_number(partition)
         columns = columns_of(values, keys, tags, headers, timestamps_ms, self._clock.now_ms())
         if columns.largest > _RECORD_BYTES_MAX:
             raise RecordTooLargeError(
                 f"a record of {columns.largest} bytes exceeds {_RECORD_BYTES_MAX}"
             )
-        found = self._topics.get(topic) or self._add_topic(topic)
-        self._buffer.reserve(columns.size_bytes)
-        pieces: list[Piece] = []
-        if not found.queues:
-            handle = BatchHandle(pieces, found.routing)
-            found.waiting.append((self._route_columns, pieces, partition, columns))
-            return handle
+        if self._buffer.is_full:
+            raise ThrottledError("the producer's buffer is full", retry_after_ms=5)
         try:
+            found = self._known[topic]
+        except (KeyError, TypeError):
+            found = self._topics.add(topic)
+        pieces: list[Piece] = []
+        if found.queues:
             self._split(found, partition, columns, pieces)
-        except InvalidRequestError:
-            self._buffer.reserve(-columns.size_bytes)
-            raise
-        return BatchHandle(pieces)
+            return BatchHandle(pieces)
+        kept = columns.copy()
+
+        def route(topic: Topic) -> None:
+            self._split(topic, partition, kept, pieces)
+
+        self._buffer.reserve(columns.size_bytes)
+        found.waiting.append(
+            (route, lambda failed: pieces.append((failed, 0, 0)), columns.size_bytes)
+        )
+        return BatchHandle(pieces, found.routing)
 
     def _split(
-        self, topic: _Topic, partition: int | None, columns: Columns, pieces: list[Piece]
+        self, topic: Topic, partition: int | None, columns: Columns, pieces: list[Piece]
     ) -> None:
         """Put columns into batches of their partitions, in order."""
         queues = topic.queues
@@ -375,7 +431,7 @@ class Producer:
                 queue = queues[topic.sticky if number is None else number]
                 pieces.append(self._buffer.add(queue, piece))
                 if number is None and queue.open is None:
-                    self._choose_sticky(topic)
+                    self._topics.choose_sticky(topic)
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -389,8 +445,7 @@ class Producer:
         Raises:
             IcecoreError: The first failure, since the last flush, of a record nobody awaited.
         """
-        routing = {t.routing for t in self._topics.values() if not t.routing.done()}
-        if routing:
+        if routing := self._topics.routing:
             await asyncio.wait(routing)
         await self._buffer.drain()
 
@@ -404,88 +459,5 @@ class Producer:
         """How often records acknowledged by a leader alone were found lost with it."""
         return self._sender.lost_acks_leader
 
-    # --- topics ---------------------------------------------------------------------------------
-
-    def _add_topic(self, name: str) -> _Topic:
-        if self._loop is None:
-            raise UnavailableError("the producer is not started, or closed")
-        topic = _Topic(name, self._loop.create_future())
-        self._topics[name] = topic
-        self._sender.start(self._route(topic))
-        return topic
-
-    async def _route(self, topic: _Topic) -> None:
-        """Find out the partitions of a topic, then handle what was sent to it meanwhile."""
-        timeout_s = self._delivery_timeout_ms / 1000
-        failure: IcecoreError | None = None
-        try:
-            await self._metadata.topic(topic.name, timeout_s=timeout_s)
-            self._extend(topic)
-        except IcecoreError as error:
-            failure = error
-            del self._topics[topic.name]  # the next send asks again
-        while topic.waiting:
-            route, target, partition, what = topic.waiting.popleft()
-            try:
-                if failure is not None:
-                    raise failure
-                route(topic, target, partition, what)
-            except IcecoreError as error:
-                self._fail_unrouted(target, what, error)
-        topic.routing.set_result(None)
-        if self._buffer.is_full:
-            self._buffer.hand_on_all()  # who waits for room began to before there were batches
-
-    def _route_record(
-        self, topic: _Topic, handle: SendHandle, partition: int | None, row: tuple[Any, ...]
-    ) -> None:
-        handle.route(*self._append(topic, partition, row))
-
-    def _route_columns(
-        self, topic: _Topic, pieces: list[Piece], partition: int | None, columns: Columns
-    ) -> None:
-        self._split(topic, partition, columns, pieces)
-
-    def _fail_unrouted(self, target: Any, what: Any, error: IcecoreError) -> None:
-        assert self._loop is not None
-        batch = Batch(self._clock.monotonic_ms(), self._loop)
-        if isinstance(target, SendHandle):
-            batch.size_bytes = what[-1]
-            target.route(batch, 0)
-        else:
-            batch.size_bytes = what.size_bytes
-            target.append((batch, 0, 0))
-        batch.fail(error)
-        self._buffer.release(batch)
-
     def _offer(self, queue: PartitionQueue) -> None:
         self._sender.offer(queue)
-
-    def _extend(self, topic: _Topic) -> None:
-        """Queues for partitions that are new; keys then spread over all of them."""
-        known = self._metadata.known(topic.name)
-        count = 0 if known is None else len(known.partitions)
-        if len(topic.queues) < count:
-            first = len(topic.queues)
-            topic.queues += [PartitionQueue(topic.name, n) for n in range(first, count)]
-            self._choose_sticky(topic)
-
-    def _extend_all(self) -> None:
-        for topic in self._topics.values():
-            if topic.queues:
-                self._extend(topic)
-
-    def _choose_sticky(self, topic: _Topic) -> None:
-        """The partition of the next batch without keys: any that has a leader."""
-        count = len(topic.queues)
-        for _ in range(3):
-            topic.sticky = int(self._connection.rng.random() * count)
-            if self._metadata.leader(topic.name, topic.sticky):
-                return
-
-
-def _extra_bytes(tags: Sequence[str], headers: Headers) -> int:
-    total = sum(map(len, tags))
-    for name, value in headers:
-        total += len(name) + (len(value) if value is not None else 0)
-    return total

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from icecore.checks import names, text
 from icecore.errors import ConfigurationError, ProducerFencedError
 from icecore.ports import Rng
 from icecore.v1 import data_pb2
@@ -34,10 +35,13 @@ def producer_name(
     """The name a producer was given, None when it has none.
 
     Raises:
+        TypeError: The name is no string, or the topics are no sequence of names.
         ConfigurationError: Topics without a name, or a name without numbered batches.
     """
-    if not name and not topics:
+    text("producer_name", name)
+    wanted = names("producer_topics", topics)
+    if not name and not wanted:
         return None
     if not name or not is_idempotent:
         raise ConfigurationError("producer_topics need a producer_name, and that idempotent=True")
-    return ProducerName(name, tuple(topics), int.from_bytes(rng.bytes(8), "little"))
+    return ProducerName(name, wanted, int.from_bytes(rng.bytes(8), "little"))

@@ -13,15 +13,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from icecore import convert, wire
-from icecore.client.batches import Batch, Identity, PartitionQueue
+from icecore.client.batches import Batch, PartitionQueue
 from icecore.client.connection import Backoff, Connection, share
-from icecore.client.metadata import Metadata
-from icecore.client.producer_name import ProducerName
+from icecore.client.identity import Identities
+from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import BatchMetadata
 from icecore.errors import (
     FencedError,
     IcecoreError,
     InternalError,
+    InvalidRequestError,
     LeaderLostError,
     NotLeaderError,
     OutOfOrderSequenceError,
@@ -29,6 +30,7 @@ from icecore.errors import (
     RequestTimeoutError,
     RollingError,
     StorageError,
+    TopicRecreatedError,
     UnavailableError,
     UnknownProducerError,
     UnknownTopicError,
@@ -67,13 +69,14 @@ class Sender:
         acks: When leaders answer.
         codec: Of the payloads.
         idempotent: Number batches, so that retries leave no duplicates.
-        name: Of the producer, if it has one.
+        identities: Under which they are numbered.
         request_bytes_max: Batches of one request together, a single batch may exceed it.
         request_timeout_ms: How long leaders wait for replicas.
         delivery_timeout_ms: From the creation of a batch until it is given up.
         on_done: Called with each batch that has its outcome.
-        on_cancelled: Called when somebody else cancels what works here, as ``asyncio.run`` does
-            before it ends: nothing that is not acknowledged by then ever will be.
+        on_broken: Called when what works here can't go on, as when somebody else cancels it
+            (``asyncio.run`` does before it ends): nothing that is not acknowledged by then ever
+            will be.
     """
 
     def __init__(
@@ -84,12 +87,12 @@ class Sender:
         acks: Acks,
         codec: Codec,
         idempotent: bool,
-        name: ProducerName | None,
+        identities: Identities,
         request_bytes_max: int,
         request_timeout_ms: int,
         delivery_timeout_ms: int,
         on_done: Callable[[Batch], None],
-        on_cancelled: Callable[[], None],
+        on_broken: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._clock = connection.clock
@@ -97,15 +100,13 @@ class Sender:
         self._acks = acks
         self._codec = codec
         self._idempotent = idempotent
-        self._name = name
         self._request_bytes_max = request_bytes_max
         self._request_timeout_ms = request_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._on_done = on_done
-        self._on_cancelled = on_cancelled
+        self._on_broken = on_broken
         self._is_closing = False
-        self._identity: Identity | None = None if idempotent else Identity(0, 0)
-        self._finding: asyncio.Future[Identity] | None = None
+        self._identities = identities
         self._sendable: dict[int, dict[PartitionQueue, None]] = {}
         self._requests: dict[int, int] = {}
         self._requested_ms: dict[int, float] = {}
@@ -123,8 +124,11 @@ class Sender:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         del self._tasks[task]
-        if task.cancelled() and not self._is_closing:
-            self._on_cancelled()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("a producer can't go on", exc_info=error)
+        if not self._is_closing and (error is not None or task.cancelled()):
+            self._on_broken()
 
     async def close(self) -> None:
         """Give up everything under way."""
@@ -132,10 +136,10 @@ class Sender:
         for timer in self._held.values():
             timer.cancel()
         tasks: list[asyncio.Future[Any]] = list(self._tasks)
-        if self._finding is not None:
-            tasks.append(self._finding)
         for task in tasks:
             task.cancel()
+        if (finding := self._identities.cancel()) is not None:
+            tasks.append(finding)
         if tasks:
             await asyncio.wait(tasks)
 
@@ -143,22 +147,33 @@ class Sender:
         """The queue has batches that are due; they go out in this turn of the loop, together."""
         if queue.is_busy or not queue.ready:
             return
-        if self._name is not None and self._name.lost is not None:
-            while queue.ready:
-                self._fail(queue.pop(), self._name.lost)
+        error = self._identities.lost or self._recreated(queue)
+        if error is not None:
+            self._fail_all(queue, error)
             return
-        if queue.identity is None and self._identity is not None:
-            queue.identity, queue.next_sequence = self._identity, 0
+        if queue.identity is None and self._identities.current is not None:
+            queue.identity, queue.next_sequence = self._identities.current, 0
         leader = self._metadata.leader(queue.topic, queue.partition)
         if queue.identity is None or not leader:
             queue.is_busy = True
-            error = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
-            self.start(self._retry(queue, None if leader else error))
+            away = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
+            self.start(self._retry(queue, None if leader else away))
             return
         self._sendable.setdefault(leader, {})[queue] = None
         if not self._is_pump_due:
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
+
+    def _recreated(self, queue: PartitionQueue) -> TopicRecreatedError | None:
+        """Why nothing can be appended to the queue's topic any more, None when it exists.
+
+        Its records were meant for that topic, and keys for its partitions: whether the new one
+        should have them is not for us to say.
+        """
+        known = self._metadata.known(queue.topic)
+        if known is None or known.topic_id == queue.topic_id:
+            return None
+        return topic_recreated(queue.topic, queue.topic_id, known.topic_id)
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -227,8 +242,9 @@ class Sender:
             except IcecoreError as error:
                 self._fail(batch, error)
                 continue
-            except (TypeError, ValueError) as error:
-                self._fail(batch, InternalError(f"the batch cannot be encoded: {error}"))
+            except Exception as error:  # it was not sent: definite, and nobody else's fault
+                failure = InvalidRequestError(f"the records cannot be encoded: {error!r}")
+                self._fail(batch, failure)
                 continue
             batch.number = number
             queue.next_number = max(queue.next_number, number + 1)
@@ -271,14 +287,11 @@ class Sender:
         )
         buffers: list[bytes] = []
         for queue, batches in entries:
-            topic = self._metadata.known(queue.topic)
-            topic_id = topic.topic_id if topic is not None else b""
             for batch in batches:
                 assert batch.encoded is not None
                 buffers.append(batch.encoded)
                 header.partitions.add(
-                    topic_id=topic_id,
-                    topic="" if topic_id else queue.topic,
+                    topic_id=queue.topic_id,
                     partition=queue.partition,
                     batch_length=len(batch.encoded),
                 )
@@ -312,9 +325,13 @@ class Sender:
                 await self._metadata.refresh()
             except IcecoreError:
                 continue  # no coordinator either: only the call's own deadline ends this
-            led = (self._metadata.partition(q.topic, q.partition) for q, _ in entries)
-            if all(found is not None and found.leader not in (0, node_id) for found in led):
+            if all(self._is_led_elsewhere(queue, node_id) for queue, _ in entries):
                 raise LeaderLostError(f"node {node_id} does not answer and leads no more")
+
+    def _is_led_elsewhere(self, queue: PartitionQueue, node_id: int) -> bool:
+        found = self._metadata.partition(queue.topic, queue.partition)
+        has_other = found is not None and found.leader not in (0, node_id)
+        return has_other or self._recreated(queue) is not None
 
     # --- outcomes -------------------------------------------------------------------------------
 
@@ -375,8 +392,7 @@ class Sender:
         queue.ready.clear()
         queue.ready.extend(kept)
         if self._idempotent:
-            if queue.identity == self._identity:
-                self._identity = None
+            self._identities.give_up(queue.identity)
             queue.identity = None
 
     def _succeed(self, queue: PartitionQueue, batch: Batch, result: Any) -> None:
@@ -397,6 +413,10 @@ class Sender:
     def _fail(self, batch: Batch, error: IcecoreError) -> None:
         batch.fail(error)
         self._on_done(batch)
+
+    def _fail_all(self, queue: PartitionQueue, error: IcecoreError) -> None:
+        while queue.ready:
+            self._fail(queue.pop(), error)
 
     async def _retry(self, queue: PartitionQueue, error: IcecoreError | None) -> None:
         """Wait as the error asks for, look for the leader, and offer the queue again."""
@@ -423,7 +443,7 @@ class Sender:
                 await self._metadata.refresh()
                 failure = self._metadata.error(queue.topic) or failure
             if queue.identity is None:
-                queue.identity, queue.next_sequence = await self._find_identity(), 0
+                queue.identity, queue.next_sequence = await self._identities.find(), 0
         except IcecoreError as caught:
             failure = caught
         queue.error = failure or queue.error
@@ -435,56 +455,3 @@ class Sender:
         oldest_ms = self._clock.monotonic_ms() - self._delivery_timeout_ms
         while queue.ready and queue.ready[0].created_ms <= oldest_ms:
             self._drop_head(queue, queue.error or RequestTimeoutError("not sent in time"))
-
-    async def take_name(self) -> None:
-        """Take the producer's name over, if it has one; then nobody else can append under it.
-
-        Raises:
-            IcecoreError: That was not possible within the delivery timeout.
-        """
-        if self._name is None:
-            return
-        give_up_ms = self._clock.monotonic_ms() + self._delivery_timeout_ms
-        backoff = Backoff(self._connection.rng, 30, 1000)
-        while True:
-            try:
-                await self._metadata.refresh()
-                await self._find_identity()
-            except IcecoreError as error:
-                if not error.retriable or self._clock.monotonic_ms() >= give_up_ms:
-                    raise
-                await asyncio.sleep(backoff.next_s(error))
-            else:
-                return
-
-    async def _find_identity(self) -> Identity:
-        """The producer id of this producer, a fresh one (or, of a name, the next epoch) after the
-        last was given up."""
-        if self._identity is not None:
-            return self._identity
-        if self._finding is None or self._finding.done():
-            self._finding = share(self._init_producer())
-        finding = self._finding  # shared by all partitions; the next search may have begun below
-        await asyncio.wait({finding})
-        return finding.result()
-
-    async def _init_producer(self) -> Identity:
-        request = data_pb2.InitProducerRequest(cluster_id=self._metadata.cluster_id)
-        if self._name is not None:
-            self._name.fill(request)
-        nodes = [node for node in self._metadata.nodes if self._metadata.is_up(node.node_id)]
-        if not nodes:
-            raise UnavailableError("no node is up")
-        node = nodes[int(self._connection.rng.random() * len(nodes))]
-        try:
-            answer = await self._connection.data(
-                node.address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
-            )
-        except ProducerFencedError as error:
-            if self._name is not None:
-                self._name.lost = error
-            raise
-        if self._name is not None:
-            self._name.is_taken = True
-        self._identity = Identity(answer.producer_id, answer.producer_epoch)
-        return self._identity

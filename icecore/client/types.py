@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from icecore import checks
 from icecore.errors import ConfigurationError
 from icecore.model import FlushMode, NodeInfo, Segment
 
 
 def enum_member(kind: Any, value: Any) -> Any:
-    """An enum member from itself or its name in lower case. Raises ConfigurationError."""
+    """An enum member from itself or its lower-case name. Raises TypeError, ConfigurationError."""
     if isinstance(value, kind):
         return value
     try:
-        return kind[str(value).upper()]
+        return kind[checks.text(kind.__name__.lower(), value).upper()]
     except KeyError:
         known = ", ".join(member.name.lower() for member in kind)
         raise ConfigurationError(f"{kind.__name__} {value!r} is none of: {known}") from None

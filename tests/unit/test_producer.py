@@ -436,51 +436,12 @@ async def test_admin(cluster: FakeCluster) -> None:
         assert {n: r.offset for n, r in found.items()} == {0: 5, 1: 0, 2: 0}
 
 
-def test_blocking() -> None:
-    """The facade runs its own loop; the fake cluster lives on another one."""
-    import threading
-
-    started, stop = threading.Event(), threading.Event()
-    cluster: list[FakeCluster] = []
-
-    async def serve() -> None:
-        async with FakeCluster() as fake:
-            fake.add_topic("t", 2)
-            cluster.append(fake)
-            started.set()
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    try:
-        assert started.wait(5)
-        bootstrap = cluster[0].bootstrap
-        with icecore.blocking.Producer(bootstrap) as p:
-            handles = [p.send("t", b"%d" % n, key=b"%d" % n) for n in range(5000)]
-            assert handles[0].result(5).offset == 0
-            p.flush()
-            assert len(p.send_batch("t", [b"x"] * 10)) == 1
-            with pytest.raises(TypeError):
-                p.send("t", "text").result()  # type: ignore[arg-type]
-            with pytest.raises(TypeError):
-                p.flush()
-        with icecore.blocking.Admin(bootstrap) as admin:
-            assert admin.describe_topics()[0].name == "t"
-        with icecore.blocking.Consumer(bootstrap, "t", stop_at_end=True) as c:
-            first = next(iter(c))
-            assert c.position()[first.partition] == 1
-            assert len(list(c)) == 5009
-    finally:
-        stop.set()
-        thread.join()
-
-
 async def test_partitions_that_wait_for_an_id_miss_no_search_that_follows(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search fails, the next begins at once: those who waited for the first hear its outcome."""
     async with producer(cluster) as p:
-        sender = p._sender
+        identities = p._identities
         first_searches = asyncio.Event()
         late: list[asyncio.Task[Any]] = []
 
@@ -488,11 +449,11 @@ async def test_partitions_that_wait_for_an_id_miss_no_search_that_follows(
             if late:
                 await asyncio.sleep(3600)
             await first_searches.wait()
-            late.append(asyncio.create_task(sender._find_identity()))  # runs before who waits
+            late.append(asyncio.create_task(identities.find()))  # runs before who waits
             raise UnavailableError("no node is up")
 
-        monkeypatch.setattr(sender, "_init_producer", search)
-        waiting = asyncio.create_task(sender._find_identity())
+        monkeypatch.setattr(identities, "_ask", search)
+        waiting = asyncio.create_task(identities.find())
         await asyncio.sleep(0)
         first_searches.set()
         with pytest.raises(UnavailableError):

@@ -24,7 +24,6 @@ from coordinator.segment_changes import (
 from coordinator.topic_changes import (
     add_partitions,
     alter_topic,
-    check_name,
     completed,
     create_topic,
     missing_partitions,
@@ -39,7 +38,7 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import FlushMode, NodeState, SegmentSettings
+from icecore.model import FlushMode, NodeState, SegmentSettings, check_topic_name
 from tests.unit.cluster_states import (
     SETTINGS,
     commit,
@@ -127,12 +126,12 @@ def test_deletions_are_confirmed_by_the_inventory(state: ClusterState) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 250])
 def test_bad_names(name: str) -> None:
     with pytest.raises(InvalidTopicNameError):
-        check_name(name)
+        check_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249])
 def test_good_names(name: str) -> None:
-    check_name(name)
+    check_topic_name(name)
 
 
 @pytest.mark.parametrize(

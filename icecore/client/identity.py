@@ -1,0 +1,108 @@
+"""Who a producer is to leaders: an id and an epoch, found before the first batch is numbered.
+
+Without a name each search gives a fresh id; with one, the next epoch of the name's. All partitions
+that need one share a search.
+"""
+
+import asyncio
+
+from icecore.client.batches import Identity
+from icecore.client.connection import Backoff, Connection, share
+from icecore.client.metadata import Metadata
+from icecore.client.producer_name import ProducerName
+from icecore.errors import IcecoreError, ProducerFencedError, UnavailableError
+from icecore.v1 import data_pb2
+
+
+class Identities:
+    """The identity of one producer, and its successors.
+
+    Args:
+        connection: The way to the cluster.
+        metadata: Which nodes can be asked.
+        name: Of the producer, if it has one.
+        idempotent: Without, the identity is none, and stays.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        metadata: Metadata,
+        name: ProducerName | None,
+        *,
+        idempotent: bool,
+    ) -> None:
+        self._connection = connection
+        self._metadata = metadata
+        self._name = name
+        self._finding: asyncio.Future[Identity] | None = None
+        self.current: Identity | None = None if idempotent else Identity(0, 0)
+        """For batches that have no number yet; None until it is found."""
+
+    @property
+    def lost(self) -> ProducerFencedError | None:
+        """Why nothing can be sent any more: somebody else has taken the name."""
+        return self._name.lost if self._name is not None else None
+
+    def give_up(self, identity: Identity | None) -> None:
+        """Batches under ``identity`` left a gap: the next search finds another one."""
+        if identity == self.current:
+            self.current = None
+
+    def cancel(self) -> "asyncio.Future[Identity] | None":
+        """Stop searching; what to wait for."""
+        if self._finding is not None:
+            self._finding.cancel()
+        return self._finding
+
+    async def take_name(self, timeout_ms: float) -> None:
+        """Take the producer's name over, if it has one; then nobody else can append under it.
+
+        Raises:
+            IcecoreError: That was not possible within ``timeout_ms``.
+        """
+        if self._name is None:
+            return
+        give_up_ms = self._connection.clock.monotonic_ms() + timeout_ms
+        backoff = Backoff(self._connection.rng, 30, 1000)
+        while True:
+            try:
+                await self._metadata.refresh()
+                await self.find()
+            except IcecoreError as error:
+                if not error.retriable or self._connection.clock.monotonic_ms() >= give_up_ms:
+                    raise
+                await asyncio.sleep(backoff.next_s(error))
+            else:
+                return
+
+    async def find(self) -> Identity:
+        """The current identity, or the next one after that was given up."""
+        if self.current is not None:
+            return self.current
+        if self._finding is None or self._finding.done():
+            self._finding = share(self._ask())
+        finding = self._finding  # shared by all partitions; the next search may have begun below
+        await asyncio.wait({finding})
+        return finding.result()
+
+    async def _ask(self) -> Identity:
+        request = data_pb2.InitProducerRequest(cluster_id=self._metadata.cluster_id)
+        if self._name is not None:
+            self._name.fill(request)
+        nodes = [node for node in self._metadata.nodes if self._metadata.is_up(node.node_id)]
+        if not nodes:
+            raise UnavailableError("no node is up")
+        node = nodes[int(self._connection.rng.random() * len(nodes))]
+        try:
+            answer = await self._connection.data(
+                node.address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
+            )
+        except ProducerFencedError as error:
+            if self._name is not None:
+                self._name.lost = error
+            raise
+        if self._name is not None:
+            self._name.is_taken = True
+        self.current = Identity(answer.producer_id, answer.producer_epoch)
+        return self.current

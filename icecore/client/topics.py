@@ -1,0 +1,174 @@
+"""Topics that a producer sends to: the queues of their partitions, and what waits for these.
+
+A topic is asked for when the first record for it is sent; until its partitions are known, records
+wait here. A topic that was deleted and made again under its name is another one: it is forgotten,
+so that the next record asks again, and what the old one's queues hold fails in the sender.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from icecore.checks import topic_name
+from icecore.client.batches import Batch, PartitionQueue
+from icecore.client.buffer import Buffer
+from icecore.client.metadata import Metadata
+from icecore.errors import IcecoreError, InternalError, UnavailableError
+from icecore.ports import Clock, Rng
+
+
+class Topic:
+    """Queues of a topic; until its partitions are known, what to do once they are."""
+
+    __slots__ = ("name", "queues", "routing", "sticky", "topic_id", "waiting")
+
+    def __init__(self, name: str, routing: "asyncio.Future[None]") -> None:
+        self.name = name
+        self.topic_id = b""
+        self.queues: list[PartitionQueue] = []
+        self.sticky = 0
+        self.waiting: deque[Waiting] = deque()
+        self.routing = routing
+
+
+Waiting: TypeAlias = tuple[Callable[[Topic], None], Callable[[Batch], None], int]
+"""What to do with records once the topic is known, or with a batch that says why it is not; and
+their bytes in the buffer."""
+
+
+class Topics:
+    """All topics of one producer.
+
+    Args:
+        metadata: Who leads what.
+        buffer: Where what waits is counted.
+        clock, rng: For batches, and for where the next batch without keys goes.
+        start: Runs a coroutine until it ends or the producer is closed.
+        timeout_s: How long a topic is looked for.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        buffer: Buffer,
+        clock: Clock,
+        rng: Rng,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        timeout_s: float,
+    ) -> None:
+        self._metadata = metadata
+        self._buffer = buffer
+        self._clock = clock
+        self._rng = rng
+        self._start = start
+        self._timeout_s = timeout_s
+        self._unrouted: dict[Topic, None] = {}
+        self._closed: str = "the producer is not started"
+        self.by_name: dict[str, Topic] = {}
+        """What records may be sent to. Empty while the producer is closed: who finds nothing here
+        comes to ``add``, which says so, and nobody who finds something has to ask."""
+
+    def open(self) -> None:
+        """Topics may be added from now on."""
+        self._closed = ""
+
+    def close(self) -> None:
+        """Refuse all further records; those that wait still go on."""
+        self._closed = "the producer is closed"
+        self.by_name.clear()
+
+    def abandon(self, error: IcecoreError) -> None:
+        """Fail what waits."""
+        for topic in list(self._unrouted):
+            self._settle(topic, error)
+
+    def add(self, name: str) -> Topic:
+        """A topic that nothing was sent to yet.
+
+        Raises:
+            TypeError: The name is no string.
+            InvalidTopicNameError: No topic has such a name.
+            UnavailableError: The producer is closed.
+        """
+        name = topic_name(name)
+        if self._closed:
+            raise UnavailableError(self._closed)
+        topic = Topic(name, asyncio.get_running_loop().create_future())
+        self.by_name[name] = topic
+        self._unrouted[topic] = None
+        self._start(self._route(topic))
+        return topic
+
+    @property
+    def routing(self) -> "set[asyncio.Future[None]]":
+        """One for each topic that is still looked for."""
+        return {topic.routing for topic in self._unrouted}
+
+    async def _route(self, topic: Topic) -> None:
+        """Find out the partitions of a topic, then handle what was sent to it meanwhile."""
+        failure: IcecoreError | None = None
+        try:
+            await self._metadata.topic(topic.name, timeout_s=self._timeout_s)
+            self._extend(topic)
+        except IcecoreError as error:
+            failure = error
+        except Exception as error:  # whatever it is, nobody may wait for ever
+            failure = InternalError(f"looking for topic {topic.name} failed: {error!r}")
+        self._settle(topic, failure)
+        if self._buffer.is_full:
+            self._buffer.hand_on_all()  # who waits for room began to before there were batches
+
+    def _settle(self, topic: Topic, failure: IcecoreError | None) -> None:
+        if topic not in self._unrouted:
+            return  # abandoned meanwhile
+        del self._unrouted[topic]
+        if failure is not None and self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]  # the next send asks again
+        while topic.waiting:
+            route, fail, size_bytes = topic.waiting.popleft()
+            self._buffer.reserve(-size_bytes)  # counted again where they end up
+            try:
+                if failure is not None:
+                    raise failure
+                route(topic)
+            except IcecoreError as error:
+                batch = Batch(self._clock.monotonic_ms(), topic.routing.get_loop())
+                fail(batch)
+                batch.fail(error)
+                self._buffer.note(batch)
+        topic.routing.set_result(None)
+
+    # --- partitions -----------------------------------------------------------------------------
+
+    def _extend(self, topic: Topic) -> None:
+        """Queues for partitions that are new; keys then spread over all of them."""
+        known = self._metadata.known(topic.name)
+        if known is None:
+            return
+        topic.topic_id = topic.topic_id or known.topic_id
+        first, count = len(topic.queues), len(known.partitions)
+        if first < count:
+            topic.queues += [
+                PartitionQueue(topic.name, topic.topic_id, n) for n in range(first, count)
+            ]
+            self.choose_sticky(topic)
+
+    def look(self) -> None:
+        """The cluster may have changed: extend what grew, forget what was made again."""
+        for topic in list(self.by_name.values()):
+            known = self._metadata.known(topic.name)
+            if not topic.queues or known is None:
+                continue
+            if known.topic_id == topic.topic_id:
+                self._extend(topic)
+            else:
+                del self.by_name[topic.name]
+
+    def choose_sticky(self, topic: Topic) -> None:
+        """The partition of the next batch without keys: any that has a leader."""
+        count = len(topic.queues)
+        for _ in range(3):
+            topic.sticky = int(self._rng.random() * count)
+            if self._metadata.leader(topic.name, topic.sticky):
+                return
