@@ -121,6 +121,8 @@ class Node:
         self.replicas.on_sealed = self._digests.sealed
         self._scrubber = Scrubber(context, self.replicas)
         self._server: Server | None = None
+        self._is_stopping = False
+        context.on_unexpected = pool.on_unexpected = self._give_up
         self._background: list[asyncio.Task[None]] = []
         self._deleting: dict[int, asyncio.Task[None]] = {}
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -173,9 +175,11 @@ class Node:
 
     def _adopt(self, found: RecoveredReplica) -> None:
         """A replica of an earlier process: it may follow or serve, never lead."""
-        table = ProducerTable(found.producer_snapshot)
-        for raw in found.headers:
-            table.apply_header(parse_header(raw))
+        table = None
+        if found.sealed_end_offset is None:
+            table = ProducerTable(found.producer_snapshot)
+            for raw in found.headers:
+                table.apply_header(parse_header(raw))
         replica = Replica(self.context, found.identity, found.tail, table, intact=found.intact)
         replica.promised_epoch = max(
             found.identity.epoch, self.context.store.promised_epoch(found.identity.segment_id)
@@ -257,12 +261,17 @@ class Node:
         task.add_done_callback(self._background_ended)
 
     def _background_ended(self, task: "asyncio.Task[None]") -> None:
-        """Background work never ends by itself: an error there ends the node, loudly."""
-        if task.cancelled() or self.ended.done():
+        """Background work never ends by itself."""
+        if not task.cancelled():
+            self._give_up(task.exception() or UnavailableError("background work ended"))
+
+    def _give_up(self, error: BaseException) -> None:
+        """What is half done is only known to start-up: the node ends, loudly (R63)."""
+        if self.ended.done():
             return
-        error = task.exception() or UnavailableError("background work ended")
         _log.critical("node can't go on error=%s", error, exc_info=error)
-        self.ended.set_exception(error)
+        if not self._is_stopping:
+            self.ended.set_exception(error)
 
     def _on_update(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Assignments, peers and delete intents from the coordinator."""
@@ -293,7 +302,7 @@ class Node:
     def _delete_later(self, segment_id: int) -> None:
         if segment_id in self._deleting:
             return
-        task = asyncio.get_running_loop().create_task(self._commands.delete(segment_id))
+        task = self.context.start(self._commands.delete(segment_id))
         self._deleting[segment_id] = task
         task.add_done_callback(lambda _: self._deleting.pop(segment_id, None))
 
@@ -377,6 +386,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what is in flight, finish the logs, mark a clean shutdown."""
+        self._is_stopping = True
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
         for task in self._background:

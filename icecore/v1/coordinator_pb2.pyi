@@ -987,8 +987,11 @@ class FenceRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]:
         """epoch = the new promise"""
@@ -999,10 +1002,11 @@ class FenceRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1081,8 +1085,11 @@ class OpenRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenSegment]: ...
     def __init__(
@@ -1091,10 +1098,11 @@ class OpenRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___OpenSegment] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1166,8 +1174,11 @@ class WriteBackRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteBackSegment]: ...
     def __init__(
@@ -1176,10 +1187,11 @@ class WriteBackRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___WriteBackSegment] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1289,9 +1301,12 @@ class RollRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     why: _builtins.str
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1301,10 +1316,11 @@ class RollRequest(_message.Message):
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         why: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1426,8 +1442,11 @@ class FenceProducersRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     FENCES_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]: ...
     def __init__(
@@ -1436,10 +1455,11 @@ class FenceProducersRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         fences: _abc.Iterable[Global___ProducerFence] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "incarnation", b"incarnation", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
