@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_repeats as repeats
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -73,6 +74,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
+    Mutant(repeats.confirm_looks_once, "repeated_open"),
+    Mutant(repeats.orders_for_any_incarnation, "late_open"),
+    Mutant(repeats.two_write_backs, "double_create"),
+    Mutant(repeats.half_a_copy_counts, "half_copied"),
+    Mutant(repeats.stale_producer_state, "restarted_when_sealed"),
 )
 
 

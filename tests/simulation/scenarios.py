@@ -17,9 +17,11 @@ from icecore.model import Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
+    directed_repeats,
     directed_storage,
     invariants,
     marks,
+    opening,
     schedule,
     shells,
 )
@@ -123,7 +125,11 @@ def swarm_plan(seed: int) -> Plan:
     return replace(plan, faults=schedule.draw(rng, plan))
 
 
-STAGED: dict[str, Callable[[int], Plan]] = {**directed_storage.PLANS, **directed.PLANS}
+STAGED: dict[str, Callable[[int], Plan]] = {
+    **directed_storage.PLANS,
+    **directed.PLANS,
+    **directed_repeats.PLANS,
+}
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,
@@ -192,6 +198,7 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
         if unread and not missing:  # damage that nobody had read before: it is repaired now
             missing = await _settle(world, observer)
             unread = await observer.read_everything(TOPIC, world.history)
+        report.problems += opening.wrong_starts(world)
         if missing or unread:
             await _explain(world, plan, observer, report, missing)
         else:
