@@ -22,8 +22,7 @@ from replication.progress import Followers
 from tests.simulation.mistakes import Mistake, patch
 
 
-@contextmanager
-def confirm_looks_once() -> Iterator[None]:
+def confirm_looks_once() -> Mistake:
     """R60: an Open takes a replica that is in use by then back to its base."""
 
     async def confirm(
@@ -40,8 +39,7 @@ def confirm_looks_once() -> Iterator[None]:
             self._replicas.add(replica)
         return item.segment.segment_id, None
 
-    with patch(NodeCommands, "_confirm", confirm), _nobody_alone():
-        yield
+    return patch(NodeCommands, "_confirm", confirm)
 
 
 def _begin_again(
