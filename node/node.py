@@ -208,6 +208,8 @@ class Node:
         )
         if answer.disk_unknown:
             await self._condemn_everything()
+            for found in recovered:  # should it have to register once more
+                found.intact = False
         await context.executor.run(self._keep_registration, answer)
         context.cluster_id = answer.cluster_id
         context.incarnation = answer.incarnation
