@@ -18,7 +18,6 @@ from node.replica import Replica
 from node.replicas import Replicas
 from node.store import LogTail, SegmentIdentity, SegmentStore
 from replication.producers import ProducerTable
-from replication.progress import Followers
 from tests.simulation.mistakes import Mistake, patch
 
 
@@ -121,15 +120,3 @@ def stale_producer_state() -> Iterator[None]:
         patch(start_states, "is_sealed_state", lambda record, snapshot: True),
     ):
         yield
-
-
-def damaged_cleared() -> Mistake:
-    """R8, R15: who lost bytes is forgiven when it attaches once more."""
-    take = Followers.record
-
-    def forgiving(self: Followers, follower: Any, progress: Any, *now: Any) -> None:
-        if progress.attach:
-            follower.damaged = False
-        take(self, follower, progress, *now)
-
-    return patch(Followers, "record", forgiving)

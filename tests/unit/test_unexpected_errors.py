@@ -89,8 +89,8 @@ async def test_an_owner_that_fails_does_not_cost_the_others_their_appends() -> N
     for owner in (bad, good):
         worker.append(AppendRequest(1, [], [], TAIL), owner)
     probe = asyncio.ensure_future(worker.run(lambda: None))
-    while len(executor.queue) < 3:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(executor.queue) == 3
     executor.deliver(executor.queue)
     await asyncio.wait_for(probe, 30)
     assert good.durable == 10
