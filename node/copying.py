@@ -116,25 +116,48 @@ class SegmentCopier:
         FencedError (another order came first), StorageError, or whatever the donor answered.
         """
         async with self._replicas.orders.carry_out(segment.segment_id, token) as order:
-            replica = await self._basis(order, segment, donor_address)
-            if not replica.sealed:
-                replica.end_role()
-                await replica.settle()
-                _check(order, replica)
-                await self._adjust(
-                    order, replica, segment, end_offset, donor_address, expected_digest
+            try:
+                replica = await self._basis(order, segment, donor_address)
+                if not replica.sealed:
+                    replica.end_role()
+                    await replica.settle()
+                    _check(order, replica)
+                    await self._adjust(
+                        order, replica, segment, end_offset, donor_address, expected_digest
+                    )
+                    _check(order, replica)
+                return await self._conclude(
+                    replica, segment, end_offset, donor_address, expected_digest, seal=seal
                 )
-                _check(order, replica)
-            tail = replica.tail
-            if tail.end_offset == end_offset and expected_digest in (b"", tail.digest):
-                if seal:
-                    sealed = segment.changed(end_offset=end_offset, seal_digest=tail.digest)
-                    await self._replicas.finish_sealed(replica, sealed)
-                return await self._report(replica, segment)
-            if donor_address and not replica.sealed:
-                self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
-                await self._replicas.set_aside(replica)
-                self._replicas.report_missing(segment.segment_id)
+            except IcecoreError:
+                held = self._replicas.get(segment.segment_id)
+                if donor_address and (held is None or not held.counts):
+                    self._replicas.report_missing(segment.segment_id)
+                raise
+
+    async def _conclude(
+        self,
+        replica: Replica,
+        segment: Segment,
+        end_offset: int,
+        donor_address: str,
+        expected_digest: bytes,
+        *,
+        seal: bool,
+    ) -> coordinator_pb2.WrittenBack:
+        """Report a log that is what was ordered; set one aside that can't be made so."""
+        tail = replica.tail
+        if tail.end_offset == end_offset and expected_digest in (b"", tail.digest):
+            if seal:
+                await self._replicas.finish_sealed(
+                    replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
+                )
+            return await self._report(replica, segment)
+        is_late = replica.sealed and segment.state is not SegmentState.SEALED
+        if donor_address and not is_late:
+            self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
+        if donor_address and not replica.sealed:
+            await self._replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
             f"from the one at {end_offset}"
@@ -150,20 +173,15 @@ class SegmentCopier:
             # The coordinator counts it not, so it may be damaged although nobody met it here.
             await verify(self._context, self._replicas, replica)
             order.check()
-        is_set_aside = replica is not None and not replica.intact and bool(donor_address)
-        if replica is not None and is_set_aside:
+        if replica is not None and not replica.intact and donor_address:
             await self._replicas.set_aside(replica)
             replica = None
-        if replica is not None and replica.intact and replica.base_offset >= 0:
+        is_begun = replica is not None and replica.base_offset >= 0
+        if replica is not None and is_begun and (replica.counts or donor_address):
             return replica
         if not donor_address:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
-        try:
-            return await self._create(order, segment, replica, donor_address)
-        except IcecoreError:
-            if is_set_aside:
-                self._replicas.report_missing(segment_id)
-            raise
+        return await self._create(order, segment, replica, donor_address)
 
     async def _adjust(
         self,
@@ -307,6 +325,7 @@ class SegmentCopier:
         if replica.is_partial:
             await replica.worker.run(store.certify, segment_id)
             replica.is_partial = False
+        self._replicas.report_whole(segment_id)
         if segment.state is not SegmentState.SEALED:
             replica.told_end_offset = max(replica.told_end_offset, tail.end_offset)
         if replica.sealed:

@@ -63,7 +63,8 @@ class Order:
             self.check()
             return await task
         finally:
-            task.cancel()
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # it ended at the same moment, and nobody asks
 
 
 class Orders:

@@ -342,6 +342,10 @@ class Replicas:
         """There is no whole replica here; whoever lists one must hear of it."""
         self._coordinator.report_unknown(segment_id)
 
+    def report_whole(self, segment_id: int) -> None:
+        """There is one now: what was to be said of an earlier try holds no longer."""
+        self._coordinator.forget_unknown(segment_id)
+
     def standing(self) -> Standing:
         """What the coordinator is told at the start of a stream."""
         return Standing(
