@@ -26,6 +26,7 @@ from coordinator.node_sessions import NodeSessions
 from coordinator.sealing import LiveSealing
 from coordinator.segment_changes import add_sealed_replica, remove_sealed_replica
 from coordinator.segment_opening import SegmentOpening
+from coordinator.start_states import is_sealed_state
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
 from icecore.ports import Clock
@@ -210,6 +211,8 @@ class Auditor:
                     self._log_failure(repair, result.message)
                 elif result.seal_digest != repair.segment.seal_digest:
                     self._log_failure(repair, "the copy has another digest")
+                elif not self._knows_producers(repair, result):
+                    self._log_failure(repair, "the copy knows other producers than were sealed")
                 else:
                     done.append((repair, result))
             await self._count(target, done)
@@ -220,6 +223,10 @@ class Auditor:
             for repair in repairs:
                 segment_id = repair.segment.segment_id
                 self._repairing.release(segment_id, is_done=segment_id in finished)
+
+    def _knows_producers(self, repair: Repair, written: Written) -> bool:
+        record = self._ledger.state.segments.get(repair.segment.segment_id)
+        return record is None or is_sealed_state(record, written.producer_snapshot)
 
     async def _count(self, target: int, done: list[tuple[Repair, Written]]) -> None:
         def decision(state: ClusterState, repair: Repair, written: Written) -> Change:

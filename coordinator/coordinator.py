@@ -27,6 +27,7 @@ from coordinator.producer_naming import ProducerNaming
 from coordinator.recovery import Recovery
 from coordinator.sealing import LiveSealing
 from coordinator.segment_opening import SegmentOpening, TailOpener
+from coordinator.start_states import StartStates
 from coordinator.topic_changes import missing_partitions
 from icecore.errors import NotCoordinatorError
 from icecore.ports import Clock, Handlers, Net, Rng, Server
@@ -62,7 +63,8 @@ class Coordinator:
         calls = NodeCalls(net, ledger)
         self.sessions = NodeSessions(ledger.state, clock, timing.lease_ms, self._poke.set)
         opening = SegmentOpening(ledger, calls, self.sessions, clock, timing)
-        self._opener = TailOpener(ledger, calls, opening, clock, timing)
+        starts = StartStates(ledger, calls, self.sessions, clock, timing)
+        self._opener = TailOpener(ledger, starts, opening, clock, timing)
         self.recovery = Recovery(ledger, calls, self.sessions, opening, clock, timing)
         sealing = LiveSealing(ledger, opening, clock, timing)
         request = self.recovery.request

@@ -85,8 +85,13 @@ class NodeCalls:
             node.address, SERVICE + method, request.SerializeToString(), timeout_s=timeout_s
         )
 
-    def _common(self) -> dict[str, Any]:
-        return {"cluster_id": self._ledger.state.cluster_id, "token": self._ledger.token}
+    def _common(self, node_id: int) -> dict[str, Any]:
+        state = self._ledger.state
+        return {
+            "cluster_id": state.cluster_id,
+            "token": self._ledger.token,
+            "incarnation": state.incarnation(node_id),
+        }
 
     async def fence(
         self, node_id: int, promises: Sequence[tuple[int, int]], timeout_s: float
@@ -95,7 +100,7 @@ class NodeCalls:
         found: list[FenceReply | IcecoreError] = []
         for chunk in _chunks(promises):
             refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in chunk]
-            request = pb.FenceRequest(**self._common(), segments=refs)
+            request = pb.FenceRequest(**self._common(node_id), segments=refs)
             body = await self._call(node_id, "Fence", request, timeout_s)
             answer = pb.FenceResponse.FromString(body)
             _check_length(answer.replicas, chunk)
@@ -120,7 +125,9 @@ class NodeCalls:
         """Have a node create segments; the incarnation that confirmed each, in the same order."""
         found: list[int | IcecoreError] = []
         for chunk in _chunks(items):
-            request = pb.OpenRequest(**self._common(), segments=[_open_segment(i) for i in chunk])
+            request = pb.OpenRequest(
+                **self._common(node_id), segments=[_open_segment(i) for i in chunk]
+            )
             body = await self._call(node_id, "Open", request, timeout_s)
             answer = pb.OpenResponse.FromString(body)
             _check_length(answer.errors, chunk)
@@ -143,7 +150,7 @@ class NodeCalls:
                 )
                 for each in chunk
             ]
-            request = pb.WriteBackRequest(**self._common(), segments=segments)
+            request = pb.WriteBackRequest(**self._common(node_id), segments=segments)
             body = await self._call(node_id, "WriteBack", request, timeout_s)
             answer = pb.WriteBackResponse.FromString(body)
             _check_length(answer.results, chunk)
@@ -168,7 +175,7 @@ class NodeCalls:
         found: list[Rolling] = []
         for chunk in _chunks(segments):
             refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in chunk]
-            request = pb.RollRequest(**self._common(), segments=refs, why=why)
+            request = pb.RollRequest(**self._common(node_id), segments=refs, why=why)
             body = await self._call(node_id, "Roll", request, timeout_s)
             answer = pb.RollResponse.FromString(body)
             _check_length(answer.errors, chunk)
@@ -184,7 +191,7 @@ class NodeCalls:
     ) -> tuple[int, Sequence[ProducerPosition]]:
         """Have a node refuse older epochs; its incarnation and how far the producer got there."""
         fence = pb.ProducerFence(producer_id=producer_id, min_epoch=min_epoch)
-        request = pb.FenceProducersRequest(**self._common(), fences=[fence])
+        request = pb.FenceProducersRequest(**self._common(node_id), fences=[fence])
         body = await self._call(node_id, "FenceProducers", request, timeout_s)
         answer = pb.FenceProducersResponse.FromString(body)
         return answer.incarnation, answer.positions

@@ -30,6 +30,7 @@ from coordinator.segment_opening import SegmentOpening
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import Segment, SegmentState
 from icecore.ports import Clock
+from replication.producers import snapshot_digest
 from replication.recovery import (
     EndDecision,
     FenceReply,
@@ -312,8 +313,13 @@ class Recovery:
     async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
 
-        def take(case: Case, _: int, written: Written) -> None:
-            case.donor = written
+        def take(case: Case, node_id: int, written: Written) -> None:
+            if snapshot_digest(written.producer_snapshot) == written.producer_digest:
+                case.donor = written
+            else:
+                log.critical(
+                    "event=producer_state_refused segment=%d node=%d", case.segment_id, node_id
+                )
 
         asked = []
         for case in cases:
@@ -337,7 +343,8 @@ class Recovery:
 
         def take(case: Case, node_id: int, written: Written) -> None:
             assert case.donor is not None
-            if written.seal_digest == case.donor.seal_digest:
+            told = (written.seal_digest, written.producer_digest)
+            if told == (case.donor.seal_digest, case.donor.producer_digest):
                 case.verified[node_id] = written.incarnation
                 self._sessions.copied(node_id, case.segment_id)
             else:

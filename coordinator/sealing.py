@@ -23,6 +23,7 @@ from icecore.errors import (
 )
 from icecore.model import NodeState, Segment, SegmentState
 from icecore.ports import Clock
+from replication.producers import snapshot_digest
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +193,9 @@ class LiveSealing:
             segment_id = report.sealing.segment_id
             self._ready.pop(segment_id, None)
             self._rolling_up.pop(segment_id, None)
+            if isinstance(change, IcecoreError) and (done := self._done_meanwhile(report)):
+                results[segment_id] = done
+                continue
             if isinstance(change, IcecoreError):
                 log.warning("event=seal_refused segment=%d why=%r", segment_id, change.message)
                 results[segment_id] = change
@@ -215,6 +219,8 @@ class LiveSealing:
         strangers = [each for each in sealing.replicas if each not in record.segment.replicas]
         if strangers or len(sealing.seal_digest) != 32:
             raise ConflictError(f"nodes {strangers} are no replicas, or the digest is malformed")
+        if snapshot_digest(report.producer_snapshot) != sealing.producer_digest:
+            raise ConflictError("the producers' digest is not that of their snapshot")
 
     async def _confirm(self, reports: Sequence[SealReport]) -> dict[int, Opening]:
         state = self._ledger.state
@@ -241,6 +247,13 @@ class LiveSealing:
         if (record.segment.end_offset, record.segment.seal_digest) != same:
             raise ConflictError(f"segment {record.segment.segment_id} is sealed at another end")
         return self._outcome(report)
+
+    def _done_meanwhile(self, report: SealReport) -> Sealed | None:
+        """The same Seal came twice, and the other one was first."""
+        try:
+            return self._done_before(report)
+        except ConflictError:
+            return None
 
     def _outcome(self, report: SealReport) -> Sealed:
         state = self._ledger.state

@@ -8,33 +8,24 @@ while too few nodes could open the next.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from coordinator.backoff import Backoff
 from coordinator.cluster_state import Change, ClusterState, PartitionKey, SegmentRecord
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
-from coordinator.node_calls import NodeCalls, OpenItem, WriteBackItem, by_node, fan_out
+from coordinator.node_calls import NodeCalls, OpenItem, by_node, fan_out
 from coordinator.node_sessions import NodeSessions
 from coordinator.placement import Placer
 from coordinator.segment_changes import Opening, drop_prepared, open_tail, prepare
+from coordinator.start_states import StartStates
 from icecore.errors import IcecoreError
-from icecore.model import Segment, SegmentState
+from icecore.model import Segment
 from icecore.ports import Clock
 
 log = logging.getLogger(__name__)
 
 SEGMENTS_PER_DECISION = 96
 """Of one transaction; etcd allows 128 operations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where a segment begins and what it starts with."""
-
-    base_offset: int
-    producer_snapshot: bytes = b""
-    max_append_timestamp_ms: int = 0
 
 
 class SegmentOpening:
@@ -155,11 +146,15 @@ class TailOpener:
     """Opens a segment in every partition that has none. Level-triggered: ``needed`` says which."""
 
     def __init__(
-        self, ledger: Ledger, calls: NodeCalls, opening: SegmentOpening, clock: Clock,
+        self,
+        ledger: Ledger,
+        starts: StartStates,
+        opening: SegmentOpening,
+        clock: Clock,
         timing: Timing,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ledger = ledger
-        self._calls = calls
+        self._starts = starts
         self._opening = opening
         self._clock = clock
         self._timing = timing
@@ -194,7 +189,7 @@ class TailOpener:
                 self._backoff.release(key, is_done=is_done)
 
     async def _open(self, keys: Sequence[PartitionKey]) -> None:
-        starts = await self._starts(keys)
+        starts = await self._starts.find(keys)
         prepared = await self._opening.prepare({key: None for key in keys if key in starts})
         items = []
         for key, segment in prepared.items():
@@ -221,51 +216,3 @@ class TailOpener:
         if opened:
             log.info("event=tails_opened count=%d", opened)
         await self._opening.abandon([each.segment_id for each in prepared.values()])
-
-    async def _starts(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Start]:
-        """Base and producer state of the segments to open; the latter from a sealed replica."""
-        state = self._ledger.state
-        starts: dict[PartitionKey, Start] = {}
-        donors: list[tuple[int, tuple[PartitionKey, WriteBackItem]]] = []
-        for key in keys:
-            partition = state.partitions.get(key)
-            if partition is None:
-                continue
-            base = partition.next_base_offset
-            ended = [each.segment for each in state.segments_in(key) if _ends_at(each, base)]
-            live = [each for each in ended[-1].replicas if state.is_live(each)] if ended else []
-            if live:
-                segment = ended[-1]
-                item = WriteBackItem(segment, base, "", segment.seal_digest, seal=True)
-                donors.append((live[0], (key, item)))
-            elif not ended:
-                starts[key] = Start(base)
-            elif ended[-1].is_lost:
-                starts[key] = Start(base, max_append_timestamp_ms=self._clock.now_ms())
-        grouped = by_node(donors)
-        answers = await fan_out(
-            self._clock,
-            {
-                node_id: self._calls.write_back(
-                    node_id, [item for _, item in mine], self._timing.node_call_s
-                )
-                for node_id, mine in grouped.items()
-            },
-            required=list(grouped),
-            patience_ms=self._timing.node_call_s * 1000,
-            is_enough=lambda _: False,
-        )
-        for node_id, results in answers.items():
-            if isinstance(results, IcecoreError):
-                continue
-            for (key, item), result in zip(grouped[node_id], results, strict=True):
-                if not isinstance(result, IcecoreError):
-                    starts[key] = Start(
-                        item.end_offset, result.producer_snapshot, result.max_append_timestamp_ms
-                    )
-        return starts
-
-
-def _ends_at(record: SegmentRecord, offset: int) -> bool:
-    segment = record.segment
-    return segment.state == SegmentState.SEALED and segment.end_offset == offset

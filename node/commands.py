@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from icecore import convert, wire
 from icecore.errors import (
@@ -18,21 +19,29 @@ from icecore.errors import (
     NotLeaderError,
     NotReplicaError,
     ReadOnlyError,
+    UnavailableError,
 )
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import common_pb2, coordinator_pb2
 from node.context import NodeContext
 from node.copying import SegmentCopier
-from node.deletions import Deletions
-from node.replica import Replica
+from node.replica import NO_TAIL, Replica
 from node.replicas import Replicas
-from node.store import LogTail, SegmentIdentity
+from node.store import SegmentIdentity
 from replication import inputs
 from replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
 
 PREFIX = "/icecore.v1.NodeService/"
+
+_Order: TypeAlias = (
+    coordinator_pb2.FenceRequest
+    | coordinator_pb2.OpenRequest
+    | coordinator_pb2.WriteBackRequest
+    | coordinator_pb2.RollRequest
+    | coordinator_pb2.FenceProducersRequest
+)
 
 
 class NodeCommands:
@@ -43,12 +52,15 @@ class NodeCommands:
         context: NodeContext,
         replicas: Replicas,
         copier: SegmentCopier,
-        deletions: Deletions,
     ) -> None:
         self._context = context
         self._replicas = replicas
         self._copier = copier
-        self._deletions = deletions
+        self._orders = replicas.orders
+        self._writing_back: dict[
+            tuple[int, bytes], asyncio.Future[coordinator_pb2.WrittenBack]
+        ] = {}
+        """Write-backs under way, by token and order."""
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
@@ -60,32 +72,41 @@ class NodeCommands:
             PREFIX + "FenceProducers": self.fence_producers,
         }
 
-    def _check(self, cluster_id: bytes, token: int) -> None:
-        self._context.check_cluster(cluster_id)
-        if token < self._context.token:
+    def _check(self, request: _Order) -> None:
+        """Raises FencedError for an order of a coordinator that another one took over from, or to
+        an earlier process: what that one held and had promised may be gone."""
+        context = self._context
+        context.check_cluster(request.cluster_id)
+        if request.incarnation not in (0, context.incarnation):
             raise FencedError(
-                f"coordinator token {token} is older than {self._context.token}",
-                token=self._context.token,
+                f"this is incarnation {context.incarnation}, the order is for {request.incarnation}"
             )
-        self._context.token = token
+        if request.token < context.token:
+            raise FencedError(
+                f"coordinator token {request.token} is older than {context.token}",
+                token=context.token,
+            )
+        context.token = request.token
 
     # --- fence ----------------------------------------------------------------------------------
 
     async def fence(self, body: bytes, _: CallContext) -> bytes:
         """Stop appends below the new epochs; answer with the durable ends after that.
 
-        In this order: no new append is accepted, queued ones finish (and are fsynced), the
-        promises are persisted, then we answer. So the answer is the last word of this replica.
+        In this order: no new append is accepted, write-backs under way stop, queued appends finish
+        (and are fsynced), the promises are persisted, then we answer. So the answer is the last
+        word of this replica.
         """
         request = wire.parse(coordinator_pb2.FenceRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request)
         context = self._context
         answers: list[coordinator_pb2.FencedReplica] = []
         promised: list[tuple[Replica, int]] = []
         for ref in request.segments:
+            self._orders.overtake(ref.segment_id, "a fence came")
             replica = self._replicas.get(ref.segment_id)
             answers.append(coordinator_pb2.FencedReplica())
-            if replica is None or not replica.intact or replica.base_offset < 0:
+            if replica is None or not replica.counts:
                 continue  # UNKNOWN, never "empty"
             if ref.epoch < replica.promised_epoch:
                 answers[-1].error.CopyFrom(_fenced(replica))
@@ -101,10 +122,11 @@ class NodeCommands:
             [(replica.segment_id, epoch) for replica, epoch in promised],
             request.token,
         )
+        self._check(request)
         by_id = {replica.segment_id: replica for replica, _ in promised}
         for ref, answer in zip(request.segments, answers, strict=True):
             replica = by_id.get(ref.segment_id)
-            if replica is not None and replica.intact:
+            if replica is not None and replica is self._replicas.get(ref.segment_id):
                 _describe(replica, answer)
         context.metrics.fences.inc(len(promised))
         return coordinator_pb2.FenceResponse(
@@ -112,7 +134,9 @@ class NodeCommands:
         ).SerializeToString()
 
     async def _settle(self, replica: Replica) -> None:
-        async with replica.exclusive:
+        async with self._orders.alone(replica.segment_id):
+            if not replica.counts:
+                return
             try:
                 await replica.settle()
             except IcecoreError as error:
@@ -123,34 +147,46 @@ class NodeCommands:
     async def open(self, body: bytes, _: CallContext) -> bytes:
         """Create, and where told confirm, replicas of segments about to open."""
         request = wire.parse(coordinator_pb2.OpenRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request)
+        async with self._orders.alone(*(each.segment.segment_id for each in request.segments)):
+            self._check(request)
+            errors = await self._create(request)
+            self._check(request)
+            confirms = [
+                self._confirm(item)
+                for item in request.segments
+                if item.confirm and errors.get(item.segment.segment_id) is None
+            ]
+            errors.update(await asyncio.gather(*confirms))
+        return coordinator_pb2.OpenResponse(
+            incarnation=self._context.incarnation,
+            errors=[
+                convert.error_to_proto(errors.get(each.segment.segment_id))
+                for each in request.segments
+            ],
+        ).SerializeToString()
+
+    async def _create(self, request: coordinator_pb2.OpenRequest) -> dict[int, IcecoreError | None]:
+        """Make those that are not here; the errors of those that can't be."""
         context = self._context
-        identities = [self._identity(item) for item in request.segments]
-        fresh = [each for each in identities if self._replicas.get(each.segment_id) is None]
-        errors: dict[int, IcecoreError | None] = {
-            each.segment_id: _deleted(each) for each in fresh if each.segment_id in self._deletions
-        }
-        fresh = [each for each in fresh if each.segment_id not in errors]
+        errors: dict[int, IcecoreError | None] = {}
+        fresh: list[SegmentIdentity] = []
+        for identity in map(self._identity, request.segments):
+            segment_id = identity.segment_id
+            if self._replicas.get(segment_id) is not None:
+                continue
+            if self._orders.was_deleted(segment_id) or context.store.promised_epoch(segment_id):
+                # Deleted, or set aside as damaged: an empty log must not take its place.
+                errors[segment_id] = NotReplicaError(f"segment {segment_id} was here and is gone")
+            else:
+                fresh.append(identity)
         if fresh:
             created = await context.executor.run(context.store.create, *_to_create(request, fresh))
             for identity, error in zip(fresh, created, strict=True):
                 errors[identity.segment_id] = error and ReadOnlyError(str(error))
-                if error is None and self._replicas.get(identity.segment_id) is None:
-                    self._replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
-            for identity in fresh:
-                if identity.segment_id in self._deletions:  # told so while it was created
-                    self._deletions.order(identity.segment_id)
-                    errors[identity.segment_id] = _deleted(identity)
-        confirms = [
-            self._confirm(item)
-            for item in request.segments
-            if item.confirm and errors.get(item.segment.segment_id) is None
-        ]
-        errors.update(await asyncio.gather(*confirms))
-        return coordinator_pb2.OpenResponse(
-            incarnation=context.incarnation,
-            errors=[convert.error_to_proto(errors.get(each.segment_id)) for each in identities],
-        ).SerializeToString()
+                if error is None:
+                    self._replicas.add(Replica(context, identity, NO_TAIL, None))
+        return errors
 
     def _identity(self, item: coordinator_pb2.OpenSegment) -> SegmentIdentity:
         segment = item.segment
@@ -164,14 +200,16 @@ class NodeCommands:
         )
 
     async def _confirm(self, item: coordinator_pb2.OpenSegment) -> tuple[int, IcecoreError | None]:
+        """Fix base and starting state, once. The caller works on the segment alone."""
         segment_id = item.segment.segment_id
         replica = self._replicas.get(segment_id)
         if replica is None:
             return segment_id, NotReplicaError(f"segment {segment_id} was not prepared here")
+        if replica.base_offset >= 0 or not replica.intact or replica.is_partial:
+            return segment_id, await self._confirmed_before(replica, item)
         identity = replace(replica.identity, base_offset=item.segment.base_offset)
-        if replica.segment is not None or not replica.idle or not replica.intact:
-            return segment_id, InvalidRequestError(f"segment {segment_id} is already in use here")
         try:
+            producers = ProducerTable(item.producer_snapshot)
             tail = await replica.worker.run(
                 self._context.store.confirm,
                 identity,
@@ -180,27 +218,67 @@ class NodeCommands:
             )
         except IcecoreError as error:
             return segment_id, error
-        if self._replicas.get(segment_id) is not replica:  # copied again, or deleted
-            return segment_id, NotReplicaError(f"segment {segment_id} was replaced here")
-        replica.identity = identity
-        replica.tail = replica.durable_tail = tail
-        replica.producers = ProducerTable(item.producer_snapshot)
+        replica.begin(identity, tail, producers)
         self._replicas.add(replica)
         return segment_id, None
+
+    async def _confirmed_before(
+        self, replica: Replica, item: coordinator_pb2.OpenSegment
+    ) -> IcecoreError | None:
+        """None when the same was confirmed and nothing has happened since. Changes nothing."""
+        start = (item.producer_snapshot, item.max_append_timestamp_ms)
+        try:
+            known = await self._context.executor.run(
+                self._context.store.starting_state, replica.segment_id
+            )
+        except IcecoreError as error:
+            return error
+        is_untouched = (
+            replica.counts
+            and replica.idle
+            and replica.tail.end_offset == replica.base_offset == item.segment.base_offset
+            and replica.promised_epoch == replica.identity.epoch
+        )
+        if is_untouched and known == start:
+            return None
+        return InvalidRequestError(f"segment {replica.segment_id} is already in use here")
 
     # --- write back -----------------------------------------------------------------------------
 
     async def write_back(self, body: bytes, _: CallContext) -> bytes:
         """Bring replicas to exactly [base, end) and report their digests and producer states."""
         request = wire.parse(coordinator_pb2.WriteBackRequest, body)
-        self._check(request.cluster_id, request.token)
-        results = await asyncio.gather(*(self._write_back(item) for item in request.segments))
+        self._check(request)
+        results = await asyncio.gather(
+            *(self._write_back(item, request.token) for item in request.segments)
+        )
         return coordinator_pb2.WriteBackResponse(
             incarnation=self._context.incarnation, results=results
         ).SerializeToString()
 
     async def _write_back(
-        self, item: coordinator_pb2.WriteBackSegment
+        self, item: coordinator_pb2.WriteBackSegment, token: int
+    ) -> coordinator_pb2.WrittenBack:
+        """An order that arrives once more while it is carried out gets the same answer."""
+        key = (token, item.SerializeToString(deterministic=True))
+        first = self._writing_back.get(key)
+        if first is not None:
+            return await asyncio.shield(first)
+        answer: asyncio.Future[coordinator_pb2.WrittenBack]
+        answer = asyncio.get_running_loop().create_future()
+        self._writing_back[key] = answer
+        found = coordinator_pb2.WrittenBack(
+            error=convert.error_to_proto(UnavailableError("the order before it was given up"))
+        )
+        try:
+            found = await self._carry_out(item, token)
+        finally:
+            del self._writing_back[key]
+            answer.set_result(found)
+        return found
+
+    async def _carry_out(
+        self, item: coordinator_pb2.WriteBackSegment, token: int
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         try:
@@ -210,6 +288,7 @@ class NodeCommands:
                 item.donor_address,
                 expected_digest=item.seal_digest,
                 seal=item.seal,
+                token=token,
             )
         except IcecoreError as error:
             _log.warning(
@@ -226,7 +305,7 @@ class NodeCommands:
     async def roll(self, body: bytes, _: CallContext) -> bytes:
         """Seal these segments now, if we lead them and they hold anything to seal."""
         request = wire.parse(coordinator_pb2.RollRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request)
         errors: list[IcecoreError | None] = []
         empty: list[int] = []
         for ref in request.segments:
@@ -252,7 +331,7 @@ class NodeCommands:
         """
         request = wire.parse(coordinator_pb2.FenceProducersRequest, body)
         context = self._context
-        self._check(request.cluster_id, request.token)
+        self._check(request)
         answer = coordinator_pb2.FenceProducersResponse(incarnation=context.incarnation)
         for fence in request.fences:
             context.fence_producer(fence.producer_id, fence.min_epoch)
@@ -266,9 +345,6 @@ class NodeCommands:
                         next_sequence=last[1],
                     )
         return answer.SerializeToString()
-
-
-_NO_TAIL = LogTail(-1, 0, b"", 0, -1)
 
 
 def _to_create(
@@ -302,10 +378,16 @@ def _fenced(replica: Replica) -> common_pb2.Error:
 
 
 def _describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
-    tail = replica.tail
+    """From now on no write-back may cut what was told here, until the end is decided."""
+    if not replica.counts:
+        return
+    tail = replica.durable_tail
+    replica.told_end_offset = max(replica.told_end_offset, tail.end_offset)
     answer.intact = True
     answer.durable_end_offset = tail.end_offset
     answer.last_header_crc32c = tail.last_header_crc32c
     answer.digest = tail.digest
-    answer.max_known_high_watermark = max(tail.max_known_high_watermark, replica.high_watermark)
+    answer.max_known_high_watermark = max(
+        replica.tail.max_known_high_watermark, replica.high_watermark
+    )
     answer.was_leader = replica.led_in_this_process

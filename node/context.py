@@ -4,6 +4,9 @@ Built once by ``node/node.py``. The lowest of the parts that run on the loop: it
 others, which are handed to who needs them. Only the loop touches it.
 """
 
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from icecore.errors import UnavailableError, WrongClusterError
@@ -15,6 +18,12 @@ from node.metrics import NodeMetrics
 from node.ports import Executor, FileSystem
 from node.store import SegmentStore
 from node.tail_cache import TailCache
+
+_log = logging.getLogger(__name__)
+
+
+def _only_logged(error: BaseException) -> None:
+    _log.critical("unexpected error=%r", error, exc_info=error)
 
 
 @dataclass(slots=True)
@@ -42,6 +51,18 @@ class NodeContext:
     """All nodes as last pushed by the coordinator, ourselves included."""
     producer_fences: dict[int, int] = field(default_factory=dict)
     """Lowest epochs of named producers that may append to what we lead (R48)."""
+    on_unexpected: Callable[[BaseException], None] = _only_logged
+    """Told of errors that nobody expects: the node ends (R63)."""
+
+    def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        """Do something beside all else; nobody awaits it, so an error there must not be silent."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_unexpected(error)
 
     def peer_address(self, node_id: int) -> str:
         """Where a peer listens. Raises UnavailableError when it is not known."""

@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from icecore import convert
-from icecore.errors import FencedError, IcecoreError, NotCoordinatorError, WrongClusterError
+from icecore.errors import (
+    FencedError,
+    IcecoreError,
+    InternalError,
+    NotCoordinatorError,
+    WrongClusterError,
+)
 from icecore.model import Segment
 from icecore.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
@@ -61,10 +67,15 @@ class _Batcher(Generic[RequestT, ResultT]):
         waiting, self._waiting = self._waiting, []
         try:
             results = await self._call([request for request, _ in waiting])
-        except IcecoreError as error:
+            if len(results) != len(waiting):
+                raise InternalError(f"{len(results)} answers to {len(waiting)} requests")
+        except Exception as error:  # whoever waits must hear of it, or waits for ever
+            known = error if isinstance(error, IcecoreError) else InternalError(repr(error))
+            if known is not error:
+                _log.exception("unexpected answer of the coordinator")
             for _, future in waiting:
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(known)
             return
         for (_, future), result in zip(waiting, results, strict=True):
             if not future.done():
@@ -182,6 +193,7 @@ class CoordinatorLink:
         self._unknown = dict.fromkeys(standing.unknown_ids)
         self._moved = dict(standing.high_watermarks)
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
+        writer.add_done_callback(lambda _: stream.cancel())  # no beats, no stream
         try:
             while (body := await stream.read()) is not None:
                 update = coordinator_pb2.HeartbeatResponse.FromString(body)
@@ -199,7 +211,8 @@ class CoordinatorLink:
             self.is_connected = False
             self.heard.set()
             writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await writer
 
     async def _beat(self, stream: ClientStream) -> None:
         context = self._context

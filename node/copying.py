@@ -18,11 +18,13 @@ from icecore.errors import (
     NotReplicaError,
     StorageError,
 )
-from icecore.model import Segment
+from icecore.model import Segment, SegmentState
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
-from node.replica import Replica
+from node.orders import Order
+from node.producer_state import state_at, with_digest
+from node.replica import NO_TAIL, Replica
 from node.replicas import Replicas
 from node.scrub import verify
 from node.store import LogTail, SegmentIdentity
@@ -81,10 +83,10 @@ class SegmentCopier:
         replica = self._intact(request.segment_id)
         if replica.promised_epoch > request.epoch or replica.follower is None:
             raise FencedError(f"segment {request.segment_id} is not followed here any more")
-        if replica.follower.core.durable_end_offset != request.end_offset:
+        durable_end_offset = replica.follower.core.durable_end_offset
+        if not durable_end_offset == replica.tail.end_offset == request.end_offset:
             raise InvalidRequestError(
-                f"durable through {replica.follower.core.durable_end_offset} here, "
-                f"not {request.end_offset}"
+                f"durable through {durable_end_offset} here, not {request.end_offset}"
             )
         return replication_pb2.SealPrepareResponse(
             seal_digest=replica.tail.digest, producer_digest=replica.producers.digest()
@@ -92,7 +94,7 @@ class SegmentCopier:
 
     def _intact(self, segment_id: int) -> Replica:
         replica = self._replicas.get(segment_id)
-        if replica is None or not replica.intact or replica.base_offset < 0:
+        if replica is None or not replica.counts:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return replica
 
@@ -106,46 +108,84 @@ class SegmentCopier:
         *,
         expected_digest: bytes,
         seal: bool,
+        token: int,
     ) -> coordinator_pb2.WrittenBack:
         """Make the local log end exactly at ``end_offset``; ``donor_address`` empty = it does.
 
         Raises NotReplicaError, InvalidRequestError (longer and different, wrong digest),
-        StorageError, or whatever the donor answered.
+        FencedError (another order came first), StorageError, or whatever the donor answered.
         """
-        replica = self._replicas.get(segment.segment_id)
-        if replica is not None and replica.sealed and replica.intact and donor_address:
-            # The coordinator counts it not, so it may be damaged although nobody met it here.
-            await verify(self._context, self._replicas, replica)
-        if replica is not None and not replica.intact and donor_address:
-            await self._replicas.set_aside(replica)
-            replica = None
-        if replica is None or replica.base_offset < 0:
-            if not donor_address:
-                raise NotReplicaError(f"no intact replica of segment {segment.segment_id} here")
-            replica = await self._create(segment, donor_address)
-        async with replica.exclusive:
-            if not replica.sealed:
-                replica.end_role()
-                await replica.settle()
-                await self._adjust(replica, segment, end_offset, donor_address, expected_digest)
-            tail = replica.tail
-            agrees = tail.end_offset == end_offset and expected_digest in (b"", tail.digest)
-            if agrees:
-                if seal:
-                    await self._replicas.finish_sealed(
-                        replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
+        async with self._replicas.orders.carry_out(segment.segment_id, token) as order:
+            try:
+                replica = await self._basis(order, segment, donor_address)
+                if not replica.sealed:
+                    replica.end_role()
+                    await replica.settle()
+                    _check(order, replica)
+                    await self._adjust(
+                        order, replica, segment, end_offset, donor_address, expected_digest
                     )
-                return await self._report(replica)
-        if donor_address:
+                    _check(order, replica)
+                return await self._conclude(
+                    replica, segment, end_offset, donor_address, expected_digest, seal=seal
+                )
+            except IcecoreError:
+                held = self._replicas.get(segment.segment_id)
+                if donor_address and (held is None or not held.counts):
+                    self._replicas.report_missing(segment.segment_id)
+                raise
+
+    async def _conclude(
+        self,
+        replica: Replica,
+        segment: Segment,
+        end_offset: int,
+        donor_address: str,
+        expected_digest: bytes,
+        *,
+        seal: bool,
+    ) -> coordinator_pb2.WrittenBack:
+        """Report a log that is what was ordered; set one aside that can't be made so."""
+        tail = replica.tail
+        if tail.end_offset == end_offset and expected_digest in (b"", tail.digest):
+            if seal:
+                await self._replicas.finish_sealed(
+                    replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
+                )
+            return await self._report(replica, segment)
+        is_late = replica.sealed and segment.state is not SegmentState.SEALED
+        if donor_address and not is_late:
             self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
+        if donor_address and not replica.sealed:
             await self._replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
             f"from the one at {end_offset}"
         )
 
+    async def _basis(self, order: Order, segment: Segment, donor_address: str) -> Replica:
+        """The replica to bring to the end: the one that is here, or a new one if it is damaged."""
+        segment_id = segment.segment_id
+        if self._replicas.orders.was_deleted(segment_id):
+            raise NotReplicaError(f"segment {segment_id} was deleted here")
+        replica = self._replicas.get(segment_id)
+        if replica is not None and replica.sealed and replica.intact and donor_address:
+            # The coordinator counts it not, so it may be damaged although nobody met it here.
+            await verify(self._context, self._replicas, replica)
+            order.check()
+        if replica is not None and not replica.intact and donor_address:
+            await self._replicas.set_aside(replica)
+            replica = None
+        is_begun = replica is not None and replica.base_offset >= 0
+        if replica is not None and is_begun and (replica.counts or donor_address):
+            return replica
+        if not donor_address:
+            raise NotReplicaError(f"no intact replica of segment {segment_id} here")
+        return await self._create(order, segment, replica, donor_address)
+
     async def _adjust(
         self,
+        order: Order,
         replica: Replica,
         segment: Segment,
         end_offset: int,
@@ -155,7 +195,14 @@ class SegmentCopier:
         """Cut what is longer (once proved equal up to the end), fetch what is missing."""
         store = self._context.store
         if replica.tail.end_offset > end_offset:
+            if segment.state is not SegmentState.SEALED and end_offset < replica.told_end_offset:
+                # An order of an earlier round: a later one may have decided by what we told.
+                raise FencedError(
+                    f"segment {segment.segment_id}: a coordinator was told of "
+                    f"{replica.told_end_offset}, it is not cut at {end_offset} until it is sealed"
+                )
             at_end = await replica.worker.run(store.tail_at, replica.segment_id, end_offset)
+            _check(order, replica)
             if at_end.digest != expected_digest:
                 return
             # Beyond the sealed end nothing was acknowledged, by construction.
@@ -169,10 +216,14 @@ class SegmentCopier:
                     f"segment {segment.segment_id} ends at {replica.tail.end_offset}, not "
                     f"{end_offset}, and no donor was named"
                 )
-            _, data = await self._ask(donor_address, segment, replica.tail.end_offset, end_offset)
+            _, data = await order.unless_overtaken(
+                self._ask(donor_address, segment, replica.tail.end_offset, end_offset)
+            )
+            _check(order, replica)
             if not data:
                 raise StorageError(f"the donor {donor_address} ends before {end_offset}")
             await self._append(replica, data)
+            _check(order, replica)
 
     async def _append(self, replica: Replica, data: memoryview) -> None:
         """Verify copied batches like replicated ones, append them and wait until durable."""
@@ -222,46 +273,80 @@ class SegmentCopier:
         header, data = wire.split_bulk(body, replication_pb2.ReadSegmentResponse)
         return wire.parse(replication_pb2.ReadSegmentHeader, header), data
 
-    async def _create(self, segment: Segment, donor_address: str) -> Replica:
-        """A new local replica with the donor's starting state."""
+    async def _create(
+        self, order: Order, segment: Segment, prepared: Replica | None, donor_address: str
+    ) -> Replica:
+        """A new local replica with the donor's starting state; partial until it is whole.
+
+        Args:
+            order: Works on the segment alone.
+            segment: As the coordinator has it.
+            prepared: What is here and has no base yet.
+            donor_address: Who holds all of it.
+        """
         context = self._context
-        header, _ = await self._ask(
-            donor_address, segment, segment.base_offset, segment.base_offset
+        header, _ = await order.unless_overtaken(
+            self._ask(donor_address, segment, segment.base_offset, segment.base_offset)
         )
-        prepared = SegmentIdentity(
-            cluster_id=context.cluster_id,
-            topic_id=segment.topic_id,
-            partition=segment.partition,
-            segment_id=segment.segment_id,
-            generation=segment.generation,
-            epoch=segment.epoch,
-        )
-        existing = self._replicas.get(segment.segment_id)
-        if existing is not None:
-            prepared = existing.identity
-        else:
-            (error,) = await context.executor.run(context.store.create, [prepared])
+        producers = ProducerTable(header.producer_snapshot)
+        replica = prepared
+        if replica is None:
+            identity = SegmentIdentity(
+                cluster_id=context.cluster_id,
+                topic_id=segment.topic_id,
+                partition=segment.partition,
+                segment_id=segment.segment_id,
+                generation=segment.generation,
+                epoch=segment.epoch,
+            )
+            (error,) = await context.executor.run(context.store.create, [identity], {}, True)
             if error is not None:
                 raise error
-        identity = replace(prepared, base_offset=segment.base_offset)
-        tail = await context.executor.run(
+            replica = Replica(context, identity, NO_TAIL, None)
+            self._replicas.add(replica)
+        replica.is_partial = True
+        order.check()
+        identity = replace(replica.identity, base_offset=segment.base_offset)
+        tail = await replica.worker.run(
             context.store.confirm,
             identity,
             header.producer_snapshot,
             header.max_append_timestamp_ms,
         )
-        replica = Replica(context, identity, tail, ProducerTable(header.producer_snapshot))
+        replica.begin(identity, tail, producers)
         replica.segment = segment
         self._replicas.add(replica)
+        _check(order, replica)
         return replica
 
-    async def _report(self, replica: Replica) -> coordinator_pb2.WrittenBack:
+    async def _report(self, replica: Replica, segment: Segment) -> coordinator_pb2.WrittenBack:
+        """What the coordinator needs to seal, or to go on from a sealed segment."""
+        store, segment_id, tail = self._context.store, replica.segment_id, replica.tail
+        if replica.is_partial:
+            await replica.worker.run(store.certify, segment_id)
+            replica.is_partial = False
+        self._replicas.report_whole(segment_id)
+        if segment.state is not SegmentState.SEALED:
+            replica.told_end_offset = max(replica.told_end_offset, tail.end_offset)
+        if replica.sealed:
+            snapshot, digest = await self._replicas.read(
+                replica, state_at, store, segment_id, tail.end_offset
+            )
+        else:
+            snapshot, digest = with_digest(replica.producers)
         return coordinator_pb2.WrittenBack(
-            seal_digest=replica.tail.digest,
-            producer_snapshot=replica.producers.snapshot(),
-            producer_digest=replica.producers.digest(),
-            max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+            seal_digest=tail.digest,
+            producer_snapshot=snapshot,
+            producer_digest=digest,
+            max_append_timestamp_ms=tail.max_append_timestamp_ms,
         )
+
+
+def _check(order: Order, replica: Replica) -> None:
+    """After an await: the order still holds, and so does the replica."""
+    order.check()
+    if not replica.intact:
+        raise NotReplicaError(f"segment {replica.segment_id} was found damaged here meanwhile")
 
 
 class _CopyWaiter:

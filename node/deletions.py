@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 
 GROUP_MAX = 16
 """Files of one group: who creates a segment waits for that long at most."""
-REMEMBERED_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -39,48 +38,41 @@ class Deletions:
     def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
         self._replicas = replicas
-        self._ordered: dict[int, None] = {}
-        """Newest last. An Open may still be on its way, and must not make the files again."""
+        self._orders = replicas.orders
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
         )
 
-    def __contains__(self, segment_id: int) -> bool:
-        """Whether this segment was ordered to go, lately."""
-        return segment_id in self._ordered
-
     def order(self, segment_id: int) -> None:
-        """Carry out one order, soon. What is not here is remembered, as what was deleted is."""
-        self._ordered.pop(segment_id, None)
-        self._ordered[segment_id] = None
-        if len(self._ordered) > REMEMBERED_MAX:
-            del self._ordered[next(iter(self._ordered))]
+        """Carry out one order, soon; also of what is not here, but may just be in the making."""
+        self._orders.note_deleted(segment_id)
+        self._orders.overtake(segment_id, "it is deleted")
         replica = self._replicas.get(segment_id)
-        if replica is None or segment_id in self._tasks:
+        if replica is not None:
+            self._replicas.retire(replica)
+        if segment_id in self._tasks:
             return
-        self._replicas.retire(replica)
-        task = asyncio.get_running_loop().create_task(self._delete(segment_id))
+        task = self._context.start(self._delete(segment_id))
         self._tasks[segment_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
 
     async def _delete(self, segment_id: int) -> None:
         """What changes this log ends first, on whatever thread it is: nothing new begins, because
         the replica counts for nothing."""
-        while (replica := self._replicas.get(segment_id)) is not None:
-            async with replica.exclusive:
-                if self._replicas.get(segment_id) is not replica:
-                    continue  # a copy has taken its place
-                self._replicas.retire(replica)
-                try:
-                    await replica.worker.run(_nothing)
-                    await self._remove(replica)
-                except IcecoreError as error:
-                    _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
-                    return
-                self._replicas.remove(replica)
-                _log.info("deleted segment_id=%d", segment_id)
+        async with self._orders.alone(segment_id):
+            replica = self._replicas.get(segment_id)
+            if replica is None:
                 return
+            self._replicas.retire(replica)
+            try:
+                await replica.worker.run(_nothing)
+                await self._remove(replica)
+            except IcecoreError as error:
+                _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
+                return
+            self._replicas.remove(replica)
+            _log.info("deleted segment_id=%d", segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -20,9 +20,10 @@ from icecore.v1 import data_pb2
 from node.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_MAX, clear_records
 from node.context import NodeContext
 from node.heavy_work import HeavyWork
+from node.partition import PartitionReplicas
 from node.ports import Buffer
 from node.replica import Replica
-from node.replicas import PartitionReplicas, Replicas
+from node.replicas import Replicas
 
 MAX_WAIT_MS = 30_000
 

@@ -11,6 +11,7 @@ run before it, so it sees a log whose appends are all durable.
 """
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from node.ports import DiskFailedError, Executor, WorkerQueue
 from node.store import AppendRequest, LogTail, SegmentStore
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class AppendOwner(Protocol):
@@ -59,8 +62,10 @@ class IoWorker:
         clock: Clock,
         metrics: NodeMetrics,
         group_items_max: int,
+        on_unexpected: Callable[[BaseException], None],
     ) -> None:
         self._store = store
+        self._on_unexpected = on_unexpected
         self._clock = clock
         self._metrics = metrics
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
@@ -125,7 +130,10 @@ class IoWorker:
                 tail = request.tail
             outcome[id(owner)] = (owner, tail, error or request.error)
         for owner, tail, error in outcome.values():
-            owner.on_appended(tail, error)
+            try:
+                owner.on_appended(tail, error)
+            except Exception as unexpected:  # the others of the group have theirs to come
+                self._on_unexpected(unexpected)
         for operation in operations:
             if operation.future.done():
                 continue
@@ -148,8 +156,13 @@ class IoPool:
         workers: int,
         group_items_max: int,
     ) -> None:
+        self.on_unexpected: Callable[[BaseException], None] = _log_only
+        """Told of errors of owners that nobody expects."""
         self._workers = [
-            IoWorker(f"io-{number}", store, executor, clock, metrics, group_items_max)
+            IoWorker(
+                *(f"io-{number}", store, executor, clock, metrics, group_items_max),
+                lambda error: self.on_unexpected(error),
+            )
             for number in range(workers)
         ]
 
@@ -166,6 +179,10 @@ class IoPool:
         """Finish all queues and end all threads."""
         for worker in self._workers:
             worker.close()
+
+
+def _log_only(error: BaseException) -> None:
+    _log.critical("unexpected error=%r", error, exc_info=error)
 
 
 def _nothing() -> None:

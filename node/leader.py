@@ -243,7 +243,7 @@ class Leader:
     # --- conversations --------------------------------------------------------------------------
 
     def _start(self, conversation: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(conversation)
+        task = self._context.start(conversation)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -117,12 +117,14 @@ class Node:
         self.replicas.on_leader_created = self._replicate.leader_created
         self._copier = SegmentCopier(context, self.replicas)
         self._deletions = Deletions(context, self.replicas)
-        self._commands = NodeCommands(context, self.replicas, self._copier, self._deletions)
+        self._commands = NodeCommands(context, self.replicas, self._copier)
         self.data = DataService(context, self._coordinator, self.replicas)
         self._digests = DigestReporter(context, self._coordinator, self.replicas)
         self.replicas.on_sealed = self._digests.sealed
         self._scrubber = Scrubber(context, self.replicas)
         self._server: Server | None = None
+        self._is_stopping = False
+        context.on_unexpected = pool.on_unexpected = self._give_up
         self._background: list[asyncio.Task[None]] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set with an exception when the node can't go on."""
@@ -174,9 +176,11 @@ class Node:
 
     def _adopt(self, found: RecoveredReplica) -> None:
         """A replica of an earlier process: it may follow or serve, never lead."""
-        table = ProducerTable(found.producer_snapshot)
-        for raw in found.headers:
-            table.apply_header(parse_header(raw))
+        table = None
+        if found.sealed_end_offset is None:
+            table = ProducerTable(found.producer_snapshot)
+            for raw in found.headers:
+                table.apply_header(parse_header(raw))
         replica = Replica(self.context, found.identity, found.tail, table, intact=found.intact)
         replica.promised_epoch = max(
             found.identity.epoch, self.context.store.promised_epoch(found.identity.segment_id)
@@ -205,6 +209,8 @@ class Node:
         )
         if answer.disk_unknown:
             await self._condemn_everything()
+            for found in recovered:  # should it have to register once more
+                found.intact = False
         await context.executor.run(self._keep_registration, answer)
         context.cluster_id = answer.cluster_id
         context.incarnation = answer.incarnation
@@ -258,12 +264,17 @@ class Node:
         task.add_done_callback(self._background_ended)
 
     def _background_ended(self, task: "asyncio.Task[None]") -> None:
-        """Background work never ends by itself: an error there ends the node, loudly."""
-        if task.cancelled() or self.ended.done():
+        """Background work never ends by itself."""
+        if not task.cancelled():
+            self._give_up(task.exception() or UnavailableError("background work ended"))
+
+    def _give_up(self, error: BaseException) -> None:
+        """What is half done is only known to start-up: the node ends, loudly (R63)."""
+        if self.ended.done():
             return
-        error = task.exception() or UnavailableError("background work ended")
         _log.critical("node can't go on error=%s", error, exc_info=error)
-        self.ended.set_exception(error)
+        if not self._is_stopping:
+            self.ended.set_exception(error)
 
     def _on_update(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Assignments, peers and delete intents from the coordinator."""
@@ -377,6 +388,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what is in flight, finish the logs, mark a clean shutdown."""
+        self._is_stopping = True
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
         for task in self._background:

@@ -7,7 +7,6 @@ what every role needs; it sees of them, and they of who holds it, what the proto
 UNKNOWN replica (``intact`` false) plays no role and counts for nothing.
 """
 
-import asyncio
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,12 +15,16 @@ from icecore.batch import BatchHeader
 from icecore.model import Segment
 from node.context import NodeContext
 from node.ports import Buffer
+from node.producer_state import producers_at
 from node.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 from node.tail_cache import CachedBatch
 from replication import inputs
 from replication.follower import FollowerCore
 from replication.leader import LeaderCore
 from replication.producers import ProducerTable
+
+NO_TAIL = LogTail(-1, 0, b"", 0, -1)
+"""Of a replica that is only prepared."""
 
 
 class Leading(Protocol):
@@ -58,17 +61,20 @@ class Replica:
         context: NodeContext,
         identity: SegmentIdentity,
         tail: LogTail,
-        producers: ProducerTable,
+        producers: ProducerTable | None,
         *,
         intact: bool = True,
+        is_partial: bool = False,
     ) -> None:
         self.context = context
         self.identity = identity
         self.tail = tail
         self.durable_tail = tail
         """The tail as far as it is fsynced; behind ``tail`` while appends are under way."""
-        self.producers = producers
+        self._producers = producers
         self.intact = intact
+        self.is_partial = is_partial
+        """A copy that is not whole yet: its end says nothing about what the segment holds."""
         self.worker = context.pool.worker_for(identity.topic_id, identity.partition)
         self.promised_epoch = identity.epoch
         self.segment: Segment | None = None
@@ -78,8 +84,8 @@ class Replica:
         self.sealed_end_offset: int | None = None
         self.full_digest = b""
         self.led_in_this_process = False
-        self.exclusive = asyncio.Lock()
-        """Held while the log is changed by anything but a role (write-back, seal, delete)."""
+        self.told_end_offset = -1
+        """The largest end that a coordinator was told of while the segment's was not decided."""
 
     @property
     def segment_id(self) -> int:
@@ -90,6 +96,27 @@ class Replica:
     def base_offset(self) -> int:
         """First offset of the segment; -1 while prepared."""
         return self.identity.base_offset
+
+    @property
+    def producers(self) -> ProducerTable:
+        """The table through the end of the log. Sealed replicas keep none: ``producer_state``."""
+        assert self._producers is not None, f"segment {self.segment_id} keeps no producers"
+        return self._producers
+
+    def drop_producers(self) -> None:
+        """The log is sealed: nothing is checked or applied any more."""
+        self._producers = None
+
+    def begin(self, identity: SegmentIdentity, tail: LogTail, producers: ProducerTable) -> None:
+        """Base and starting state are on disk. They are given once (R60)."""
+        assert self.base_offset < 0 and self.segment_id == identity.segment_id
+        self.identity, self._producers = identity, producers
+        self.tail = self.durable_tail = tail
+
+    @property
+    def counts(self) -> bool:
+        """Whether where this log ends may be told to a coordinator; else it is UNKNOWN."""
+        return self.intact and not self.is_partial and self.base_offset >= 0
 
     @property
     def high_watermark(self) -> int:
@@ -168,17 +195,13 @@ class Replica:
     async def cut(self, end_offset: int) -> None:
         """Truncate the log, durably, and bring what was derived from it back to that point.
 
-        The caller holds ``exclusive`` and has ended the role.
+        The caller works on the segment alone and has ended the role.
         """
         store, run = self.context.store, self.worker.run
         known = self.tail.max_known_high_watermark
         self.tail = self.durable_tail = await run(store.truncate, self.segment_id, end_offset)
         self.note_watermark(known)
-        snapshot, _ = await run(store.starting_state, self.segment_id)
-        table = ProducerTable(snapshot)
-        for raw in await run(store.headers, self.segment_id, end_offset):
-            table.apply_header(batch.parse_header(raw))
-        self.producers = table
+        self._producers = await run(producers_at, store, self.segment_id, end_offset)
 
     def end_role(self) -> None:
         """Forget leader or follower; a leader that still had waiters fails them first."""

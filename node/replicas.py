@@ -16,7 +16,6 @@ from icecore.errors import (
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
-    OffsetOutOfRangeError,
     OutOfSpaceError,
     StorageError,
     UnknownTopicError,
@@ -26,6 +25,8 @@ from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink, Standing
 from node.follower import Follower
 from node.leader import Leader
+from node.orders import Orders
+from node.partition import PartitionReplicas
 from node.replica import Replica
 from node.replication_client import LeaderLinks
 from node.topic_names import TopicNames
@@ -38,69 +39,14 @@ T = TypeVar("T")
 SPACE_RETRY_S = 1.0
 
 
-class PartitionReplicas:
-    """What this node holds of one partition, ordered by base offset."""
-
-    def __init__(self, topic_id: bytes, partition: int) -> None:
-        self.topic_id = topic_id
-        self.partition = partition
-        self.replicas: list[Replica] = []
-        self.leader: Leader | None = None
-        self.log_start_offset = 0
-        self.tail_segment_id = 0
-        self.tail_replicas: tuple[int, ...] = ()
-        self.tail_base_offset = 0
-        self.watchers: dict[object, Callable[[], None]] = {}
-
-    def place(self, replica: Replica) -> None:
-        """Add a replica whose base offset is known."""
-        if replica not in self.replicas:
-            self.replicas.append(replica)
-            self.replicas.sort(key=lambda each: (each.base_offset, each.segment_id))
-
-    def find(self, offset: int, segment_id: int = 0) -> Replica:
-        """The replica that serves ``offset``.
-
-        Raises:
-            OffsetOutOfRangeError: The offset lies outside the partition.
-            NotReplicaError: Other nodes hold that part.
-        """
-        for replica in reversed(self.replicas):
-            if segment_id not in (0, replica.segment_id):
-                continue
-            if replica.covers(offset):
-                if replica.leader is not None and offset > replica.high_watermark:
-                    self._out_of_range(offset, replica.high_watermark)
-                if replica.idle and offset >= replica.high_watermark:
-                    break  # it will never know more: others do
-                return replica
-        if offset < self.log_start_offset:
-            self._out_of_range(offset, max(self.log_start_offset, self.tail_base_offset))
-        raise NotReplicaError(
-            f"no readable replica of partition {self.partition} at offset {offset} on this node",
-            tail_segment_id=self.tail_segment_id,
-            tail_replicas=",".join(map(str, self.tail_replicas)),
-        )
-
-    def _out_of_range(self, offset: int, high_watermark: int) -> None:
-        raise OffsetOutOfRangeError(
-            f"offset {offset} is outside [{self.log_start_offset}, {high_watermark}]",
-            log_start_offset=self.log_start_offset,
-            high_watermark=high_watermark,
-        )
-
-    def wake(self) -> None:
-        """Something readers may wait for happened."""
-        for wake in list(self.watchers.values()):
-            wake()
-
-
 class Replicas:
     """The map of all replicas and the application of coordinator records."""
 
     def __init__(
         self, context: NodeContext, coordinator: CoordinatorLink, links: LeaderLinks
     ) -> None:
+        self.orders = Orders(context)
+        """Who works on which segment."""
         self._context = context
         self._coordinator = coordinator
         self._links = links
@@ -169,8 +115,9 @@ class Replicas:
     # --- changes --------------------------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
-        """A replica was created, confirmed, or found at start-up."""
-        self._replicas[replica.segment_id] = replica
+        """A replica was created, confirmed, or found at start-up. One log has one owner."""
+        known = self._replicas.setdefault(replica.segment_id, replica)
+        assert known is replica, f"segment {replica.segment_id} is here already"
         if replica.base_offset >= 0:
             self._of(replica).place(replica)
 
@@ -183,7 +130,8 @@ class Replicas:
     def remove(self, replica: Replica) -> None:
         """The replica's files are gone."""
         replica.end_role()
-        self._replicas.pop(replica.segment_id, None)
+        if self._replicas.get(replica.segment_id) is replica:
+            del self._replicas[replica.segment_id]
         found = self._of(replica)
         if replica in found.replicas:
             found.replicas.remove(replica)
@@ -271,7 +219,7 @@ class Replicas:
 
     def follow_again(self, replica: Replica) -> None:
         """A follower ran out of space: cut what is not durable, rejoin when there is room."""
-        task = asyncio.get_running_loop().create_task(self._follow_again(replica))
+        task = self._context.start(self._follow_again(replica))
         self._waiting_for_space.add(task)
         task.add_done_callback(self._waiting_for_space.discard)
 
@@ -282,13 +230,20 @@ class Replicas:
             _, free_bytes = await self._context.executor.run(self._context.files.space)
             if free_bytes < 2 * self._context.settings.preallocate_bytes:
                 continue
-            async with replica.exclusive:
-                if replica.follower is not follower or replica.segment is None:
+            async with self.orders.alone(replica.segment_id):
+                if replica.follower is not follower:
                     return
                 replica.end_role()
                 await self._settle(replica)
+                self._follow_if_active(replica)
             _log.info("space again, following segment_id=%d", replica.segment_id)
-            self._apply_active(replica, replica.segment)
+
+    def _follow_if_active(self, replica: Replica) -> None:
+        """What the newest record says now, after a wait."""
+        is_here = self._replicas.get(replica.segment_id) is replica
+        segment = replica.segment
+        if is_here and replica.idle and segment and segment.state is SegmentState.ACTIVE:
+            self._apply_active(replica, segment)
 
     def pause_following(self) -> None:
         """Follow nothing until told otherwise; leaders hear of it at once."""
@@ -304,17 +259,15 @@ class Replicas:
             return
         waiting = [each for each in self if each.intact and each.idle and each.base_offset >= 0]
         for replica in waiting:
-            async with replica.exclusive:
-                if replica.idle:
+            async with self.orders.alone(replica.segment_id):
+                if replica.idle and self._replicas.get(replica.segment_id) is replica:
                     await self._settle(replica)
         self._is_paused = False
         for replica in waiting:
-            segment = replica.segment
-            if replica.idle and segment is not None and segment.state is SegmentState.ACTIVE:
-                self._apply_active(replica, segment)
+            self._follow_if_active(replica)
 
     async def _settle(self, replica: Replica) -> None:
-        """As ``Replica.settle``; what can't be settled is UNKNOWN. ``exclusive`` is held."""
+        """As ``Replica.settle``; what can't be settled is UNKNOWN. The segment is held."""
         try:
             await replica.settle()
         except IcecoreError as error:
@@ -351,9 +304,10 @@ class Replicas:
     def condemn(self, replica: Replica, why: str) -> None:
         """The replica is UNKNOWN from now on: no role, no readers, and the coordinator hears of it.
 
-        A leader gives up its segment; of a follower its leader is told at once.
+        A leader gives up its segment; of a follower its leader is told at once. What was found of
+        a replica that another one has replaced says nothing about that one.
         """
-        if not replica.intact:
+        if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
             return
         replica.intact = False
         _log.critical("UNKNOWN segment_id=%d why=%s", replica.segment_id, why)
@@ -363,7 +317,7 @@ class Replicas:
         if replica.follower is not None:
             replica.follower.leave()
         replica.end_role()
-        task = asyncio.get_running_loop().create_task(self._condemn(replica, why))
+        task = self._context.start(self._condemn(replica, why))
         self._condemning[replica] = task
         task.add_done_callback(lambda _: self._condemning.pop(replica, None))
         self._of(replica).wake()
@@ -379,17 +333,25 @@ class Replicas:
     async def set_aside(self, replica: Replica) -> None:
         """Quarantine an UNKNOWN replica, which is never patched, so that a copy can take its place.
 
-        What is still to be stored or said of its damage must not hit the copy.
+        What is still to be stored or said of its damage must not hit the copy. The caller works on
+        the segment alone; when no copy takes the place, it says so by ``report_missing``.
         """
         while replica in self._condemning:
             await asyncio.wait([self._condemning[replica]])
-        async with replica.exclusive:
-            replica.end_role()
-            await replica.worker.run(
-                self._context.store.quarantine, replica.segment_id, "replaced by a repair"
-            )
-            self.remove(replica)
+        replica.end_role()
+        await replica.worker.run(
+            self._context.store.quarantine, replica.segment_id, "replaced by a repair"
+        )
+        self.remove(replica)
         self._coordinator.forget_unknown(replica.segment_id)
+
+    def report_missing(self, segment_id: int) -> None:
+        """There is no whole replica here; whoever lists one must hear of it."""
+        self._coordinator.report_unknown(segment_id)
+
+    def report_whole(self, segment_id: int) -> None:
+        """There is one now: what was to be said of an earlier try holds no longer."""
+        self._coordinator.forget_unknown(segment_id)
 
     def standing(self) -> Standing:
         """What the coordinator is told at the start of a stream."""
@@ -449,13 +411,15 @@ class Replicas:
 
     def _seal_later(self, replica: Replica, segment: Segment) -> None:
         if replica.segment_id not in self._sealing:
-            task = asyncio.get_running_loop().create_task(self._seal(replica, segment))
+            task = self._context.start(self._seal(replica, segment))
             self._sealing[replica.segment_id] = task
             task.add_done_callback(lambda _: self._sealing.pop(replica.segment_id, None))
 
     async def _seal(self, replica: Replica, segment: Segment) -> None:
         """Bring our log to the sealed end and mark it; what differs is repaired as a whole."""
-        async with replica.exclusive:
+        async with self.orders.alone(replica.segment_id):
+            if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
+                return
             replica.end_role()
             try:
                 await self.finish_sealed(replica, segment)
@@ -466,7 +430,7 @@ class Replicas:
         self._of(replica).wake()
 
     async def finish_sealed(self, replica: Replica, segment: Segment) -> None:
-        """Truncate a longer, equal log; mark it sealed. The caller holds ``exclusive``.
+        """Truncate a longer, equal log; mark it sealed. The caller works on the segment alone.
 
         Raises InvalidRequestError when the log is short or its digest differs.
         """
@@ -489,6 +453,8 @@ class Replicas:
         await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
         replica.tail = tail
         replica.sealed_end_offset = end
+        replica.is_partial = False
+        replica.drop_producers()
         self.on_sealed(replica)
 
     async def close(self) -> None:

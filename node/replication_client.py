@@ -7,6 +7,7 @@ credit; credit goes back when the bytes are durable here, which bounds this node
 """
 
 import asyncio
+import contextlib
 import logging
 
 from icecore import wire
@@ -112,6 +113,8 @@ class LeaderLink:
                     await self._converse(peer.address, peer.incarnation)
                 except IcecoreError as error:
                     _log.debug("stream to node_id=%d broke: %s", self._leader_id, error)
+                except Exception:  # one segment's trouble must not end all that come from there
+                    _log.exception("unexpected on the stream to node_id=%d", self._leader_id)
             await asyncio.sleep(RECONNECT_S)
 
     async def _converse(self, address: str, leader_incarnation: int) -> None:
@@ -131,11 +134,13 @@ class LeaderLink:
             for follower in list(self._followers.values()):
                 follower.on_stream_opened()
             writer = asyncio.get_running_loop().create_task(self._write(stream))
+            writer.add_done_callback(lambda _: stream.cancel())
             try:
                 await self._read(stream)
             finally:
                 writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await writer
         finally:
             self._connected = False
             stream.cancel()

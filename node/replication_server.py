@@ -188,7 +188,9 @@ class FollowerStream:
                 leader.streams.pop(self.node_id, None)
                 leader.feed(inputs.FollowerDiverged(self.node_id, entry.durable_end_offset))
         elif entry.attach:
-            if await self._chain_agrees(leader, entry):
+            agrees = await self._chain_agrees(leader, entry)
+            still_leads = self._replicas.leader_of(leader.replica) is leader
+            if agrees and still_leads and not self._is_stale():
                 self._attach(leader, entry)
         elif entry.segment_id in self._sent:
             leader.feed(

@@ -116,12 +116,15 @@ class SegmentStore(Protocol):
         self,
         identities: Sequence[SegmentIdentity],
         starts: Mapping[int, tuple[bytes, int]] = ...,
+        is_copy: bool = ...,
     ) -> list[IcecoreError | None]:
         """Create files, headers and control records for replicas; durable on return.
 
         Those in ``starts`` (segment id to producer snapshot and max_append_timestamp_ms) are
         confirmed at the base of their identity in the same stroke, the others are only prepared.
-        Idempotent. One control-store sync for the whole list. Per item OutOfSpaceError etc.
+        With ``is_copy`` they are not intact until ``certify`` or ``seal``: what they are to hold is
+        elsewhere. Idempotent. One control-store sync for the whole list. Per item
+        OutOfSpaceError etc.
         """
         ...
 

@@ -83,7 +83,9 @@ class Followers:
         node_id, end = progress.node_id, progress.durable_end_offset
         if progress.attach or not follower.attached:
             follower.attached = True
-            follower.damaged = end < follower.reported_end
+            # Never cleared here: a second attach at the same low end brings nothing back, nor does
+            # a new incarnation. It must be out of the set first (``Membership._joining``).
+            follower.damaged |= end < follower.reported_end
             follower.reported_end = end
             self.durable[node_id] = end
         elif end > self.durable[node_id]:

@@ -1007,8 +1007,11 @@ class FenceRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]:
         """epoch = the new promise"""
@@ -1019,10 +1022,11 @@ class FenceRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1101,8 +1105,11 @@ class OpenRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenSegment]: ...
     def __init__(
@@ -1111,10 +1118,11 @@ class OpenRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___OpenSegment] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1186,8 +1194,11 @@ class WriteBackRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteBackSegment]: ...
     def __init__(
@@ -1196,10 +1207,11 @@ class WriteBackRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___WriteBackSegment] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1309,9 +1321,12 @@ class RollRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     why: _builtins.str
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1321,10 +1336,11 @@ class RollRequest(_message.Message):
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         why: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1446,8 +1462,11 @@ class FenceProducersRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     FENCES_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
+    incarnation: _builtins.int
+    """of the process that is meant; 0 = any"""
     @_builtins.property
     def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]: ...
     def __init__(
@@ -1456,10 +1475,11 @@ class FenceProducersRequest(_message.Message):
         cluster_id: _builtins.bytes = ...,
         token: _builtins.int = ...,
         fences: _abc.Iterable[Global___ProducerFence] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "incarnation", b"incarnation", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -154,6 +154,7 @@ class SegmentFileStore:
         self,
         identities: Sequence[SegmentIdentity],
         starts: Mapping[int, tuple[bytes, int]] = MappingProxyType({}),
+        is_copy: bool = False,
     ) -> list[IcecoreError | None]:
         """See ``SegmentStore.create``."""
         results: list[IcecoreError | None] = []
@@ -168,13 +169,15 @@ class SegmentFileStore:
                     results.append(error)
                     continue
                 if created is not None:
-                    made.append((created[0], identity, created[1]))
+                    row = replace(created[0], rebuilding=1) if is_copy else created[0]
+                    made.append((row, identity, created[1]))
                 results.append(None)
             if made:
                 folders = {folder_name(identity) for _, identity, _ in made}
                 folders.add(FOLDER)  # some may have come from the pool
                 self._sync_folders(sorted(folders))
-            promises = [(identity.segment_id, identity.epoch) for identity in identities]
+            # Of what is here now only: a promise tells that the segment was here once.
+            promises = [(row.segment_id, row.epoch) for row, _, _ in made]
             self._control.put_rows([row for row, _, _ in made], promises)
             for row, _, file in made:
                 self._opened(row.identity(self._cluster_id), file, row.start_timestamp_ms)

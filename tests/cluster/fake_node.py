@@ -11,6 +11,7 @@ from icecore.model import NodeInfo, Segment, SegmentState
 from icecore.net import GrpcNet
 from icecore.ports import CallContext, ClientStream, Handlers, Server
 from icecore.v1 import coordinator_pb2 as pb
+from replication.producers import snapshot_digest
 
 COORDINATOR = "/icecore.v1.CoordinatorService/"
 NODE = "/icecore.v1.NodeService/"
@@ -29,6 +30,8 @@ class Held:
     intact: bool = True
     promised_epoch: int = 0
     is_sealed: bool = False
+    producer_snapshot: bytes = b""
+    """What it was opened with."""
 
 
 @dataclass
@@ -45,10 +48,13 @@ class FakeNode:
     calls: list[str] = field(default_factory=list)
     rolls: list[tuple[int, str]] = field(default_factory=list)
     refuses_open: bool = False
+    refuses_confirm: bool = False
     incarnation: int = 0
     cluster_id: bytes = b""
     last_token: int = 0
     disk_id: bytes = b""
+    producer_snapshot: bytes = b"snapshot"
+    """What it says of the producers at the end of any segment."""
 
     async def start(self) -> None:
         """Serve, register, beat; returns after the first full push."""
@@ -168,12 +174,13 @@ class FakeNode:
         response = pb.OpenResponse(incarnation=self.incarnation)
         for each in pb.OpenRequest.FromString(body).segments:
             assert each.segment.state == SegmentState.PREPARED
-            if self.refuses_open:
+            if self.refuses_open or (self.refuses_confirm and each.confirm):
                 response.errors.add(reason="OUT_OF_SPACE", message="full")
                 continue
             held = self.held.setdefault(each.segment.segment_id, Held())
             if each.confirm:
                 held.end_offset = each.segment.base_offset
+                held.producer_snapshot = each.producer_snapshot
             response.errors.add()
         return response.SerializeToString()
 
@@ -186,7 +193,8 @@ class FakeNode:
             held.is_sealed = each.seal
             response.results.add(
                 seal_digest=digest_of(each.segment.segment_id, each.end_offset),
-                producer_snapshot=b"snapshot",
+                producer_snapshot=self.producer_snapshot,
+                producer_digest=snapshot_digest(self.producer_snapshot),
                 max_append_timestamp_ms=7,
                 bytes=100,
             )
@@ -222,7 +230,8 @@ class FakeNode:
             seal_digest=digest_of(segment.segment_id, end_offset),
             replicas=segment.isr,
             successor_segment_id=prepared.successor_segment_id,
-            producer_snapshot=b"snapshot",
+            producer_snapshot=self.producer_snapshot,
+            producer_digest=snapshot_digest(self.producer_snapshot),
             max_append_timestamp_ms=5,
             bytes=100,
         )

@@ -259,6 +259,32 @@ async def test_coordinator_restart_keeps_leaders_and_resumes_recoveries(cluster:
     )
 
 
+async def test_the_next_segment_opens_with_the_producers_that_were_sealed(cluster: Cluster) -> None:
+    """Sealed without a successor; by the time that one can open, some replicas know others."""
+    await cluster.create("events")
+    segment = cluster.active("events")
+    nodes = [cluster.nodes[each] for each in segment.replicas]
+    for node in nodes[1:]:
+        node.refuses_confirm = True
+    await cluster.nodes[segment.leader].seal(segment, 10)
+    assert cluster.tail("events") is None
+    for node in nodes:
+        node.producer_snapshot, node.refuses_confirm = b"stale", False
+
+    def is_paged() -> bool:
+        why = "no replica knows the producers that were sealed"
+        pages = cluster.coordinator.sessions.pages
+        return any((each.segment_id, each.why) == (segment.segment_id, why) for each in pages)
+
+    await until(is_paged)
+    assert cluster.tail("events") is None
+    nodes[-1].producer_snapshot = b"snapshot"
+    await until(lambda: cluster.tail("events") is not None)
+    opened = cluster.active("events")
+    for node in nodes:
+        assert node.held[opened.segment_id].producer_snapshot == b"snapshot"
+
+
 async def test_isr_changes_and_stale_callers(cluster: Cluster) -> None:
     await cluster.create("events")
     segment = cluster.active("events")

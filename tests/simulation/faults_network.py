@@ -59,7 +59,7 @@ async def lost_replies(scene: Scene, fault: Fault) -> None:
 
 async def repeated_requests(scene: Scene, fault: Fault) -> None:
     """Requests arrive once more, at once or much later; each one counts."""
-    scene.world.network.faults.repeats = 0.03
+    scene.world.network.faults.repeats = scene.rng(fault).choice([0.03, 0.03, 0.1, 0.4])
     await asyncio.sleep(fault.lasts_s)
     scene.world.network.faults.repeats = 0.0
 

@@ -269,7 +269,10 @@ async def _rebuild(replicas: Replicas, segment: Segment) -> None:
     context = replicas._context
     copier = SegmentCopier(context, replicas)
     with contextlib.suppress(IcecoreError):
-        replica = await copier._create(segment, context.peer_address(segment.leader))
+        async with replicas.orders.carry_out(segment.segment_id, context.token) as order:
+            donor = context.peer_address(segment.leader)
+            replica = await copier._create(order, segment, None, donor)
+        replica.is_partial = False
         replicas._apply_active(replica, segment)
 
 

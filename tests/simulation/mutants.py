@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_poison as poison
+from tests.simulation import mistakes_repeats as repeats
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -77,6 +78,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.unknown_files_deleted, "torn_creation"),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),
     Mutant(poison.contents_not_checked, "poisoned"),
+    Mutant(repeats.confirm_looks_once, "repeated_open"),
+    Mutant(repeats.orders_for_any_incarnation, "late_open"),
+    Mutant(repeats.two_write_backs, "double_create"),
+    Mutant(repeats.half_a_copy_counts, "half_copied"),
+    Mutant(repeats.stale_producer_state, "restarted_when_sealed"),
 )
 
 

@@ -27,6 +27,8 @@ from tests.simulation.stream import SimConnection, SimStreamEnd
 
 CONNECT_TIMEOUT_S = 1.0
 EPHEMERAL_PORT = 40_000
+REPEATS_AFTER = (-5.0, 1.5)
+"""From 10 microseconds to 30 seconds, as powers of ten: each distance is as likely."""
 
 
 @dataclass
@@ -39,6 +41,8 @@ class LinkFaults:
     """Probability that a message takes 20 times as long as its link's latency."""
     repeats: float = 0.0
     """Probability that a unary request arrives once more, perhaps much later."""
+    echo_s: dict[str, float] = field(default_factory=dict)
+    """Method to the time after which each of its requests arrives once more."""
 
 
 @dataclass
@@ -206,9 +210,11 @@ class SimNetwork:
             return True
         return False
 
-    def repeat(self, request: "Exchange") -> None:
-        """Deliver a request that nobody waits for: soon, or when the world has moved on."""
-        delay_s = self._rng.choice([0.0, 0.02, 0.5, 5.0])
+    def repeat(self, request: "Exchange", delay_s: float | None = None) -> None:
+        """Deliver a request that nobody waits for: from microseconds later to when the world has
+        moved on."""
+        if delay_s is None:
+            delay_s = 10 ** self._rng.uniform(REPEATS_AFTER[0], REPEATS_AFTER[1])
         self.loop.call_later(delay_s, request.depart, context=self._context)
 
     def connect(self, connection: SimConnection) -> None:
@@ -348,9 +354,11 @@ class Exchange(SimConnection):
         self.connect_timer = network.loop.call_later(
             CONNECT_TIMEOUT_S, self.connect_timed_out, context=Context()
         )
+        again = (self.client, self.address, self.method, self._body, self._timeout_s)
         if network.happens(network.faults.repeats, "repeated_requests"):
-            again = (self.client, self.address, self.method, self._body, self._timeout_s)
             network.repeat(Exchange(network, *again))
+        if self.method in network.faults.echo_s:
+            network.repeat(Exchange(network, *again), network.faults.echo_s[self.method])
         return await self._outcome
 
     def finish(self) -> None:

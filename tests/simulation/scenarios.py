@@ -19,9 +19,11 @@ from tests.simulation import (
     directed,
     directed_deletion,
     directed_poison,
+    directed_repeats,
     directed_storage,
     invariants,
     marks,
+    opening,
     schedule,
     shells,
 )
@@ -130,6 +132,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_deletion.PLANS,
     **directed_poison.PLANS,
     **directed.PLANS,
+    **directed_repeats.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
@@ -199,6 +202,7 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
         if unread and not missing:  # damage that nobody had read before: it is repaired now
             missing = await _settle(world, observer)
             unread = await observer.read_everything(TOPIC, world.history)
+        report.problems += opening.wrong_starts(world)
         if missing or unread:
             await _explain(world, plan, observer, report, missing)
         else:

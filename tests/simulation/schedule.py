@@ -8,6 +8,7 @@ from tests.simulation import (
     directed,
     directed_deletion,
     directed_poison,
+    directed_repeats,
     directed_storage,
     faults_cluster,
     faults_disk,
@@ -29,6 +30,7 @@ COMPOSED = (
     *directed_storage.KINDS,
     *directed_deletion.KINDS,
     *directed_poison.KINDS,
+    *directed_repeats.KINDS,
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 

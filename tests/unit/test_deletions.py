@@ -7,12 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import NotReplicaError, StorageError
-from icecore.v1 import coordinator_pb2
+from icecore.errors import StorageError
 from node import deletions as module
-from node.commands import NodeCommands
 from node.deletions import Deletions
-from tests.conformance.log_builder import identity
+from node.orders import Orders
 
 
 class FakeQueue:
@@ -53,7 +51,10 @@ class Node:
         self.ran_on_workers: list[Any] = []
         self.groups: list[list[int]] = []
         self.in_the_way: set[int] = set()
-        self.context = SimpleNamespace(executor=self, store=self, token=7)
+        self.context = SimpleNamespace(
+            executor=self, store=self, token=7, start=asyncio.get_running_loop().create_task
+        )
+        self.orders = Orders(cast(Any, self.context))
         self.deletions = Deletions(cast(Any, self.context), cast(Any, self))
 
     def worker(self, _: str, process: Any, deliver: Any, *, group_items_max: int) -> FakeQueue:
@@ -64,7 +65,6 @@ class Node:
         for segment_id in segment_ids:
             self.held[segment_id] = SimpleNamespace(
                 segment_id=segment_id,
-                exclusive=asyncio.Lock(),
                 worker=FakeWorker(self.ran_on_workers),
                 is_retired=False,
             )
@@ -119,7 +119,7 @@ async def test_an_order_outlives_what_it_was_for(node: Node) -> None:
     node.deletions.order(1)
     node.deletions.order(2)
     await finish(node)
-    assert 1 in node.deletions and 2 in node.deletions and 3 not in node.deletions
+    assert [node.orders.was_deleted(each) for each in (1, 2, 3)] == [True, True, False]
 
 
 async def test_one_that_is_in_the_way_stops_no_other_and_is_tried_again(node: Node) -> None:
@@ -139,8 +139,7 @@ async def test_who_changes_the_log_ends_first_and_a_copy_made_meanwhile_goes_too
     node: Node,
 ) -> None:
     node.hold(1)
-    replica = node.held[1]
-    async with replica.exclusive:
+    async with node.orders.alone(1):
         node.deletions.order(1)
         node.deletions.order(1)
         await finish(node)
@@ -148,27 +147,3 @@ async def test_who_changes_the_log_ends_first_and_a_copy_made_meanwhile_goes_too
         node.hold(1)  # it was set aside and copied again
     await finish(node)
     assert node.groups == [[1]] and not node.held
-
-
-async def test_a_confirmation_of_a_replica_that_went_meanwhile_brings_nothing_back(
-    node: Node,
-) -> None:
-    node.hold(1)
-    replica = node.held[1]
-    replica.identity = identity(1)
-    replica.segment, replica.idle, replica.intact = None, True, True
-
-    class SlowWorker:
-        async def run(self, *_: object) -> object:
-            del node.held[1]
-            return object()
-
-    replica.worker = SlowWorker()
-    cast(Any, node).confirm = None
-    commands = NodeCommands(
-        *(cast(Any, each) for each in (node.context, node, None, node.deletions))
-    )
-    segment = coordinator_pb2.SegmentAssignment(segment_id=1, base_offset=7)
-    item = coordinator_pb2.OpenSegment(segment=segment, confirm=True)
-    _, error = await commands._confirm(item)
-    assert isinstance(error, NotReplicaError) and not node.held

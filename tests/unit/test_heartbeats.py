@@ -41,6 +41,9 @@ class Stream:
         self.beats.append(pb.HeartbeatRequest.FromString(body))
         self.sent.set()
 
+    def cancel(self) -> None:
+        """The writer has ended."""
+
     async def read(self) -> bytes | None:
         if self._answers:
             return self._answers.pop(0).SerializeToString()

@@ -180,6 +180,25 @@ def test_member_that_lost_bytes_leaves_at_once() -> None:
     assert only(ProposeIsr, led.attach(3, 100)) == [ProposeIsr((1, 2), 1, (11, 12))]
 
 
+@pytest.mark.parametrize("incarnation", [13, 23])
+def test_member_that_lost_bytes_leaves_even_if_it_attaches_once_more(incarnation: int) -> None:
+    """Another change is in flight when it comes back too short; by the answer its stream has
+    broken again, or its process has."""
+    led = Led(isr=(1, 3))
+    led.produce()
+    led.durable(110, 1, 3)
+    assert only(ProposeIsr, led.attach(2, 110)) == [ProposeIsr((1, 2, 3), 1, (11, 12, 13))]
+    assert only(ProposeIsr, led.attach(3, 100)) == []
+    led.do(NodeChanged(node(3, incarnation=incarnation)))
+    led.attach(3, 100, incarnation)
+    led.attach(3, 110, incarnation)
+    answer = SegmentUpdated(led.segment.changed(isr=(1, 2, 3), version=2))
+    assert only(ProposeIsr, led.do(answer)) == [ProposeIsr((1, 2), 2, (11, 12))]
+    # Once it is out, what it holds is what counts.
+    effects = led.do(SegmentUpdated(led.segment.changed(isr=(1, 2), version=3)))
+    assert only(ProposeIsr, effects) == [ProposeIsr((1, 2, 3), 3, (11, 12, incarnation))]
+
+
 def test_diverged_member_leaves_at_once_and_counts_for_nothing() -> None:
     led = Led()
     led.produce(acks=Acks.QUORUM)

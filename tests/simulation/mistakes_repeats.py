@@ -1,0 +1,122 @@
+"""Seeded mistakes about calls that arrive twice, late, or cross each other; see ``mistakes``."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from coordinator import start_states
+from icecore.errors import IcecoreError
+from icecore.model import Segment
+from icecore.v1 import coordinator_pb2
+from node import copying
+from node.commands import NodeCommands
+from node.copying import SegmentCopier
+from node.orders import Order, Orders
+from node.replica import Replica
+from node.replicas import Replicas
+from node.store import LogTail, SegmentIdentity, SegmentStore
+from replication.producers import ProducerTable
+from tests.simulation.mistakes import Mistake, patch
+
+
+def confirm_looks_once() -> Mistake:
+    """R60: an Open takes a replica that is in use by then back to its base."""
+
+    async def confirm(
+        self: NodeCommands, item: coordinator_pb2.OpenSegment
+    ) -> tuple[int, IcecoreError | None]:
+        replica = self._replicas.get(item.segment.segment_id)
+        if replica is None or replica.segment is not None or not replica.idle:
+            return item.segment.segment_id, None
+        identity = replace(replica.identity, base_offset=item.segment.base_offset)
+        start = (item.producer_snapshot, item.max_append_timestamp_ms)
+        with contextlib.suppress(IcecoreError):
+            tail = await replica.worker.run(self._context.store.confirm, identity, *start)
+            _begin_again(replica, identity, tail, ProducerTable(item.producer_snapshot))
+            self._replicas.add(replica)
+        return item.segment.segment_id, None
+
+    return patch(NodeCommands, "_confirm", confirm)
+
+
+def _begin_again(
+    self: Replica, identity: SegmentIdentity, tail: LogTail, producers: ProducerTable
+) -> None:
+    self.identity, self._producers = identity, producers
+    self.tail = self.durable_tail = tail
+
+
+@contextmanager
+def _nobody_alone() -> Iterator[None]:
+    """R61, first half: whoever comes works on the segment."""
+
+    @asynccontextmanager
+    async def alone(self: Orders, *segment_ids: int) -> AsyncIterator[None]:
+        yield
+
+    with patch(Orders, "alone", alone):
+        yield
+
+
+@contextmanager
+def two_write_backs() -> Iterator[None]:
+    """R61: two orders work on one segment, and neither asks whether it still holds."""
+
+    def add(self: Replicas, replica: Replica) -> None:
+        self._replicas[replica.segment_id] = replica
+        if replica.base_offset >= 0:
+            self._of(replica).place(replica)
+
+    create = SegmentCopier._create
+
+    async def begin_anew(
+        self: SegmentCopier, order: Order, segment: Segment, _: Replica | None, donor: str
+    ) -> Replica:
+        return await create(self, order, segment, None, donor)
+
+    with (
+        _nobody_alone(),
+        patch(Order, "check", lambda self: None),
+        patch(Replicas, "add", add),
+        patch(SegmentCopier, "_create", begin_anew),
+    ):
+        yield
+
+
+@contextmanager
+def half_a_copy_counts() -> Iterator[None]:
+    """R61, R44: a fence is told the end of a copy that is not whole yet."""
+    is_partial = property(lambda self: False, lambda self, value: None)
+    Replica.is_partial = is_partial  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del Replica.is_partial
+
+
+def orders_for_any_incarnation() -> Mistake:
+    """R60: a node carries out what was meant for an earlier process of it."""
+    check = NodeCommands._check
+
+    def wrong(self: NodeCommands, request: Any) -> None:
+        request.incarnation = 0
+        check(self, request)
+
+    return patch(NodeCommands, "_check", wrong)
+
+
+@contextmanager
+def stale_producer_state() -> Iterator[None]:
+    """R62: a sealed replica tells the producers of its base, and nobody compares."""
+
+    def state_at(store: SegmentStore, segment_id: int, _: int) -> tuple[bytes, bytes]:
+        snapshot = ProducerTable(store.starting_state(segment_id)[0]).snapshot()
+        return snapshot, b""
+
+    with (
+        patch(copying, "state_at", state_at),
+        patch(start_states, "is_sealed_state", lambda record, snapshot: True),
+    ):
+        yield

@@ -1,0 +1,67 @@
+"""What each segment opened with, looked at when a world is over.
+
+The producers that a segment starts from must be those that the log below its base tells of (R20,
+R62), on each replica: a table that knows less lets a batch that is sent again be appended again,
+and nobody notices unless a producer happens to do so.
+"""
+
+from collections.abc import Iterator
+
+from icecore import batch
+from icecore.errors import IcecoreError
+from icecore.model import Segment, SegmentState
+from replication.producers import ProducerTable
+from tests.simulation.cluster import COORDINATOR, World
+
+
+def wrong_starts(world: World) -> list[str]:
+    """Replicas that started with other producers than the log before them has."""
+    records = world.shells[COORDINATOR].ledger.state.segments.values()
+    partitions: dict[tuple[bytes, int], list[Segment]] = {}
+    for record in records:
+        segment = record.segment
+        if segment.state is not SegmentState.PREPARED:
+            partitions.setdefault(record.partition_key, []).append(segment)
+    found: list[str] = []
+    for segments in partitions.values():
+        found += _of_partition(world, sorted(segments, key=lambda each: each.base_offset))
+    return found
+
+
+def _of_partition(world: World, segments: list[Segment]) -> Iterator[str]:
+    table, end_offset = ProducerTable(), 0
+    for segment in segments:
+        if segment.base_offset != end_offset or segment.lossy:
+            return  # what is gone can't be folded
+        expected = table.snapshot()
+        for name, snapshot in _starts(world, segment):
+            if ProducerTable(snapshot).snapshot() != expected:
+                yield f"start: segment {segment.segment_id} on {name} opened with other producers"
+        headers = _headers(world, segment)
+        if segment.state is not SegmentState.SEALED or headers is None:
+            return
+        for raw in headers:
+            table.apply_header(batch.parse_header(raw))
+        end_offset = segment.end_offset
+
+
+def _starts(world: World, segment: Segment) -> Iterator[tuple[str, bytes]]:
+    """Of each replica that counts."""
+    for name in world.hosts:
+        node = world.shells.get(name)
+        replica = node.replicas.get(segment.segment_id) if node is not None else None
+        is_member = node is not None and node.context.node_id in segment.replicas
+        if node is not None and replica is not None and is_member and replica.counts:
+            yield name, node.context.store.starting_state(segment.segment_id)[0]
+
+
+def _headers(world: World, segment: Segment) -> list[bytes] | None:
+    """Of all batches, from any replica that is whole."""
+    for name, _ in _starts(world, segment):
+        store = world.shells[name].context.store
+        try:
+            headers: list[bytes] = store.headers(segment.segment_id, segment.end_offset)
+        except IcecoreError:
+            continue  # another one is whole
+        return headers
+    return None
