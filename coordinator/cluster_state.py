@@ -169,6 +169,26 @@ class DeletedRecord:
         return f"{self.prefix}{self.segment_id:020d}"
 
 
+@dataclass(frozen=True, slots=True)
+class HeardRecord:
+    """What nodes last said of their disks and of unsealed segments (R58, R59). Numbers by bucket:
+    node or segment id modulo ``coordinator.heard.BUCKETS``, so that many share one row."""
+
+    prefix: ClassVar[str] = "heard/"
+    bucket: int
+    disk_counters: tuple[tuple[int, int], ...] = ()
+    """(node id, counter)."""
+    high_watermarks: tuple[tuple[int, int], ...] = ()
+    """(segment id, the highest one a leader told)."""
+    durable_ends: tuple[tuple[int, int, int], ...] = ()
+    """(segment id, node id, durable end offset)."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.bucket:03d}"
+
+
 Record: TypeAlias = (
     ClusterRecord
     | CounterRecord
@@ -178,10 +198,11 @@ Record: TypeAlias = (
     | SegmentRecord
     | DeletedRecord
     | ProducerRecord
+    | HeardRecord
 )
 RECORD_TYPES: tuple[type[Record], ...] = (
     *(ClusterRecord, CounterRecord, NodeRecord, TopicRecord, PartitionRecord, SegmentRecord),
-    *(DeletedRecord, ProducerRecord),
+    *(DeletedRecord, ProducerRecord, HeardRecord),
 )
 
 
@@ -203,7 +224,14 @@ class Change:
 
 
 R = TypeVar(
-    "R", NodeRecord, TopicRecord, PartitionRecord, CounterRecord, DeletedRecord, ProducerRecord
+    "R",
+    NodeRecord,
+    TopicRecord,
+    PartitionRecord,
+    CounterRecord,
+    DeletedRecord,
+    ProducerRecord,
+    HeardRecord,
 )
 
 
@@ -247,6 +275,8 @@ class ClusterState:
     segments: dict[int, SegmentRecord] = field(default_factory=dict)
     deleted: dict[int, DeletedRecord] = field(default_factory=dict)
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
+    heard: dict[int, HeardRecord] = field(default_factory=dict)
+    """As stored, by bucket; ``coordinator.heard`` has what is newer."""
     unsealed: dict[int, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
     thin: dict[int, None] = field(default_factory=dict)
@@ -289,6 +319,8 @@ class ClusterState:
                 self.deleted[record.segment_id] = record
             case ProducerRecord():
                 self.producers[record.name] = record
+            case HeardRecord():
+                self.heard[record.bucket] = record
             case SegmentRecord():
                 self._put_segment(record)
 

@@ -185,9 +185,13 @@ class Coordinator:
             self._spawn(self._hand_over.hand_over(leaving), "hand_over")
 
     async def _confirm(self) -> None:
+        """One transaction a second: it stores what was heard, or shows that it still could."""
         while True:
             await asyncio.sleep(self.timing.audit_ms / 1000)
-            await self.ledger.confirm()
+            if heard := self.sessions.heard.to_store():
+                await self.ledger.decide_all(heard)
+            else:
+                await self.ledger.confirm()
 
     async def _repair(self) -> None:
         while True:

@@ -233,7 +233,9 @@ class NodeCommands:
             replica.leader.feed(inputs.RollRequested(request.why or "asked by the coordinator"))
             errors.append(None)
         return coordinator_pb2.RollResponse(
-            errors=[convert.error_to_proto(error) for error in errors], empty_segment_ids=empty
+            incarnation=self._context.incarnation,
+            errors=[convert.error_to_proto(error) for error in errors],
+            empty_segment_ids=empty,
         ).SerializeToString()
 
     # --- producers ------------------------------------------------------------------------------

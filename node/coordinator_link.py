@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from icecore import convert
 from icecore.errors import FencedError, IcecoreError, NotCoordinatorError, WrongClusterError
@@ -80,6 +80,18 @@ class Standing(NamedTuple):
     """Of each segment led."""
 
 
+class BeatNews(Protocol):
+    """What has more to say with beats; ``node/disk_report.py``."""
+
+    def begin(self) -> None:
+        """A new stream begins: tell all of it."""
+        ...
+
+    async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
+        """Add to a beat that is about to be sent."""
+        ...
+
+
 class CoordinatorLink:
     """Everything this node says to the coordinator and hears from it."""
 
@@ -109,6 +121,7 @@ class CoordinatorLink:
         self._moved: dict[int, int] = {}
         self._unknown: dict[int, None] = {}
         self._disputed: dict[int, None] = {}
+        self.disk_report: BeatNews | None = None
         self.read_only = False
         """The disk is getting full: no new replicas, please."""
         self._draining = False
@@ -181,6 +194,8 @@ class CoordinatorLink:
         standing = self._standing()
         self._unknown = dict.fromkeys(standing.unknown_ids)
         self._moved = dict(standing.high_watermarks)
+        if self.disk_report is not None:
+            self.disk_report.begin()
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         try:
             while (body := await stream.read()) is not None:
@@ -229,6 +244,8 @@ class CoordinatorLink:
                 wall_clock_ms=context.clock.now_ms(),
                 read_only=self.read_only,
             )
+            if self.disk_report is not None:
+                await self.disk_report.fill(beat)
             try:
                 await stream.write(beat.SerializeToString())
             except IcecoreError:

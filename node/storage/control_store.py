@@ -252,9 +252,20 @@ class ControlStore:
         if not bound:
             self.put(cluster_id=cluster_id)
 
-    def keep_incarnation(self, incarnation: int) -> None:
-        """Persist the incarnation; before the first heartbeat."""
-        self.put(incarnation=incarnation)
+    @property
+    def disk_counter(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self.get_number("disk_counter")
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        """Persist the incarnation and the counter that it begins with; before the first beat."""
+        self.put(incarnation=incarnation, disk_counter=disk_counter)
+
+    def raise_disk_counter(self) -> int:
+        """Persist the next counter; a copy of this disk that was made before has a lower one."""
+        counter = self.disk_counter + 1
+        self.put(disk_counter=counter)
+        return counter
 
     # --- replicas -----------------------------------------------------------------------------
 
