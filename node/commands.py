@@ -25,6 +25,7 @@ from node.context import NodeContext
 from node.copying import SegmentCopier
 from node.replica import Replica
 from node.replicas import Replicas
+from node.salvage import Salvage
 from node.store import LogTail, SegmentIdentity
 from replication import inputs
 from replication.producers import ProducerTable
@@ -42,6 +43,7 @@ class NodeCommands:
         self._context = context
         self._replicas = replicas
         self._copier = copier
+        self._salvage = Salvage(context, replicas)
         self._deleted: dict[int, None] = {}
         """Segments to delete that are not here, newest last: an Open may still be on its way."""
 
@@ -80,7 +82,7 @@ class NodeCommands:
         for ref in request.segments:
             replica = self._replicas.get(ref.segment_id)
             answers.append(coordinator_pb2.FencedReplica())
-            if replica is None or not replica.intact or replica.base_offset < 0:
+            if replica is None or not replica.counts:
                 continue  # UNKNOWN, never "empty"
             if ref.epoch < replica.promised_epoch:
                 answers[-1].error.CopyFrom(_fenced(replica))
@@ -101,6 +103,8 @@ class NodeCommands:
             replica = by_id.get(ref.segment_id)
             if replica is not None and replica.intact:
                 _describe(replica, answer)
+        if request.salvage:
+            await self._salvage.describe(request, answers)
         context.metrics.fences.inc(len(promised))
         return coordinator_pb2.FenceResponse(
             incarnation=context.incarnation, replicas=answers
@@ -198,6 +202,8 @@ class NodeCommands:
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         try:
+            if item.salvage:
+                await self._salvage.readmit(segment)
             return await self._copier.bring_to(
                 segment,
                 item.end_offset,

@@ -78,6 +78,8 @@ class Replica:
         self.sealed_end_offset: int | None = None
         self.full_digest = b""
         self.led_in_this_process = False
+        self.is_salvaged = False
+        """Only the provable part of an UNKNOWN log (``node/salvage.py``)."""
         self.exclusive = asyncio.Lock()
         """Held while the log is changed by anything but a role (write-back, seal, delete)."""
 
@@ -112,6 +114,12 @@ class Replica:
     def idle(self) -> bool:
         """Neither led, followed nor sealed: fenced, or waiting for an assignment."""
         return self.leader is None and self.follower is None and not self.sealed
+
+    @property
+    def counts(self) -> bool:
+        """Whether a fence may say how far its log goes: it is known to hold all it ever held."""
+        is_whole = self.intact and (self.sealed or not self.is_salvaged)
+        return is_whole and self.base_offset >= 0
 
     def covers(self, offset: int) -> bool:
         """Whether a reader at ``offset`` belongs to this replica (the end of a sealed segment

@@ -74,6 +74,18 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
 
+    @classmethod
+    def prepared(cls, identity: SegmentIdentity, rebuilding: int) -> "ReplicaRow":
+        """The row of a replica that was just created."""
+        return cls(
+            identity.segment_id,
+            identity.generation,
+            identity.topic_id,
+            identity.partition,
+            identity.epoch,
+            rebuilding=rebuilding,
+        )
+
     def identity(self, cluster_id: bytes) -> SegmentIdentity:
         """Its identity; the base offset is -1 while prepared."""
         return SegmentIdentity(
