@@ -100,10 +100,13 @@ class Registration:
             )
         )
         if answer.disk_unknown:
-            every = [replica.segment_id for replica in self._replicas]
-            await self._condemn(every, "the data folder is older than one this node had before")
-        elif answer.unknown_segment_ids:
-            await self._condemn(answer.unknown_segment_ids, "the log was longer once")
+            held = [replica.segment_id for replica in self._replicas]
+            why = "the data folder is older than one that this node had before"
+            _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
+            await self._condemn(held, why)
+        elif shrunk := list(answer.unknown_segment_ids):
+            _log.critical("logs went back, and count for nothing segment_ids=%s", shrunk)
+            await self._condemn(shrunk, "the log was longer once")
         await context.executor.run(self._keep, answer)
         context.cluster_id = answer.cluster_id
         context.token = max(context.token, answer.token)
@@ -135,12 +138,11 @@ class Registration:
 
         Durable before the incarnation is: with that the folder looks as good as new.
         """
-        _log.critical("not the disk of before: UNKNOWN segments=%d why=%s", len(segment_ids), why)
         for segment_id in segment_ids:
             replica = self._replicas.get(segment_id)
             if replica is not None:
                 replica.intact = False
-        await self._context.executor.run(self._context.store.condemn, list(segment_ids), why)
+        await self._context.executor.run(self._context.store.condemn, segment_ids, why)
 
     def _keep(self, answer: coordinator_pb2.RegisterResponse) -> None:
         """Durable before the first beat: this folder's cluster and the process's incarnation."""

@@ -64,7 +64,8 @@ class LogSalvage:
         self._judge = judge
 
     def tail(self, segment_id: int, cluster_id: bytes) -> LogTail | None:
-        """The end of the longest provable part; None when no file of this replica has any."""
+        """The end of the longest provable part; None when no file of this replica has any record
+        that can be proved: that is no empty log."""
         row = self._control.row(segment_id)
         found = None if row is None else self._longest(row, row.identity(cluster_id))
         return None if found is None else found.tail
@@ -98,7 +99,8 @@ class LogSalvage:
         best: Provable | None = None
         for name in files_of(self._fs, file_name(identity)):
             found = self._provable(name, row, identity)
-            if found is not None and (best is None or found.tail.end_offset > best.tail.end_offset):
+            end_offset = row.base_offset if best is None else best.tail.end_offset
+            if found is not None and found.tail.end_offset > end_offset:
                 best = found
         return best
 
