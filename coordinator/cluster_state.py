@@ -138,6 +138,8 @@ class SegmentRecord:
     max_append_timestamp_ms: int = 0
     is_unclean_allowed: bool = False
     """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
+    is_unclean_begun: bool = False
+    """That was tried: there may be copies that end there, so it is lossy, however it ends."""
 
     @property
     def version(self) -> int:
@@ -171,11 +173,11 @@ class DeletedRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeardRecord:
-    """What nodes last said of their disks and of unsealed segments (R58, R59). Numbers by bucket:
-    node or segment id modulo ``coordinator.heard.BUCKETS``, so that many share one row."""
+    """What nodes last said of their disks and of unsealed segments (R58, R59), many in one row: by
+    segment id modulo ``coordinator.heard.SLOTS``, and the disk counters in a slot of their own."""
 
     prefix: ClassVar[str] = "heard/"
-    bucket: int
+    slot: int
     disk_counters: tuple[tuple[int, int], ...] = ()
     """(node id, counter)."""
     high_watermarks: tuple[tuple[int, int], ...] = ()
@@ -186,7 +188,7 @@ class HeardRecord:
 
     @property
     def key(self) -> str:
-        return f"{self.prefix}{self.bucket:03d}"
+        return f"{self.prefix}{self.slot:03d}"
 
 
 Record: TypeAlias = (
@@ -276,7 +278,7 @@ class ClusterState:
     deleted: dict[int, DeletedRecord] = field(default_factory=dict)
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
     heard: dict[int, HeardRecord] = field(default_factory=dict)
-    """As stored, by bucket; ``coordinator.heard`` has what is newer."""
+    """As stored, by slot; ``coordinator.heard`` has what is newer."""
     unsealed: dict[int, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
     thin: dict[int, None] = field(default_factory=dict)
@@ -320,7 +322,7 @@ class ClusterState:
             case ProducerRecord():
                 self.producers[record.name] = record
             case HeardRecord():
-                self.heard[record.bucket] = record
+                self.heard[record.slot] = record
             case SegmentRecord():
                 self._put_segment(record)
 

@@ -3,7 +3,7 @@
 High watermarks are the tripwire of R32; disk counters and durable ends tell a disk that went back
 from the one that was there before (R58, R59). All of it comes with heartbeats and only grows, so
 what is stored may lag: a little at a time goes into the metadata store, in one transaction, a
-bucket of many segments per row. It is forgotten when its segment is sealed or deleted.
+slot of many segments per row. It is forgotten when its segment is sealed or deleted.
 """
 
 from collections import defaultdict
@@ -13,14 +13,16 @@ from coordinator.cluster_state import Change, ClusterState, HeardRecord, updated
 from coordinator.ledger import Decision
 from icecore.v1 import coordinator_pb2 as pb
 
-BUCKETS = 256
-BUCKETS_PER_STORE = 64
+SLOTS = 256
+COUNTERS = SLOTS
+"""The slot of all disk counters, which is always stored first."""
+SLOTS_PER_STORE = 64
 """A store writes no more rows, so about a quarter of what is known, however much changed."""
 
 
 @dataclass
-class Bucket:
-    """What shares a row: the nodes and unsealed segments whose ids have one remainder."""
+class Slot:
+    """What shares a row: the disk counters, or unsealed segments whose ids have one remainder."""
 
     disk_counters: dict[int, int] = field(default_factory=dict)
     high_watermarks: dict[int, int] = field(default_factory=dict)
@@ -37,9 +39,9 @@ class Heard:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._buckets: defaultdict[int, Bucket] = defaultdict(Bucket)
+        self._slots: defaultdict[int, Slot] = defaultdict(Slot)
         self._changed: dict[int, None] = {}
-        """Buckets to store, the one that waits longest first."""
+        """Slots to store, the one that waits longest first."""
 
     def load(self) -> None:
         """Begin with what an earlier coordinator has stored."""
@@ -61,43 +63,44 @@ class Heard:
 
     def _note_counter(self, node_id: int, counter: int) -> None:
         if counter > self.disk_counter(node_id):
-            self._bucket(node_id).disk_counters[node_id] = counter
+            self._slots[COUNTERS].disk_counters[node_id] = counter
+            self._changed[COUNTERS] = None
 
     def _note_watermark(self, segment_id: int, high_watermark: int) -> None:
         if segment_id not in self._state.unsealed:
             return  # said before its leader heard of the seal
         known = self.high_watermark(segment_id)
         if known is None or high_watermark > known:
-            self._bucket(segment_id).high_watermarks[segment_id] = high_watermark
+            self._slot(segment_id).high_watermarks[segment_id] = high_watermark
 
     def _note_end(self, segment_id: int, node_id: int, end_offset: int) -> None:
         if segment_id not in self._state.unsealed:
             return
-        ends = self._buckets[segment_id % BUCKETS].durable_ends.setdefault(segment_id, {})
+        ends = self._slots[segment_id % SLOTS].durable_ends.setdefault(segment_id, {})
         if end_offset > ends.get(node_id, -1):
-            self._bucket(segment_id).durable_ends[segment_id][node_id] = end_offset
+            self._slot(segment_id).durable_ends[segment_id][node_id] = end_offset
 
-    def _bucket(self, number: int) -> Bucket:
-        """The one of this node or segment, about to change."""
-        self._changed[number % BUCKETS] = None
-        return self._buckets[number % BUCKETS]
+    def _slot(self, segment_id: int) -> Slot:
+        """The one of this segment, about to change."""
+        self._changed[segment_id % SLOTS] = None
+        return self._slots[segment_id % SLOTS]
 
     # --- questions ------------------------------------------------------------------------------
 
     def disk_counter(self, node_id: int) -> int:
         """The highest one that the node ever beat with, 0 when none."""
-        return self._buckets[node_id % BUCKETS].disk_counters.get(node_id, 0)
+        return self._slots[COUNTERS].disk_counters.get(node_id, 0)
 
     def high_watermark(self, segment_id: int) -> int | None:
         """The highest one that a leader of an unsealed segment told."""
-        return self._buckets[segment_id % BUCKETS].high_watermarks.get(segment_id)
+        return self._slots[segment_id % SLOTS].high_watermarks.get(segment_id)
 
     def ends_of_node(self, node_id: int) -> dict[int, int]:
         """By unsealed segment: the farthest durable end that the node ever told."""
         return {
             segment_id: ends[node_id]
-            for bucket in self._buckets.values()
-            for segment_id, ends in bucket.durable_ends.items()
+            for slot in self._slots.values()
+            for segment_id, ends in slot.durable_ends.items()
             if node_id in ends
         }
 
@@ -105,32 +108,33 @@ class Heard:
 
     def forget_end(self, segment_id: int, node_id: int) -> None:
         """The node is about to cut its log, rightly, for the end of the segment is decided."""
-        self._bucket(segment_id).durable_ends.get(segment_id, {}).pop(node_id, None)
+        self._slot(segment_id).durable_ends.get(segment_id, {}).pop(node_id, None)
 
     def forget(self, segment_id: int) -> None:
         """The segment is sealed or deleted."""
-        bucket = self._bucket(segment_id)
-        bucket.high_watermarks.pop(segment_id, None)
-        bucket.durable_ends.pop(segment_id, None)
+        slot = self._slot(segment_id)
+        slot.high_watermarks.pop(segment_id, None)
+        slot.durable_ends.pop(segment_id, None)
 
     def to_store(self) -> list[Decision]:
-        """What stores the changed buckets, at most ``BUCKETS_PER_STORE``; they count as stored
+        """What stores the changed slots, at most ``SLOTS_PER_STORE``; they count as stored
         from now on, for a coordinator whose write fails ends."""
-        numbers = list(self._changed)[:BUCKETS_PER_STORE]
+        waiting = sorted(self._changed, key=lambda number: number != COUNTERS)  # else as it is
+        numbers = waiting[:SLOTS_PER_STORE]
         for number in numbers:
             del self._changed[number]
-        return [_storing(number, self._buckets[number]) for number in numbers]
+        return [_storing(number, self._slots[number]) for number in numbers]
 
 
-def _storing(number: int, bucket: Bucket) -> Decision:
-    """The decision that puts a bucket as it is by then."""
+def _storing(number: int, slot: Slot) -> Decision:
+    """The decision that puts a slot as it is by then."""
 
     def decision(state: ClusterState) -> Change:
-        ends = bucket.durable_ends.items()
+        ends = slot.durable_ends.items()
         record = updated(
             state.heard.get(number, HeardRecord(number)),
-            disk_counters=tuple(bucket.disk_counters.items()),
-            high_watermarks=tuple(bucket.high_watermarks.items()),
+            disk_counters=tuple(slot.disk_counters.items()),
+            high_watermarks=tuple(slot.high_watermarks.items()),
             durable_ends=tuple((id_, *end) for id_, by_node in ends for end in by_node.items()),
         )
         return Change((record,))

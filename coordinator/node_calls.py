@@ -1,7 +1,7 @@
 """Calls to nodes: lists of segments to one node each, and the patience with many nodes at once.
 
 A call is meant for one incarnation of a node, the registered one, and names it. What any other
-says counts for nothing (R56): whoever is not registered yet may stand on an old copy of a disk.
+says counts for nothing (R57): whoever is not registered yet may stand on an old copy of a disk.
 """
 
 import asyncio

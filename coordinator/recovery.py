@@ -16,6 +16,7 @@ from coordinator.backoff import Backoff
 from coordinator.cluster_state import Change, ClusterState, PartitionKey
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
+from coordinator.lossy_changes import begin_unclean
 from coordinator.node_calls import (
     NodeCalls,
     OpenItem,
@@ -51,7 +52,7 @@ class Case:
     """As RECOVERING: frozen."""
     is_unclean_allowed: bool = False
     is_lossy: bool = False
-    """The end was not proved, but chosen with an admin's permission."""
+    """The end is not proved, or was not in an earlier round, but chosen with an admin's word."""
     is_lost: bool = False
     """And nobody has a copy."""
     replies: dict[int, FenceReply] = field(default_factory=dict)
@@ -193,7 +194,9 @@ class Recovery:
         for segment_id in segment_ids:
             record = self._ledger.state.segments.get(segment_id)
             if record is not None and record.segment.state == SegmentState.RECOVERING:
-                cases.append(Case(record.segment, record.is_unclean_allowed))
+                cases.append(
+                    Case(record.segment, record.is_unclean_allowed, record.is_unclean_begun)
+                )
         return cases
 
     async def _ask(
@@ -264,9 +267,22 @@ class Recovery:
         stuck = [case for case in cases if case.end is None and case.is_unclean_allowed]
         if stuck:
             await self._look_for_more(stuck)
-        for case in stuck:
+        for case in await self._begin_unclean(stuck):
             self._decide_unclean(case)
         return [case for case in cases if case.end is not None]
+
+    async def _begin_unclean(self, cases: Sequence[Case]) -> list[Case]:
+        """Those that may go on, and whose records say from now on that they are lossy."""
+        results = await self._ledger.decide_all(
+            [lambda state, each=case: begin_unclean(state, each.segment_id) for case in cases]  # type: ignore[misc]
+        )
+        begun = []
+        for case, result in zip(cases, results, strict=True):
+            if not isinstance(result, IcecoreError):
+                case.segment = self._ledger.state.segments[case.segment_id].segment
+                case.is_lossy = True
+                begun.append(case)
+        return begun
 
     async def _look_for_more(self, cases: Sequence[Case]) -> None:
         """An admin accepted the loss, so what can be proved of UNKNOWN logs is worth having."""
@@ -306,7 +322,6 @@ class Recovery:
 
     def _decide_unclean(self, case: Case) -> None:
         """An admin accepted the loss: the longest log there is, or none."""
-        case.is_lossy = True
         case.end = decide_unclean(case.replies)
         if case.end is not None and not case.replies[case.end.donor].intact:
             log.critical(

@@ -16,8 +16,8 @@ from tests.simulation.mistakes import Mistake, patch
 
 @contextmanager
 def any_incarnation_answers() -> Iterator[None]:
-    """R56: a node serves before it is registered, and, which alone would be enough, the coordinator
-    takes what any incarnation says."""
+    """R56 and, which alone would be enough, R57: a node serves before it is registered, and the
+    coordinator takes what any incarnation says."""
 
     async def call(
         self: NodeCalls, node_id: int, request: Any, decode: Any, _: int, timeout_s: float
@@ -56,7 +56,7 @@ def watermarks_forgotten() -> Mistake:
 
     def forget(self: Heard) -> None:
         load(self)
-        for bucket in self._buckets.values():
-            bucket.high_watermarks.clear()
+        for slot in self._slots.values():
+            slot.high_watermarks.clear()
 
     return patch(Heard, "load", forget)

@@ -4,7 +4,7 @@ import pytest
 
 from coordinator import heard as room
 from coordinator.cluster_state import Change, ClusterState, HeardRecord
-from coordinator.heard import BUCKETS_PER_STORE, Heard
+from coordinator.heard import SLOTS_PER_STORE, Heard
 from coordinator.node_changes import HeldReplica, Registration, register, shrunk_logs
 from coordinator.record_json import decode, encode
 from coordinator.segment_changes import seal, start_recovery
@@ -45,7 +45,7 @@ def store(state: ClusterState, heard: Heard) -> list[Change]:
 def restarted(state: ClusterState) -> Heard:
     """The next coordinator's, from the stored form of what this one has stored."""
     for record in list(state.heard.values()):
-        state.heard[record.bucket] = decode(HeardRecord, encode(record))
+        state.heard[record.slot] = decode(HeardRecord, encode(record))
     found = Heard(state)
     found.load()
     return found
@@ -54,7 +54,7 @@ def restarted(state: ClusterState) -> Heard:
 def test_the_next_coordinator_knows_what_this_one_stored(state: ClusterState, heard: Heard) -> None:
     heard.beat(2, beat(7, {1: 40}, {1: 45}))
     heard.beat(3, beat(4, {}, {1: 30}))
-    assert len(store(state, heard)) == 3
+    assert len(store(state, heard)) == 2
     assert store(state, heard) == []
     later = restarted(state)
     assert (later.disk_counter(2), later.disk_counter(3), later.disk_counter(1)) == (7, 4, 0)
@@ -86,18 +86,21 @@ def test_sealed_segments_are_forgotten(state: ClusterState, heard: Heard) -> Non
 def test_a_store_is_bounded_and_everything_has_its_turn(
     state: ClusterState, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "BUCKETS", 100)
+    monkeypatch.setattr(room, "SLOTS", 100)
     state.unsealed.update(dict.fromkeys(range(1, 10_001)))
     everything = {segment_id: segment_id * 10 for segment_id in range(1, 10_001)}
     heard.beat(1, beat(0, everything))
-    assert len(store(state, heard)) == BUCKETS_PER_STORE
-    heard.beat(1, beat(0, {id_: each + 1 for id_, each in everything.items()}))
-    assert len(store(state, heard)) == BUCKETS_PER_STORE
-    assert len(state.heard) == 100  # those that had waited went first
+    assert len(store(state, heard)) == SLOTS_PER_STORE
+    heard.beat(1, beat(3, {id_: each + 1 for id_, each in everything.items()}))
+    assert len(store(state, heard)) == SLOTS_PER_STORE
+    assert restarted(state).disk_counter(1) == 3  # that never waits
+    heard.beat(1, beat(3, {id_: each + 2 for id_, each in everything.items()}))
+    assert len(store(state, heard)) == SLOTS_PER_STORE
+    assert len(state.heard) == 101  # those that had waited went first
     while store(state, heard):
         pass
     later = restarted(state)
-    assert [later.high_watermark(id_) for id_ in (1, 77, 10_000)] == [11, 771, 100_001]
+    assert [later.high_watermark(id_) for id_ in (1, 77, 10_000)] == [12, 772, 100_002]
 
 
 def asked(counter: int, incarnation: int = ALL[2]) -> Registration:
