@@ -173,10 +173,15 @@ class Coordinator:
         return self.recovery.is_waiting or self._opener.is_waiting or self._hand_over.is_busy
 
     def _start_needed(self) -> None:
-        segment_ids = self.recovery.needed()
-        for at in range(0, len(segment_ids), SEGMENTS_PER_RECOVERY):
-            batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
-            self._spawn(self.recovery.recover(batch), "recover")
+        usual: list[int] = []
+        unclean: list[int] = []  # apart: nodes may have to read whole logs for them (R46)
+        for segment_id in self.recovery.needed():
+            is_unclean = self.ledger.state.segments[segment_id].is_unclean_allowed
+            (unclean if is_unclean else usual).append(segment_id)
+        for segment_ids in (usual, unclean):
+            for at in range(0, len(segment_ids), SEGMENTS_PER_RECOVERY):
+                batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
+                self._spawn(self.recovery.recover(batch), "recover")
         keys = self._opener.needed()
         for at in range(0, len(keys), SEGMENTS_PER_RECOVERY):
             batch_of_keys = keys[at : at + SEGMENTS_PER_RECOVERY]
