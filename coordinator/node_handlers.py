@@ -45,7 +45,7 @@ from replication.isr import IsrProposal
 log = logging.getLogger(__name__)
 
 SERVICE = "/icecore.v1.CoordinatorService/"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 PRODUCER_IDS_MAX = 1_000_000
 
 

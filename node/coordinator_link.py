@@ -35,7 +35,7 @@ SERVICE = "/icecore.v1.CoordinatorService/"
 RETRY_S = 0.1
 CALL_TIMEOUT_S = 5.0
 SEAL_TIMEOUT_S = 15.0
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class _Batcher(Generic[RequestT, ResultT]):
