@@ -95,7 +95,7 @@ class Describer:
         state = self._state
         records = state.segments_in(partition.partition_key)
         tail = state.tail(partition)
-        known = self._sessions.high_watermarks.get(partition.tail_segment_id, 0)
+        known = self._sessions.heard.high_watermark(partition.tail_segment_id) or 0
         return pb.PartitionDescription(
             partition=partition.partition,
             log_start_offset=partition.log_start_offset,

@@ -323,7 +323,7 @@ class Auditor:
         Of segments older than this process it may have told the last one, so those are asked to
         roll first and count as empty only when that did not help.
         """
-        known = self._sessions.high_watermarks.get(segment.segment_id)
+        known = self._sessions.heard.high_watermark(segment.segment_id)
         if known is None and segment.segment_id < self._first_own_segment_id:
             return self._rolling.was_tried(segment.segment_id)
         return known is None or known <= segment.base_offset

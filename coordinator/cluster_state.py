@@ -158,6 +158,8 @@ class SegmentRecord:
     max_append_timestamp_ms: int = 0
     is_unclean_allowed: bool = False
     """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
+    is_unclean_begun: bool = False
+    """That was tried: there may be copies that end there, so it is lossy, however it ends."""
 
     @property
     def version(self) -> int:
@@ -189,6 +191,26 @@ class DeletedRecord:
         return f"{self.prefix}{self.segment_id:020d}"
 
 
+@dataclass(frozen=True, slots=True)
+class HeardRecord:
+    """What nodes last said of their disks and of unsealed segments (R58, R59), many in one row: by
+    segment id modulo ``coordinator.heard.SLOTS``, and the disk counters in a slot of their own."""
+
+    prefix: ClassVar[str] = "heard/"
+    slot: int
+    disk_counters: tuple[tuple[int, int], ...] = ()
+    """(node id, counter)."""
+    high_watermarks: tuple[tuple[int, int], ...] = ()
+    """(segment id, the highest one a leader told)."""
+    durable_ends: tuple[tuple[int, int, int], ...] = ()
+    """(segment id, node id, durable end offset)."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.slot:03d}"
+
+
 Record: TypeAlias = (
     ClusterRecord
     | CounterRecord
@@ -198,10 +220,11 @@ Record: TypeAlias = (
     | SegmentRecord
     | DeletedRecord
     | ProducerRecord
+    | HeardRecord
 )
 RECORD_TYPES: tuple[type[Record], ...] = (
     *(ClusterRecord, CounterRecord, NodeRecord, TopicRecord, PartitionRecord, SegmentRecord),
-    *(DeletedRecord, ProducerRecord),
+    *(DeletedRecord, ProducerRecord, HeardRecord),
 )
 
 
@@ -223,7 +246,14 @@ class Change:
 
 
 R = TypeVar(
-    "R", NodeRecord, TopicRecord, PartitionRecord, CounterRecord, DeletedRecord, ProducerRecord
+    "R",
+    NodeRecord,
+    TopicRecord,
+    PartitionRecord,
+    CounterRecord,
+    DeletedRecord,
+    ProducerRecord,
+    HeardRecord,
 )
 
 
@@ -268,6 +298,8 @@ class ClusterState:
     segments: dict[int, SegmentRecord] = field(default_factory=dict)
     deleted: dict[int, DeletedRecord] = field(default_factory=dict)
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
+    heard: dict[int, HeardRecord] = field(default_factory=dict)
+    """As stored, by slot; ``coordinator.heard`` has what is newer."""
     unsealed: dict[int, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
     thin: dict[int, None] = field(default_factory=dict)
@@ -309,6 +341,8 @@ class ClusterState:
                 self.deleted[record.segment_id] = record
             case ProducerRecord():
                 self.producers[record.name] = record
+            case HeardRecord():
+                self.heard[record.slot] = record
             case SegmentRecord():
                 self._put_segment(record)
 

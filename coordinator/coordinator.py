@@ -177,10 +177,15 @@ class Coordinator:
         return self.recovery.is_waiting or self._opener.is_waiting or self._hand_over.is_busy
 
     def _start_needed(self) -> None:
-        segment_ids = self.recovery.needed()
-        for at in range(0, len(segment_ids), SEGMENTS_PER_RECOVERY):
-            batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
-            self._spawn(self.recovery.recover(batch), "recover")
+        usual: list[int] = []
+        unclean: list[int] = []  # apart: nodes may have to read whole logs for them (R46)
+        for segment_id in self.recovery.needed():
+            is_unclean = self.ledger.state.segments[segment_id].is_unclean_allowed
+            (unclean if is_unclean else usual).append(segment_id)
+        for segment_ids in (usual, unclean):
+            for at in range(0, len(segment_ids), SEGMENTS_PER_RECOVERY):
+                batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
+                self._spawn(self.recovery.recover(batch), "recover")
         keys = self._opener.needed()
         for at in range(0, len(keys), SEGMENTS_PER_RECOVERY):
             batch_of_keys = keys[at : at + SEGMENTS_PER_RECOVERY]
@@ -189,9 +194,13 @@ class Coordinator:
             self._spawn(self._hand_over.hand_over(leaving), "hand_over")
 
     async def _confirm(self) -> None:
+        """One transaction a second: it stores what was heard, or shows that it still could."""
         while True:
             await asyncio.sleep(self.timing.audit_ms / 1000)
-            await self.ledger.confirm()
+            if heard := self.sessions.heard.to_store():
+                await self.ledger.decide_all(heard)
+            else:
+                await self.ledger.confirm()
 
     async def _repair(self) -> None:
         while True:

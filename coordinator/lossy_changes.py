@@ -53,7 +53,7 @@ def declare_lost(
 
 
 def allow_unclean(record: SegmentRecord) -> Change:
-    """The recovery of this segment may end it at the longest intact log, or with nothing.
+    """The recovery of this segment may end it at the longest log left, or with nothing.
 
     Raises InvalidRequestError: it is not RECOVERING, so it is fine, or will be by itself.
     """
@@ -65,3 +65,19 @@ def allow_unclean(record: SegmentRecord) -> Change:
     if record.is_unclean_allowed:
         return Change()
     return Change((updated_segment(record, {}, is_unclean_allowed=True),))
+
+
+def begin_unclean(state: ClusterState, segment_id: int) -> Change:
+    """Nodes are about to be brought to an end that nothing proves. From then on their copies look
+    like any others, also to a coordinator that comes after this one.
+
+    Raises InvalidRequestError: an admin did not allow it, or the segment is recovered by now.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or record.segment.state != SegmentState.RECOVERING:
+        raise InvalidRequestError(f"segment {segment_id} is not RECOVERING any more")
+    if not record.is_unclean_allowed:
+        raise InvalidRequestError(f"segment {segment_id} must not end unclean")
+    if record.is_unclean_begun:
+        return Change()
+    return Change((updated_segment(record, {}, is_unclean_begun=True),))

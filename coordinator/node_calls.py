@@ -1,4 +1,8 @@
-"""Calls to nodes: lists of segments to one node each, and the patience with many nodes at once."""
+"""Calls to nodes: lists of segments to one node each, and the patience with many nodes at once.
+
+A call is meant for one incarnation of a node, the registered one, and names it. What any other
+says counts for nothing (R57): whoever is not registered yet may stand on an old copy of a disk.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -7,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.ledger import Ledger
 from icecore.convert import error_from_proto, segment_to_proto
-from icecore.errors import ConflictError, IcecoreError, UnavailableError
+from icecore.errors import ConflictError, FencedError, IcecoreError, UnavailableError
 from icecore.model import Segment
 from icecore.ports import Clock, Net
 from icecore.v1 import coordinator_pb2 as pb
@@ -40,6 +44,8 @@ class WriteBackItem:
     donor_address: str = ""
     seal_digest: bytes = b""
     seal: bool = False
+    salvage: bool = False
+    """The node's log is UNKNOWN; what can be proved of it counts again (R46)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +69,57 @@ class Rolling:
     """It will roll, once it holds a record: an empty log can't be sealed."""
 
 
-class _Message(Protocol):
+class _Request(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-class NodeCalls:
-    """NodeService of all nodes. Every call carries the cluster id and the coordinator's token.
+class _Answer(Protocol):
+    @property
+    def incarnation(self) -> int: ...
 
-    All raise what ``Net.call`` raises, and UnavailableError for nodes that never registered.
+
+A = TypeVar("A", bound=_Answer)
+
+
+class NodeCalls:
+    """NodeService of all nodes. Every call carries the cluster id, the coordinator's token and the
+    incarnation that it is meant for.
+
+    All raise what ``Net.call`` raises, UnavailableError for nodes that never registered, and
+    FencedError when another incarnation answered than the one that is registered.
     """
 
     def __init__(self, net: Net, ledger: Ledger) -> None:
         self._net = net
         self._ledger = ledger
 
-    async def _call(self, node_id: int, method: str, request: _Message, timeout_s: float) -> bytes:
+    async def _call(
+        self,
+        node_id: int,
+        request: _Request,
+        decode: Callable[[bytes], A],
+        incarnation: int,
+        timeout_s: float,
+    ) -> A:
+        """The answer of this very incarnation, if it is still the registered one by then."""
         node = self._ledger.state.nodes.get(node_id)
-        if node is None:
+        if node is None or not incarnation:
             raise UnavailableError(f"node {node_id} is not registered")
-        return await self._net.call(
+        method = type(request).__name__.removesuffix("Request")
+        body = await self._net.call(
             node.address, SERVICE + method, request.SerializeToString(), timeout_s=timeout_s
         )
+        answer = decode(body)
+        for known in (incarnation, self._ledger.state.incarnation(node_id)):
+            if answer.incarnation != known:
+                raise FencedError(
+                    f"node {node_id} answered as incarnation {answer.incarnation}, "
+                    f"{known} is the one that counts"
+                )
+        return answer
 
     def _common(self, node_id: int) -> dict[str, Any]:
+        """What each request of a call to this node carries; all its chunks are for one process."""
         state = self._ledger.state
         return {
             "cluster_id": state.cluster_id,
@@ -94,15 +128,25 @@ class NodeCalls:
         }
 
     async def fence(
-        self, node_id: int, promises: Sequence[tuple[int, int]], timeout_s: float
+        self,
+        node_id: int,
+        promises: Sequence[tuple[int, int]],
+        timeout_s: float,
+        *,
+        salvage: bool = False,
     ) -> list[FenceReply | IcecoreError]:
-        """Have a node promise (segment id, epoch) pairs; what it holds, in the same order."""
+        """Have a node promise (segment id, epoch) pairs; what it holds, in the same order.
+
+        With ``salvage`` it also looks what of its UNKNOWN logs can be proved, which takes long.
+        """
+        common = self._common(node_id)
         found: list[FenceReply | IcecoreError] = []
         for chunk in _chunks(promises):
             refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in chunk]
-            request = pb.FenceRequest(**self._common(node_id), segments=refs)
-            body = await self._call(node_id, "Fence", request, timeout_s)
-            answer = pb.FenceResponse.FromString(body)
+            request = pb.FenceRequest(**common, segments=refs, salvage=salvage)
+            answer = await self._call(
+                node_id, request, pb.FenceResponse.FromString, common["incarnation"], timeout_s
+            )
             _check_length(answer.replicas, chunk)
             found += [
                 error_from_proto(each.error)
@@ -114,6 +158,7 @@ class NodeCalls:
                     incarnation=answer.incarnation,
                     max_known_high_watermark=each.max_known_high_watermark,
                     was_leader=each.was_leader,
+                    salvageable=each.salvageable,
                 )
                 for each in answer.replicas
             ]
@@ -123,13 +168,13 @@ class NodeCalls:
         self, node_id: int, items: Sequence[OpenItem], timeout_s: float
     ) -> list[int | IcecoreError]:
         """Have a node create segments; the incarnation that confirmed each, in the same order."""
+        common = self._common(node_id)
         found: list[int | IcecoreError] = []
         for chunk in _chunks(items):
-            request = pb.OpenRequest(
-                **self._common(node_id), segments=[_open_segment(i) for i in chunk]
+            request = pb.OpenRequest(**common, segments=[_open_segment(i) for i in chunk])
+            answer = await self._call(
+                node_id, request, pb.OpenResponse.FromString, common["incarnation"], timeout_s
             )
-            body = await self._call(node_id, "Open", request, timeout_s)
-            answer = pb.OpenResponse.FromString(body)
             _check_length(answer.errors, chunk)
             found += [error_from_proto(each) or answer.incarnation for each in answer.errors]
         return found
@@ -138,6 +183,7 @@ class NodeCalls:
         self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
     ) -> list[Written | IcecoreError]:
         """Have a node bring replicas to their end; what it verified, in the same order."""
+        common = self._common(node_id)
         found: list[Written | IcecoreError] = []
         for chunk in _chunks(items):
             segments = [
@@ -147,12 +193,14 @@ class NodeCalls:
                     donor_address=each.donor_address,
                     seal_digest=each.seal_digest,
                     seal=each.seal,
+                    salvage=each.salvage,
                 )
                 for each in chunk
             ]
-            request = pb.WriteBackRequest(**self._common(node_id), segments=segments)
-            body = await self._call(node_id, "WriteBack", request, timeout_s)
-            answer = pb.WriteBackResponse.FromString(body)
+            request = pb.WriteBackRequest(**common, segments=segments)
+            answer = await self._call(
+                node_id, request, pb.WriteBackResponse.FromString, common["incarnation"], timeout_s
+            )
             _check_length(answer.results, chunk)
             found += [
                 error_from_proto(each.error)
@@ -172,12 +220,14 @@ class NodeCalls:
         self, node_id: int, segments: Sequence[Segment], why: str, timeout_s: float
     ) -> list[Rolling]:
         """Have a leader roll segments now; in the same order."""
+        common = self._common(node_id)
         found: list[Rolling] = []
         for chunk in _chunks(segments):
             refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in chunk]
-            request = pb.RollRequest(**self._common(node_id), segments=refs, why=why)
-            body = await self._call(node_id, "Roll", request, timeout_s)
-            answer = pb.RollResponse.FromString(body)
+            request = pb.RollRequest(**common, segments=refs, why=why)
+            answer = await self._call(
+                node_id, request, pb.RollResponse.FromString, common["incarnation"], timeout_s
+            )
             _check_length(answer.errors, chunk)
             empty = dict.fromkeys(answer.empty_segment_ids)
             found += [
@@ -191,9 +241,11 @@ class NodeCalls:
     ) -> tuple[int, Sequence[ProducerPosition]]:
         """Have a node refuse older epochs; its incarnation and how far the producer got there."""
         fence = pb.ProducerFence(producer_id=producer_id, min_epoch=min_epoch)
-        request = pb.FenceProducersRequest(**self._common(node_id), fences=[fence])
-        body = await self._call(node_id, "FenceProducers", request, timeout_s)
-        answer = pb.FenceProducersResponse.FromString(body)
+        common = self._common(node_id)
+        request = pb.FenceProducersRequest(**common, fences=[fence])
+        answer = await self._call(
+            node_id, request, pb.FenceProducersResponse.FromString, common["incarnation"], timeout_s
+        )
         return answer.incarnation, answer.positions
 
 

@@ -28,14 +28,23 @@ class Registration:
     """The last one its folder persisted, 0 on first start."""
     address: str
     rack: str
+    disk_counter: int = 0
+    """As its folder has it."""
 
 
-def register(state: ClusterState, asked: Registration) -> tuple[Change, bool]:
+def register(
+    state: ClusterState, asked: Registration, disk_counter: int = 0
+) -> tuple[Change, bool]:
     """Hand out the next incarnation; nothing else changes until the first heartbeat.
+
+    Args:
+        state: The cluster.
+        asked: By whom.
+        disk_counter: The highest one that this node ever beat with.
 
     Returns:
         The change (its one record is the node's), and whether the folder is older than one that
-        was activated before: then nothing on it counts.
+        was known before (R45, R58): then nothing on it counts.
 
     Raises:
         WrongClusterError: the folder is of another cluster, or another live process has this id.
@@ -58,7 +67,9 @@ def register(state: ClusterState, asked: Registration) -> tuple[Change, bool]:
             f"node id {asked.node_id} is in use by a live process at {known.address}"
         )
     is_unknown = known.incarnation > 0 and (
-        not is_same_disk or asked.incarnation < known.incarnation
+        not is_same_disk
+        or asked.incarnation < known.incarnation
+        or asked.disk_counter < disk_counter
     )
     issued = updated(known, issued_incarnation=max(known.issued_incarnation, asked.incarnation) + 1)
     return Change((issued,)), is_unknown
@@ -85,6 +96,28 @@ def activate(state: ClusterState, asked: Registration, incarnation: int) -> Chan
             ),
         )
     )
+
+
+def shrunk_logs(
+    state: ClusterState, node_id: int, held: dict[int, HeldReplica], ends: dict[int, int]
+) -> list[int]:
+    """Unsealed segments of which the node's log was longer once, durably (R59).
+
+    Args:
+        state: The cluster.
+        node_id: Whose.
+        held: What it says that it has now.
+        ends: By segment, the farthest durable end that it ever told.
+    """
+    shrunk = []
+    for segment_id, end_offset in ends.items():
+        copy, record = held.get(segment_id), state.segments.get(segment_id)
+        if copy is None or record is None or node_id not in record.segment.replicas:
+            continue
+        is_open = record.segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING)
+        if is_open and copy.is_intact and copy.durable_end_offset < end_offset:
+            shrunk.append(segment_id)
+    return shrunk
 
 
 def lost_copies(

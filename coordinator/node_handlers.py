@@ -15,6 +15,7 @@ from coordinator.node_changes import (
     deletions_confirmed,
     lost_copies,
     register,
+    shrunk_logs,
 )
 from coordinator.node_sessions import NodeSessions, Registered, Session
 from coordinator.producer_naming import ProducerNaming
@@ -44,7 +45,7 @@ from replication.isr import IsrProposal
 log = logging.getLogger(__name__)
 
 SERVICE = "/icecore.v1.CoordinatorService/"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 PRODUCER_IDS_MAX = 1_000_000
 
 
@@ -117,12 +118,14 @@ class NodeHandlers:
             request.incarnation,
             request.address,
             request.rack,
+            request.disk_counter,
         )
+        heard = self._sessions.heard
         is_unknown = False
 
         def decision(state: ClusterState) -> Change:
             nonlocal is_unknown
-            change, is_unknown = register(state, asked)
+            change, is_unknown = register(state, asked, heard.disk_counter(asked.node_id))
             return change
 
         change = await self._ledger.decide(decision)
@@ -134,11 +137,15 @@ class NodeHandlers:
             )
             for each in request.segments
         }
+        shrunk = shrunk_logs(
+            self._ledger.state, asked.node_id, held, heard.ends_of_node(asked.node_id)
+        )
         incarnation = node.issued_incarnation
         self._sessions.registered[asked.node_id] = Registered(asked, held, is_unknown, incarnation)
         log.info(
-            "event=registered node=%d incarnation=%d address=%s segments=%d disk_unknown=%s",
-            *(asked.node_id, incarnation, asked.address, len(held), is_unknown),
+            "event=registered node=%d incarnation=%d address=%s segments=%d disk_unknown=%s "
+            "shrunk=%s",
+            *(asked.node_id, incarnation, asked.address, len(held), is_unknown, shrunk),
         )
         return pb.RegisterResponse(
             cluster_id=self._ledger.state.cluster_id,
@@ -149,6 +156,8 @@ class NodeHandlers:
             protocol_version=PROTOCOL_VERSION,
             delete_segment_ids=[each for each in held if each in self._ledger.state.deleted],
             disk_unknown=is_unknown,
+            disk_counter=max(heard.disk_counter(asked.node_id), asked.disk_counter),
+            unknown_segment_ids=shrunk,
         ).SerializeToString()
 
     async def heartbeat(self, stream: ServerStream, _: CallContext) -> None:

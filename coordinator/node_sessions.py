@@ -24,6 +24,7 @@ from coordinator.cluster_state import (
     TopicRecord,
     is_prepared,
 )
+from coordinator.heard import Heard
 from coordinator.node_changes import HeldReplica, Registration
 from coordinator.pages import Pages
 from icecore.convert import node_to_proto, segment_to_proto
@@ -100,7 +101,7 @@ class NodeSessions:
     ) -> None:
         self.registered: dict[int, Registered] = {}
         self.usage: dict[int, Usage] = {}
-        self.high_watermarks: dict[int, int] = {}
+        self.heard = Heard(state)
         self.unknown: dict[int, dict[int, None]] = {}
         """By node: segments whose copy there is damaged or missing, as it said itself."""
         self.pages = Pages(clock)
@@ -121,7 +122,8 @@ class NodeSessions:
         self.token = 0
 
     def start(self) -> None:
-        """Give every node that is known a lease to come back."""
+        """Know what was heard before, and give every known node a lease to come back."""
+        self.heard.load()
         now = self._clock.monotonic_ms()
         self._last_tick_ms = now
         self._grace_until_ms = now + self._lease_ms
@@ -194,11 +196,7 @@ class NodeSessions:
         for segment_id in request.disputed_segment_ids:
             self.pages.page(segment_id, f"node {session.node_id}: a replica differs from another")
         self._note_clock(session.node_id, request.wall_clock_ms)
-        for each in request.led:
-            if each.segment_id not in self._state.unsealed:
-                continue  # said before its leader heard of the seal
-            known = self.high_watermarks.get(each.segment_id, 0)
-            self.high_watermarks[each.segment_id] = max(known, each.high_watermark)
+        self.heard.beat(session.node_id, request)
         state = NodeState.UP
         if request.leaving:
             state = NodeState.DOWN
@@ -277,9 +275,9 @@ class NodeSessions:
                 case SegmentRecord() if not is_prepared(record):
                     self._queue(record.holders, segment_id=record.segment.segment_id)
                     if record.segment.state == SegmentState.SEALED:
-                        self.high_watermarks.pop(record.segment.segment_id, None)
+                        self.heard.forget(record.segment.segment_id)
                 case DeletedRecord():
-                    self.high_watermarks.pop(record.segment_id, None)
+                    self.heard.forget(record.segment_id)
                     self._queue(record.holders, deleted_id=record.segment_id)
                 case PartitionRecord():
                     self._queue_partition(record.partition_key)

@@ -16,6 +16,7 @@ from coordinator.backoff import Backoff
 from coordinator.cluster_state import Change, ClusterState, PartitionKey
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
+from coordinator.lossy_changes import begin_unclean
 from coordinator.node_calls import (
     NodeCalls,
     OpenItem,
@@ -55,7 +56,7 @@ class Case:
     """As RECOVERING: frozen."""
     is_unclean_allowed: bool = False
     is_lossy: bool = False
-    """The end was not proved, but chosen with an admin's permission."""
+    """The end is not proved, or was not in an earlier round, but chosen with an admin's word."""
     is_lost: bool = False
     """And nobody has a copy."""
     replies: dict[int, FenceReply] = field(default_factory=dict)
@@ -205,7 +206,9 @@ class Recovery:
         for segment_id in segment_ids:
             record = self._ledger.state.segments.get(segment_id)
             if record is not None and record.segment.state == SegmentState.RECOVERING:
-                cases.append(Case(record.segment, record.is_unclean_allowed))
+                cases.append(
+                    Case(record.segment, record.is_unclean_allowed, record.is_unclean_begun)
+                )
         return cases
 
     async def _ask(
@@ -273,9 +276,44 @@ class Recovery:
         )
         for case in cases:
             self._decide(case)
-            if case.end is None and case.is_unclean_allowed:
-                self._decide_unclean(case)
+        stuck = [case for case in cases if case.end is None and case.is_unclean_allowed]
+        if stuck:
+            await self._look_for_more(stuck)
+        for case in await self._begin_unclean(stuck):
+            self._decide_unclean(case)
         return [case for case in cases if case.end is not None]
+
+    async def _begin_unclean(self, cases: Sequence[Case]) -> list[Case]:
+        """Those that may go on, and whose records say from now on that they are lossy."""
+        results = await self._ledger.decide_all(
+            [lambda state, each=case: begin_unclean(state, each.segment_id) for case in cases]  # type: ignore[misc]
+        )
+        begun = []
+        for case, result in zip(cases, results, strict=True):
+            if not isinstance(result, IcecoreError):
+                case.segment = self._ledger.state.segments[case.segment_id].segment
+                case.is_lossy = True
+                begun.append(case)
+        return begun
+
+    async def _look_for_more(self, cases: Sequence[Case]) -> None:
+        """An admin accepted the loss, so what can be proved of UNKNOWN logs is worth having."""
+
+        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+            case.replies[node_id] = reply
+
+        await self._ask(
+            by_node(
+                (node_id, (case, (case.segment_id, case.promise)))
+                for case in cases
+                for node_id in case.segment.replicas
+            ),
+            lambda node_id, mine: self._calls.fence(
+                node_id, mine, self._timing.copy_call_s, salvage=True
+            ),
+            take,
+            lambda: False,
+        )
 
     def _decide(self, case: Case) -> None:
         """Set the end that the replies prove, if they prove one."""
@@ -292,12 +330,16 @@ class Recovery:
             self._sessions.pages.page(case.segment_id, error.message)
 
     def _tripwire(self, case: Case) -> int:
-        return self._sessions.high_watermarks.get(case.segment_id, 0)
+        return self._sessions.heard.high_watermark(case.segment_id) or 0
 
     def _decide_unclean(self, case: Case) -> None:
         """An admin accepted the loss: the longest log there is, or none."""
-        case.is_lossy = True
         case.end = decide_unclean(case.replies)
+        if case.end is not None and not case.replies[case.end.donor].intact:
+            log.critical(
+                "event=salvaged segment=%d node=%d end_offset=%d",
+                *(case.segment_id, case.end.donor, case.end.end_offset),
+            )
         if case.end is None:
             case.is_lost = True
             # Offsets that somebody has seen must not be given out again.
@@ -324,9 +366,11 @@ class Recovery:
         asked = []
         for case in cases:
             assert case.end is not None
-            item = WriteBackItem(case.segment, case.end.end_offset)
-            if not case.is_lost:
-                asked.append((case.end.donor, (case, item)))
+            if case.is_lost:
+                continue
+            is_unknown = not case.replies[case.end.donor].intact
+            item = WriteBackItem(case.segment, case.end.end_offset, salvage=is_unknown)
+            asked.append((case.end.donor, (case, item)))
         await self._ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
@@ -336,6 +380,7 @@ class Recovery:
         for case in cases:
             if case.end is not None and case.donor is not None and not case.is_lost:
                 case.verified[case.end.donor] = case.donor.incarnation
+                self._sessions.copied(case.end.donor, case.segment_id)
         return [case for case in cases if case.donor is not None]
 
     async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
@@ -359,7 +404,9 @@ class Recovery:
             item = WriteBackItem(
                 case.segment, case.end.end_offset, donor_address, case.donor.seal_digest
             )
-            asked += [(node_id, (case, item)) for node_id in self._targets(case)]
+            for node_id in self._targets(case):
+                self._sessions.heard.forget_end(case.segment_id, node_id)
+                asked.append((node_id, (case, item)))
         await self._ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),

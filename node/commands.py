@@ -27,6 +27,7 @@ from node.context import NodeContext
 from node.copying import SegmentCopier
 from node.replica import NO_TAIL, Replica
 from node.replicas import Replicas
+from node.salvage import Salvage
 from node.store import SegmentIdentity
 from replication import inputs
 from replication.producers import ProducerTable
@@ -56,6 +57,7 @@ class NodeCommands:
         self._context = context
         self._replicas = replicas
         self._copier = copier
+        self._salvage = Salvage(context, replicas)
         self._orders = replicas.orders
         self._writing_back: dict[
             tuple[int, bytes], asyncio.Future[coordinator_pb2.WrittenBack]
@@ -77,7 +79,7 @@ class NodeCommands:
         an earlier process: what that one held and had promised may be gone."""
         context = self._context
         context.check_cluster(request.cluster_id)
-        if request.incarnation not in (0, context.incarnation):
+        if request.incarnation != context.incarnation:
             raise FencedError(
                 f"this is incarnation {context.incarnation}, the order is for {request.incarnation}"
             )
@@ -128,6 +130,8 @@ class NodeCommands:
             replica = by_id.get(ref.segment_id)
             if replica is not None and replica is self._replicas.get(ref.segment_id):
                 _describe(replica, answer)
+        if request.salvage:
+            await self._salvage.describe(request, answers)
         context.metrics.fences.inc(len(promised))
         return coordinator_pb2.FenceResponse(
             incarnation=context.incarnation, replicas=answers
@@ -282,6 +286,8 @@ class NodeCommands:
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         try:
+            if item.salvage:
+                await self._salvage.readmit(segment)
             return await self._copier.bring_to(
                 segment,
                 item.end_offset,
@@ -318,7 +324,9 @@ class NodeCommands:
             replica.leader.feed(inputs.RollRequested(request.why or "asked by the coordinator"))
             errors.append(None)
         return coordinator_pb2.RollResponse(
-            errors=[convert.error_to_proto(error) for error in errors], empty_segment_ids=empty
+            incarnation=self._context.incarnation,
+            errors=[convert.error_to_proto(error) for error in errors],
+            empty_segment_ids=empty,
         ).SerializeToString()
 
     # --- producers ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from icecore import convert
 from icecore.errors import (
@@ -41,7 +41,7 @@ SERVICE = "/icecore.v1.CoordinatorService/"
 RETRY_S = 0.1
 CALL_TIMEOUT_S = 5.0
 SEAL_TIMEOUT_S = 15.0
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class _Batcher(Generic[RequestT, ResultT]):
@@ -91,6 +91,18 @@ class Standing(NamedTuple):
     """Of each segment led."""
 
 
+class BeatNews(Protocol):
+    """What has more to say with beats; ``node/disk_report.py``."""
+
+    def begin(self) -> None:
+        """A new stream begins: tell all of it."""
+        ...
+
+    async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
+        """Add to a beat that is about to be sent."""
+        ...
+
+
 class CoordinatorLink:
     """Everything this node says to the coordinator and hears from it."""
 
@@ -120,6 +132,7 @@ class CoordinatorLink:
         self._moved: dict[int, int] = {}
         self._unknown: dict[int, None] = {}
         self._disputed: dict[int, None] = {}
+        self.disk_report: BeatNews | None = None
         self.read_only = False
         """The disk is getting full: no new replicas, please."""
         self._draining = False
@@ -192,6 +205,8 @@ class CoordinatorLink:
         standing = self._standing()
         self._unknown = dict.fromkeys(standing.unknown_ids)
         self._moved = dict(standing.high_watermarks)
+        if self.disk_report is not None:
+            self.disk_report.begin()
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         writer.add_done_callback(lambda _: stream.cancel())  # no beats, no stream
         try:
@@ -242,6 +257,8 @@ class CoordinatorLink:
                 wall_clock_ms=context.clock.now_ms(),
                 read_only=self.read_only,
             )
+            if self.disk_report is not None:
+                await self.disk_report.fill(beat)
             try:
                 await stream.write(beat.SerializeToString())
             except IcecoreError:

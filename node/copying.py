@@ -94,7 +94,7 @@ class SegmentCopier:
 
     def _intact(self, segment_id: int) -> Replica:
         replica = self._replicas.get(segment_id)
-        if replica is None or not replica.counts:
+        if replica is None or not replica.is_donor:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return replica
 
@@ -131,7 +131,7 @@ class SegmentCopier:
                 )
             except IcecoreError:
                 held = self._replicas.get(segment.segment_id)
-                if donor_address and (held is None or not held.counts):
+                if donor_address and (held is None or not held.is_donor):
                     self._replicas.report_missing(segment.segment_id)
                 raise
 
@@ -177,7 +177,7 @@ class SegmentCopier:
             await self._replicas.set_aside(replica)
             replica = None
         is_begun = replica is not None and replica.base_offset >= 0
-        if replica is not None and is_begun and (replica.counts or donor_address):
+        if replica is not None and is_begun and (replica.is_donor or donor_address):
             return replica
         if not donor_address:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")

@@ -10,26 +10,27 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Protocol
 
 from icecore import convert
 from icecore.batch import parse_header
-from icecore.errors import FencedError, IcecoreError, UnavailableError
+from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NodeState, SegmentState
 from icecore.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1 import coordinator_pb2
 from node.commands import NodeCommands
 from node.config import NodeSettings
 from node.context import NodeContext
-from node.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
+from node.coordinator_link import CoordinatorLink
 from node.copying import SegmentCopier
 from node.data_service import DataService
 from node.deletions import Deletions
 from node.digests import DigestReporter
+from node.disk_report import DiskReport
 from node.disk_watermarks import DiskWatch
 from node.io_pool import IoPool
 from node.metrics import NodeMetrics
 from node.ports import Executor, FileSystem
+from node.registration import Folder, Gate, Registration, inventory_of
 from node.replica import Replica
 from node.replicas import Replicas
 from node.replication_client import LeaderLinks
@@ -47,27 +48,6 @@ INDEX_SYNC_S = 1.0
 STOP_GRACE_S = 0.5
 SHRINK_WAIT_MS = 1_000.0
 """Of a leave: leaders need a few round trips to the coordinator."""
-
-
-class Folder(Protocol):
-    """What the data folder knows of itself; ``node/storage/data_folder.py``."""
-
-    cluster_id: bytes
-    """Empty before the first registration."""
-    disk_id: bytes
-
-    @property
-    def incarnation(self) -> int:
-        """The last one persisted, 0 when none."""
-        ...
-
-    def join_cluster(self, cluster_id: bytes) -> None:
-        """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
-        ...
-
-    def keep_incarnation(self, incarnation: int) -> None:
-        """Persist the incarnation."""
-        ...
 
 
 class Node:
@@ -113,11 +93,15 @@ class Node:
         )
         self._links = LeaderLinks(context)
         self.replicas = Replicas(context, self._coordinator, self._links)
+        self._coordinator.disk_report = DiskReport(context, folder, self.replicas)
         self._replicate = ReplicateService(context, self.replicas)
         self.replicas.on_leader_created = self._replicate.leader_created
         self._copier = SegmentCopier(context, self.replicas)
         self._deletions = Deletions(context, self.replicas)
         self._commands = NodeCommands(context, self.replicas, self._copier)
+        self._registration = Registration(
+            context, folder, self._coordinator, self.replicas, self._deletions.order
+        )
         self.data = DataService(context, self._coordinator, self.replicas)
         self._digests = DigestReporter(context, self._coordinator, self.replicas)
         self.replicas.on_sealed = self._digests.sealed
@@ -143,8 +127,9 @@ class Node:
             self._adopt(found)
         self._server = await context.net.serve(context.settings.listen, self._handlers())
         context.address = context.settings.advertise or self._server.address
-        await self._register(recovered)
-        self._begin(self._stay_registered(recovered))
+        inventory = [inventory_of(found) for found in recovered]
+        await self._registration.register(inventory)
+        self._begin(self._registration.stay(inventory))
         self._begin(self._tick())
         self._begin(self._sync_index())
         self._begin(self._digests.run())
@@ -165,13 +150,18 @@ class Node:
             self.ended.result()
 
     def _handlers(self) -> Handlers:
+        gate = Gate(self.context)
         return Handlers(
             unary={
-                **self.data.handlers(),
-                **self._commands.handlers(),
-                **self._copier.handlers(),
+                **gate.for_clients(self.data.handlers()),
+                **gate.for_coordinator(self._commands.handlers()),
+                **gate.for_peers(self._copier.handlers()),
             },
-            streams={"/icecore.v1.ReplicationService/Replicate": self._replicate.replicate},
+            streams={
+                "/icecore.v1.ReplicationService/Replicate": gate.for_followers(
+                    self._replicate.replicate
+                )
+            },
         )
 
     def _adopt(self, found: RecoveredReplica) -> None:
@@ -192,69 +182,6 @@ class Node:
             self._digests.sealed(replica)
         if not found.intact:
             _log.warning("replica UNKNOWN segment_id=%d why=%s", replica.segment_id, found.why)
-
-    async def _register(self, recovered: list[RecoveredReplica]) -> None:
-        context, folder = self.context, self._folder
-        answer = await self._coordinator.register(
-            coordinator_pb2.RegisterRequest(
-                cluster_id=context.cluster_id,
-                node_id=context.node_id,
-                disk_id=folder.disk_id,
-                incarnation=folder.incarnation,
-                address=context.address,
-                rack=context.settings.rack,
-                protocol_version=PROTOCOL_VERSION,
-                segments=[_inventory(found) for found in recovered],
-            )
-        )
-        if answer.disk_unknown:
-            await self._condemn_everything()
-            for found in recovered:  # should it have to register once more
-                found.intact = False
-        await context.executor.run(self._keep_registration, answer)
-        context.cluster_id = answer.cluster_id
-        context.incarnation = answer.incarnation
-        context.token = max(context.token, answer.token)
-        for segment_id in answer.delete_segment_ids:
-            self._deletions.order(segment_id)
-        _log.info(
-            "registered node_id=%d incarnation=%d cluster_id=%s",
-            context.node_id,
-            context.incarnation,
-            context.cluster_id.hex(),
-        )
-
-    async def _stay_registered(self, recovered: list[RecoveredReplica]) -> None:
-        """Beat. An incarnation that was lost before its first beat, because the coordinator
-        restarted in between, never counted: get another one."""
-        coordinator = self._coordinator
-        while True:
-            try:
-                await coordinator.run()
-            except FencedError:
-                if coordinator.was_heard:
-                    raise
-                _log.warning("incarnation %d was forgotten, again", self.context.incarnation)
-                await self._register(recovered)
-
-    async def _condemn_everything(self) -> None:
-        """The folder was replaced, or is an old copy: nothing on it counts, after a restart too.
-
-        Durable before the incarnation is: with that the folder looks as good as new.
-        """
-        context = self.context
-        held = [replica.segment_id for replica in self.replicas]
-        why = "the data folder is older than one that this node had before"
-        _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
-        for replica in self.replicas:
-            replica.intact = False
-        await context.executor.run(context.store.condemn, held, why)
-
-    def _keep_registration(self, answer: coordinator_pb2.RegisterResponse) -> None:
-        """Durable before the first beat: this folder's cluster and the process's incarnation."""
-        self._folder.join_cluster(answer.cluster_id)
-        self._folder.keep_incarnation(answer.incarnation)
-        self.context.store.join_cluster(answer.cluster_id)
 
     # --- what goes on ---------------------------------------------------------------------------
 
@@ -420,13 +347,3 @@ class Node:
                 state = "idle"
             counts[state] = counts.get(state, 0) + 1
         return counts
-
-
-def _inventory(found: RecoveredReplica) -> coordinator_pb2.SegmentInventory:
-    return coordinator_pb2.SegmentInventory(
-        segment_id=found.identity.segment_id,
-        generation=found.identity.generation,
-        durable_end_offset=found.tail.end_offset,
-        sealed=found.sealed_end_offset is not None,
-        intact=found.intact,
-    )

@@ -86,6 +86,8 @@ class Replica:
         self.led_in_this_process = False
         self.told_end_offset = -1
         """The largest end that a coordinator was told of while the segment's was not decided."""
+        self.is_salvaged = False
+        """Only the provable part of an UNKNOWN log (``node/salvage.py``)."""
 
     @property
     def segment_id(self) -> int:
@@ -116,7 +118,13 @@ class Replica:
     @property
     def counts(self) -> bool:
         """Whether where this log ends may be told to a coordinator; else it is UNKNOWN."""
-        return self.intact and not self.is_partial and self.base_offset >= 0
+        is_whole = self.intact and not self.is_partial and not self.is_salvaged
+        return is_whole and self.base_offset >= 0
+
+    @property
+    def is_donor(self) -> bool:
+        """Whether copies may be made of this log: it counts, or a person let its rest count."""
+        return self.counts or (self.intact and self.is_salvaged)
 
     @property
     def high_watermark(self) -> int:

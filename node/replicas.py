@@ -453,7 +453,7 @@ class Replicas:
         await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
         replica.tail = tail
         replica.sealed_end_offset = end
-        replica.is_partial = False
+        replica.is_partial = replica.is_salvaged = False
         replica.drop_producers()
         self.on_sealed(replica)
 

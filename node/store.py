@@ -97,8 +97,26 @@ class Verification(Protocol):
         ...
 
 
+class LogSalvage(Protocol):
+    """What can be proved of UNKNOWN replicas. Each method blocks."""
+
+    def tail(self, segment_id: int, cluster_id: bytes) -> LogTail | None:
+        """The end of the longest part that CRCs and chain prove; None when there is none."""
+        ...
+
+    def readmit(self, segment_id: int, cluster_id: bytes) -> RecoveredReplica:
+        """Make that part of a quarantined replica its log. It is reported as not intact until it
+        is sealed. Raises: NotReplicaError (there is nothing), StorageError."""
+        ...
+
+
 class SegmentStore(Protocol):
     """All replicas of one node's data folder."""
+
+    @property
+    def salvage(self) -> LogSalvage:
+        """For what is UNKNOWN."""
+        ...
 
     def recover(self) -> list[RecoveredReplica]:
         """Judge and repair every known replica; once, before anything else.

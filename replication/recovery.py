@@ -18,7 +18,8 @@ class FenceReply:
     """What one replica reported after its promise was durable."""
 
     intact: bool
-    """False = UNKNOWN: missing, damaged, not provably complete; all else then says nothing."""
+    """False = UNKNOWN: missing, damaged, not provably complete; unless ``salvageable``, all else
+    then says nothing."""
     durable_end_offset: int = 0
     last_header_crc32c: int = 0
     digest: bytes = b""
@@ -26,6 +27,9 @@ class FenceReply:
     incarnation: int = 0
     max_known_high_watermark: int = 0
     was_leader: bool = False
+    salvageable: bool = False
+    """Not intact, but all up to this end is provably of this segment: CRCs and chain hold. What
+    may be missing behind it nobody knows, so only an admin's word lets it count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +106,20 @@ def decide_end(replies: Mapping[int, FenceReply], tripwire_high_watermark: int =
 
 
 def decide_unclean(replies: Mapping[int, FenceReply]) -> EndDecision | None:
-    """An admin's choice when nothing is provable: the longest intact log, whatever it lacks.
+    """An admin's choice when nothing is provable: the longest log of those that are intact or
+    salvageable, whatever it lacks.
 
-    Records that were acknowledged may be missing; who calls this records that. None when no reply
-    is intact. Of equally long logs that differ the lowest node's is taken.
+    Records that were acknowledged may be missing; who calls this records that. None when there is
+    no such reply. Of equally long logs an intact one is taken, and of the lowest node.
     """
-    intact = sorted((-r.durable_end_offset, node) for node, r in replies.items() if r.intact)
-    if not intact:
+    usable = sorted(
+        (-reply.durable_end_offset, not reply.intact, node)
+        for node, reply in replies.items()
+        if reply.intact or reply.salvageable
+    )
+    if not usable:
         return None
-    donor = intact[0][1]
+    donor = usable[0][2]
     reply = replies[donor]
     return EndDecision(reply.durable_end_offset, donor, reply.last_header_crc32c)
 

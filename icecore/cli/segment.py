@@ -66,7 +66,11 @@ def recover_unclean(
     segment_id: SegmentId,
     yes: Yes = False,
 ) -> None:
-    """End a segment that can't be recovered safely at the longest copy left of it."""
+    """End a segment that can't be recovered safely at the longest copy left of it.
+
+    Copies that count for nothing (a failed sync, an old disk) are used as far as their checksums
+    prove them. Start every node that had a copy first: the longest one that answers is taken.
+    """
     session = session_of(context)
     _confirm(f"Accept that acknowledged records of {topic}/{partition} are lost?", yes=yes)
     segment = session.admin(lambda admin: admin.recover_unclean(topic, partition, segment_id))

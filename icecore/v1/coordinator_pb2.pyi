@@ -33,6 +33,7 @@ class RegisterRequest(_message.Message):
     RACK_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    DISK_COUNTER_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """of the data folder; empty on first start"""
     node_id: _builtins.int
@@ -43,6 +44,8 @@ class RegisterRequest(_message.Message):
     address: _builtins.str
     rack: _builtins.str
     protocol_version: _builtins.int
+    disk_counter: _builtins.int
+    """as the folder has it; a lower one than any heard: an old copy"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInventory]:
         """what the folder holds"""
@@ -58,10 +61,11 @@ class RegisterRequest(_message.Message):
         rack: _builtins.str = ...,
         protocol_version: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentInventory] | None = ...,
+        disk_counter: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_id", b"disk_id", "incarnation", b"incarnation", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -111,6 +115,8 @@ class RegisterResponse(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     DELETE_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     DISK_UNKNOWN_FIELD_NUMBER: _builtins.int
+    DISK_COUNTER_FIELD_NUMBER: _builtins.int
+    UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     incarnation: _builtins.int
     """persist it before the first heartbeat"""
@@ -119,10 +125,16 @@ class RegisterResponse(_message.Message):
     lease_ms: _builtins.int
     protocol_version: _builtins.int
     disk_unknown: _builtins.bool
-    """the folder is older than one activated before: nothing on it counts"""
+    """the folder is older than one known before: nothing on it counts"""
+    disk_counter: _builtins.int
+    """the highest one heard of this node: go on from there"""
     @_builtins.property
     def delete_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """explicitly deleted ones of the inventory"""
+
+    @_builtins.property
+    def unknown_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """logs that were longer once: they count for nothing"""
 
     def __init__(
         self,
@@ -135,10 +147,12 @@ class RegisterResponse(_message.Message):
         protocol_version: _builtins.int = ...,
         delete_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         disk_unknown: _builtins.bool = ...,
+        disk_counter: _builtins.int = ...,
+        unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "delete_segment_ids", b"delete_segment_ids", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "protocol_version", b"protocol_version", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "protocol_version", b"protocol_version", "token", b"token", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -161,6 +175,8 @@ class HeartbeatRequest(_message.Message):
     UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     DISPUTED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
+    DISK_COUNTER_FIELD_NUMBER: _builtins.int
+    DURABLE_ENDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -177,6 +193,8 @@ class HeartbeatRequest(_message.Message):
     """neither is damaged: a person must look
     of the node; 0 = it does not say
     """
+    disk_counter: _builtins.int
+    """of the data folder; durable there before this was sent"""
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
         """of segments this node leads, when changed"""
@@ -190,6 +208,10 @@ class HeartbeatRequest(_message.Message):
         """them in the first beat of a stream, then the new ones
         a replica here differs from another one's where
         """
+
+    @_builtins.property
+    def durable_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___DurableEnd]:
+        """of unsealed logs here that grew since the last said"""
 
     def __init__(
         self,
@@ -207,14 +229,38 @@ class HeartbeatRequest(_message.Message):
         unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         disputed_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         wall_clock_ms: _builtins.int = ...,
+        disk_counter: _builtins.int = ...,
+        durable_ends: _abc.Iterable[Global___DurableEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class DurableEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    DURABLE_END_OFFSET_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    durable_end_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int = ...,
+        durable_end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "segment_id", b"segment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DurableEnd: _TypeAlias = DurableEnd  # noqa: Y015
 
 @_typing.final
 class LedHighWatermark(_message.Message):
@@ -1008,10 +1054,13 @@ class FenceRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    SALVAGE_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """of the process that is meant; 0 = any"""
+    """whom it is for: another one refuses"""
+    salvage: _builtins.bool
+    """also say what can be proved of logs that are UNKNOWN"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]:
         """epoch = the new promise"""
@@ -1023,10 +1072,11 @@ class FenceRequest(_message.Message):
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         incarnation: _builtins.int = ...,
+        salvage: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "salvage", b"salvage", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1066,8 +1116,9 @@ class FencedReplica(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     MAX_KNOWN_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     WAS_LEADER_FIELD_NUMBER: _builtins.int
+    SALVAGEABLE_FIELD_NUMBER: _builtins.int
     intact: _builtins.bool
-    """false = UNKNOWN; the other fields say nothing"""
+    """false = UNKNOWN; unless salvageable, the rest says nothing"""
     durable_end_offset: _builtins.int
     last_header_crc32c: _builtins.int
     digest: _builtins.bytes
@@ -1075,6 +1126,8 @@ class FencedReplica(_message.Message):
     max_known_high_watermark: _builtins.int
     was_leader: _builtins.bool
     """led it in this incarnation"""
+    salvageable: _builtins.bool
+    """not intact, but the fields above say what its CRCs and chain"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """FENCED: a higher promise exists"""
@@ -1089,10 +1142,11 @@ class FencedReplica(_message.Message):
         digest: _builtins.bytes = ...,
         max_known_high_watermark: _builtins.int = ...,
         was_leader: _builtins.bool = ...,
+        salvageable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "durable_end_offset", b"durable_end_offset", "error", b"error", "intact", b"intact", "last_header_crc32c", b"last_header_crc32c", "max_known_high_watermark", b"max_known_high_watermark", "was_leader", b"was_leader"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "durable_end_offset", b"durable_end_offset", "error", b"error", "intact", b"intact", "last_header_crc32c", b"last_header_crc32c", "max_known_high_watermark", b"max_known_high_watermark", "salvageable", b"salvageable", "was_leader", b"was_leader"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1109,7 +1163,7 @@ class OpenRequest(_message.Message):
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """of the process that is meant; 0 = any"""
+    """whom it is for"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenSegment]: ...
     def __init__(
@@ -1198,7 +1252,7 @@ class WriteBackRequest(_message.Message):
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """of the process that is meant; 0 = any"""
+    """whom it is for"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteBackSegment]: ...
     def __init__(
@@ -1226,6 +1280,7 @@ class WriteBackSegment(_message.Message):
     DONOR_ADDRESS_FIELD_NUMBER: _builtins.int
     SEAL_DIGEST_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    SALVAGE_FIELD_NUMBER: _builtins.int
     end_offset: _builtins.int
     donor_address: _builtins.str
     """empty: this replica is the donor"""
@@ -1233,6 +1288,8 @@ class WriteBackSegment(_message.Message):
     """expected, when known"""
     seal: _builtins.bool
     """also mark it sealed at end_offset (repair of a sealed segment)"""
+    salvage: _builtins.bool
+    """of an UNKNOWN log the provable part counts again, by an admin's"""
     @_builtins.property
     def segment(self) -> Global___SegmentAssignment:
         """RECOVERING or SEALED, with its own epoch"""
@@ -1245,10 +1302,11 @@ class WriteBackSegment(_message.Message):
         donor_address: _builtins.str = ...,
         seal_digest: _builtins.bytes = ...,
         seal: _builtins.bool = ...,
+        salvage: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["donor_address", b"donor_address", "end_offset", b"end_offset", "seal", b"seal", "seal_digest", b"seal_digest", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["donor_address", b"donor_address", "end_offset", b"end_offset", "salvage", b"salvage", "seal", b"seal", "seal_digest", b"seal_digest", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1326,7 +1384,7 @@ class RollRequest(_message.Message):
     token: _builtins.int
     why: _builtins.str
     incarnation: _builtins.int
-    """of the process that is meant; 0 = any"""
+    """whom it is for"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1352,6 +1410,8 @@ class RollResponse(_message.Message):
 
     ERRORS_FIELD_NUMBER: _builtins.int
     EMPTY_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]: ...
     @_builtins.property
@@ -1363,10 +1423,11 @@ class RollResponse(_message.Message):
         *,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
         empty_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["empty_segment_ids", b"empty_segment_ids", "errors", b"errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["empty_segment_ids", b"empty_segment_ids", "errors", b"errors", "incarnation", b"incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1466,7 +1527,7 @@ class FenceProducersRequest(_message.Message):
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """of the process that is meant; 0 = any"""
+    """whom it is for"""
     @_builtins.property
     def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]: ...
     def __init__(

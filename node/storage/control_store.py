@@ -74,6 +74,18 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
 
+    @classmethod
+    def prepared(cls, identity: SegmentIdentity, rebuilding: int) -> "ReplicaRow":
+        """The row of a replica that was just created."""
+        return cls(
+            identity.segment_id,
+            identity.generation,
+            identity.topic_id,
+            identity.partition,
+            identity.epoch,
+            rebuilding=rebuilding,
+        )
+
     def identity(self, cluster_id: bytes) -> SegmentIdentity:
         """Its identity; the base offset is -1 while prepared."""
         return SegmentIdentity(
@@ -252,9 +264,20 @@ class ControlStore:
         if not bound:
             self.put(cluster_id=cluster_id)
 
-    def keep_incarnation(self, incarnation: int) -> None:
-        """Persist the incarnation; before the first heartbeat."""
-        self.put(incarnation=incarnation)
+    @property
+    def disk_counter(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self.get_number("disk_counter")
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        """Persist the incarnation and the counter that it begins with; before the first beat."""
+        self.put(incarnation=incarnation, disk_counter=disk_counter)
+
+    def raise_disk_counter(self) -> int:
+        """Persist the next counter; a copy of this disk that was made before has a lower one."""
+        counter = self.disk_counter + 1
+        self.put(disk_counter=counter)
+        return counter
 
     # --- replicas -----------------------------------------------------------------------------
 

@@ -104,9 +104,18 @@ class DataFolder:
         self.control.join_cluster(cluster_id)
         self.cluster_id = cluster_id
 
-    def keep_incarnation(self, incarnation: int) -> None:
-        """Persist the incarnation; before the first heartbeat."""
-        self.control.keep_incarnation(incarnation)
+    @property
+    def disk_counter(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self.control.disk_counter
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        """Persist the incarnation and the counter that it begins with; before the first beat."""
+        self.control.keep_incarnation(incarnation, disk_counter)
+
+    def raise_disk_counter(self) -> int:
+        """Persist the next counter, and return it."""
+        return self.control.raise_disk_counter()
 
     def close(self) -> None:
         """Release index, control store and lock. Close the store first."""

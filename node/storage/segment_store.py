@@ -35,6 +35,7 @@ from node.storage.group_commit import GroupCommit
 from node.storage.recovery import Recovery, Verdict, report_unknown_files
 from node.storage.recycle import FOLDER, RecyclePool
 from node.storage.removal import Removal
+from node.storage.salvage import LogSalvage
 from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
     aside_name,
@@ -81,6 +82,7 @@ class SegmentFileStore:
         self._removal = Removal(
             *(file_system, index, control, self._pool), self._sync_folders, self._forget
         )
+        self.salvage = LogSalvage(file_system, control, self._fail_stop, self._judged)
         self._commit = GroupCommit(file_system, index, settings, self._appendable, self._fail_stop)
 
     # --- start-up -----------------------------------------------------------------------------
@@ -90,9 +92,7 @@ class SegmentFileStore:
         if intents := self._control.intents():
             self._removal.finish(intents)
         poisoned = self._control.get("poisoned")
-        recovery = Recovery(
-            self._fs, self._index, self._cluster_id, self._settings, self._fail_stop
-        )
+        recovery = self._recovery()
         found: list[RecoveredReplica] = []
         damaged: list[ReplicaRow] = []
         for row in self._control.rows():
@@ -110,6 +110,12 @@ class SegmentFileStore:
             self._fs, {file_name(row.identity(self._cluster_id)) for row in self._control.rows()}
         )
         return found
+
+    def _recovery(self) -> Recovery:
+        return Recovery(self._fs, self._index, self._cluster_id, self._settings, self._fail_stop)
+
+    def _judged(self, row: ReplicaRow) -> RecoveredReplica:
+        return self._take_over(row, self._recovery().judge(row))
 
     def _take_over(self, row: ReplicaRow, verdict: Verdict) -> RecoveredReplica:
         identity = row.identity(self._cluster_id)
@@ -211,14 +217,7 @@ class SegmentFileStore:
             is_rebuilding |= set_aside_leftover(self._fs, name)
         header = encode_file_header(identity, is_confirmed=start is not None)
         file = self._new_file(identity.segment_id, name, header)
-        row = ReplicaRow(
-            identity.segment_id,
-            identity.generation,
-            identity.topic_id,
-            identity.partition,
-            identity.epoch,
-            rebuilding=is_rebuilding,
-        )
+        row = ReplicaRow.prepared(identity, is_rebuilding)
         if start is not None:
             row = row.confirmed(identity.base_offset, *start)
         return row, file

@@ -202,7 +202,7 @@ class FakeNode:
 
     async def roll(self, body: bytes, _: CallContext) -> bytes:
         request = pb.RollRequest.FromString(body)
-        response = pb.RollResponse()
+        response = pb.RollResponse(incarnation=self.incarnation)
         for each in request.segments:
             self.rolls.append((each.segment_id, request.why))
             response.errors.add()

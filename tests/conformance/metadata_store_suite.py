@@ -44,6 +44,18 @@ class MetadataStoreSuite:
         assert await store.scan("segment/") == [Stored("segment/2", "two", 1)]
         assert await store.scan("deleted/") == [Stored("deleted/1", "gone", 1)]
 
+    async def test_many_rows_are_rewritten_in_one_transaction_or_none_is(self) -> None:
+        store = await self.owned()
+        keys = [f"heard/{number:03d}" for number in range(64)]
+        for version in range(3):
+            compares = [Compare(key, version) for key in keys]
+            assert await store.txn(compares, [(key, "x" * 10_000 + key) for key in keys])
+        found = [Stored(key, "x" * 10_000 + key, 3) for key in keys]
+        assert await store.scan("heard/") == found
+        compares = [Compare(key, 3 - (key == keys[-1])) for key in keys]
+        assert not await store.txn(compares, [(key, "") for key in keys])
+        assert await store.scan("heard/") == found
+
     async def test_scan_is_ordered_and_keeps_to_the_prefix(self) -> None:
         store = await self.owned()
         keys = ["segment/b", "segment/a/2", "segment/a/10", "segments", "seg", "topic/é"]

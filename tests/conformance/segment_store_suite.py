@@ -12,7 +12,7 @@ import pytest
 
 from icecore.errors import FencedError, InvalidRequestError, NotReplicaError, StorageError
 from node.store import RecoveredReplica, SegmentStore
-from tests.conformance.log_builder import LogBuilder, identity
+from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 
 FAR = 1 << 40
 
@@ -417,6 +417,46 @@ class SegmentStoreConformance:
         harness.store.seal(1, 2, log.tail.digest)
         (found,) = harness.kill()
         assert found.intact and found.sealed_end_offset == 2
+
+    def test_what_is_provable_of_a_condemned_log_can_be_salvaged(
+        self, harness: StoreHarness
+    ) -> None:
+        log = opened(harness.store, 1, 100)
+        append(harness.store, log, 3, records=1, size=5000)
+        whole = log.tail
+        harness.store.condemn([1], "a sync had failed")
+        (found,) = harness.kill()
+        assert not found.intact
+        assert harness.store.salvage.tail(1, CLUSTER) == whole  # nothing was changed by looking
+        with pytest.raises(NotReplicaError):
+            harness.store.salvage.readmit(1, CLUSTER)  # in its place only once that is free
+        harness.damage(1, len(log.batches[0]) + len(log.batches[1]) + 3000)
+        tail = harness.store.salvage.tail(1, CLUSTER)
+        assert tail is not None and tail.end_offset == 102
+        harness.store.quarantine(1, "salvage")
+        found = harness.store.salvage.readmit(1, CLUSTER)
+        assert (found.tail.end_offset, found.producer_snapshot) == (102, b"state")
+        assert len(found.headers) == 2
+        assert harness.store.read(1, 100, 1 << 20, FAR) == (b"".join(log.batches[:2]), 102)
+        (found,) = harness.kill()
+        assert not found.intact and found.tail == tail  # nobody is to take it for whole
+        harness.store.seal(1, 102, tail.digest)
+        (found,) = harness.kill()
+        assert found.intact and found.sealed_end_offset == 102
+        assert harness.store.salvage.tail(1, CLUSTER) is None
+
+    def test_the_longest_provable_file_is_salvaged_also_one_set_aside(
+        self, harness: StoreHarness
+    ) -> None:
+        assert harness.store.salvage.tail(1, CLUSTER) is None
+        log = opened(harness.store, 1)
+        append(harness.store, log, 3)
+        long = log.tail
+        harness.store.quarantine(1, "a copy is to take its place")
+        append(harness.store, opened(harness.store, 1), 1)
+        assert harness.store.salvage.tail(1, CLUSTER) == long
+        harness.store.quarantine(1, "salvage")
+        assert harness.store.salvage.readmit(1, CLUSTER).tail == long
 
     def test_delete(self, harness: StoreHarness) -> None:
         kept, gone = opened(harness.store, 1), opened(harness.store, 2)

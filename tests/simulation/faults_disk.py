@@ -13,9 +13,10 @@ import asyncio
 import copy
 import random
 import sqlite3
+from typing import NamedTuple
 
 from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
-from tests.simulation.cluster import Host
+from tests.simulation.cluster import COORDINATOR, Host, World
 from tests.simulation.disk import Inode, SimDisk
 from tests.simulation.faults import Fault, Kind, Scene, back_later
 from tests.simulation.index import SimIndexDisk
@@ -100,22 +101,77 @@ async def old_copy_restored(scene: Scene, fault: Fault) -> None:
     host = world.hosts[name]
     disk = host.disk
     world.kill(name)
-    saved = copy.deepcopy((host.disk.names, host.disk.durable_names, host.disk.folders, host.index))
-    control: sqlite3.Connection = memory_database()
     if host.control.in_transaction:
         host.control.rollback()
-    host.control.backup(control)
+    saved = copy_of(host)
     await back_later(scene, name, 0.1)
     await asyncio.sleep(fault.lasts_s)
     world.kill(name)
     if host.disk is disk:
-        faults = host.disk.faults
-        host.disk = SimDisk()
-        host.disk.names, host.disk.durable_names, host.disk.folders, host.index = saved
-        host.disk.faults = faults
-        host.control = control
+        put_back(host, saved)
         world.count_fault(fault.kind)
     await back_later(scene, name, 0.2)
+
+
+async def snapshot_restored(scene: Scene, fault: Fault) -> None:
+    """A node comes back with its folder as it was some seconds ago, while the same incarnation ran.
+
+    Only where the coordinator has stored that the node was further already: what is younger than
+    that nobody can tell from the disk of before (R58).
+    """
+    name, world = scene.damaged(fault), scene.world
+    host = world.hosts[name]
+    disk = host.disk
+    if not world.is_up(name) or host.control.in_transaction:
+        return
+    saved = copy_of(host)
+    await asyncio.sleep(fault.lasts_s)
+    world.kill(name)
+    if host.disk is disk and stored_counter(world, host.node_id) > counter_of(saved.control):
+        put_back(host, saved)
+        world.count_fault(fault.kind)
+    await back_later(scene, name, 0.2)
+
+
+class Saved(NamedTuple):
+    """A copy of everything on a disk."""
+
+    disk: SimDisk
+    index: SimIndexDisk
+    control: sqlite3.Connection
+
+
+def copy_of(host: Host) -> Saved:
+    """The folder of a node as it is now, as a volume snapshot takes it."""
+    control = memory_database()
+    host.control.backup(control)
+    disk = SimDisk()
+    disk.names, disk.durable_names, disk.folders, index = copy.deepcopy(
+        (host.disk.names, host.disk.durable_names, host.disk.folders, host.index)
+    )
+    return Saved(disk, index, control)
+
+
+def put_back(host: Host, saved: Saved) -> None:
+    """A stopped node's disk is that copy; its faults stay."""
+    saved.disk.faults = host.disk.faults
+    host.disk, host.index, host.control = saved
+
+
+def counter_of(control: sqlite3.Connection) -> int:
+    """The disk counter in a data folder."""
+    row = control.execute("SELECT value FROM meta WHERE key = 'disk_counter'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def stored_counter(world: World, node_id: int) -> int:
+    """The highest one that the running coordinator has stored of a node, 0 without one."""
+    coordinator = world.shells.get(COORDINATOR)
+    if coordinator is None:
+        return 0
+    heard = coordinator.ledger.state.heard.values()
+    return max((each for record in heard for id_, each in record.disk_counters if id_ == node_id),
+               default=0)  # fmt: skip
 
 
 def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
@@ -210,6 +266,7 @@ KINDS = (
     Kind("truncation", truncation, (0.05, 1.0), keeps_other_copies, weight=4),
     Kind("disk_replaced", disk_replaced, (0.05, 2.0), survives_damage, weight=3),
     Kind("old_copy_restored", old_copy_restored, (1.0, 4.0), survives_damage, weight=3),
+    Kind("snapshot_restored", snapshot_restored, (1.0, 4.0), survives_damage, weight=3),
     Kind("disk_full", disk_full, (0.5, 6.0)),
     Kind("disk_stall", disk_stall, (0.5, 30.0)),
     Kind("slow_disk", slow_disk, (0.5, 6.0)),

@@ -41,6 +41,7 @@ DAMAGE = frozenset(
         "truncation",
         "disk_replaced",
         "old_copy_restored",
+        "snapshot_restored",
     ]
 )
 """Kinds of faults after which a log may be UNKNOWN."""

@@ -17,6 +17,7 @@ from node.storage.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
 from tests.simulation.disk import SimFileSystem
 from tests.simulation.mistakes import Mistake, patch
+from tests.simulation.mistakes_registry import log_may_go_back
 
 
 def ack_before_sync() -> Mistake:
@@ -63,8 +64,10 @@ def sync_is_retried() -> Iterator[None]:
         yield
 
 
-def damage_is_cut_off() -> Mistake:
-    """R40: a log that is broken in the middle is cut there, and counts as intact."""
+@contextmanager
+def damage_is_cut_off() -> Iterator[None]:
+    """R40 and, enough by itself, R59: a log that is broken in the middle is cut there and
+    counts as intact; nobody notices that it was longer once."""
     judge = Recovery.judge
 
     def wrong(self: Recovery, row: ReplicaRow) -> Verdict:
@@ -78,7 +81,8 @@ def damage_is_cut_off() -> Mistake:
             verdict.file.fdatasync()
         return verdict
 
-    return patch(Recovery, "judge", wrong)
+    with patch(Recovery, "judge", wrong), log_may_go_back():
+        yield
 
 
 def cut_at_watermark() -> Mistake:

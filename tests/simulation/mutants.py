@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_poison as poison
+from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
@@ -69,6 +70,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(protocol.s3_without_isr_clause, "lonely_leader", 4),
     Mutant(protocol.seal_without_write_back, "smoke"),
     Mutant(protocol.token_not_compared, "two_coordinators"),
+    Mutant(registry.any_incarnation_answers, "early_fence"),
+    Mutant(registry.disk_may_go_back, "live_snapshot"),
+    Mutant(registry.log_may_go_back, "log_restored"),
+    Mutant(registry.watermarks_forgotten, "young_snapshot"),
     Mutant(storage.ack_before_sync, "blackout"),
     Mutant(storage.index_before_data, "torn_creation"),
     Mutant(storage.no_folder_sync, "blackout"),

@@ -19,6 +19,7 @@ from tests.simulation import (
     directed,
     directed_deletion,
     directed_poison,
+    directed_registry,
     directed_repeats,
     directed_storage,
     invariants,
@@ -131,8 +132,9 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_storage.PLANS,
     **directed_deletion.PLANS,
     **directed_poison.PLANS,
-    **directed.PLANS,
     **directed_repeats.PLANS,
+    **directed_registry.PLANS,
+    **directed.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

@@ -8,6 +8,7 @@ from tests.simulation import (
     directed,
     directed_deletion,
     directed_poison,
+    directed_registry,
     directed_repeats,
     directed_storage,
     faults_cluster,
@@ -31,6 +32,8 @@ COMPOSED = (
     *directed_deletion.KINDS,
     *directed_poison.KINDS,
     *directed_repeats.KINDS,
+    *directed_registry.KINDS,
+    *directed_storage.KINDS,
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 

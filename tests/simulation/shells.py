@@ -88,9 +88,18 @@ class SimFolder:
         self._control.join_cluster(cluster_id)
         self.cluster_id = cluster_id
 
-    def keep_incarnation(self, incarnation: int) -> None:
-        """Persist the incarnation."""
-        self._control.keep_incarnation(incarnation)
+    @property
+    def disk_counter(self) -> int:
+        """The last one persisted."""
+        return self._control.disk_counter
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        """Persist the incarnation and the counter that it begins with."""
+        self._control.keep_incarnation(incarnation, disk_counter)
+
+    def raise_disk_counter(self) -> int:
+        """Persist the next counter."""
+        return self._control.raise_disk_counter()
 
 
 def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs: Knobs) -> Node:

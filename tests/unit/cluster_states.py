@@ -46,7 +46,7 @@ def commit(state: ClusterState, change: Change) -> Change:
 
 def records(state: ClusterState) -> list[Record]:
     groups = (state.counters, state.nodes, state.topics, state.partitions, state.segments,
-              state.deleted, state.producers)  # fmt: skip
+              state.deleted, state.producers, state.heard)  # fmt: skip
     found: list[Record] = [state.cluster] if state.cluster else []
     for group in groups:
         found += group.values()  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from coordinator.cluster_state import (
     SegmentRecord,
     TopicRecord,
 )
-from coordinator.lossy_changes import allow_unclean, declare_lost, named
+from coordinator.lossy_changes import allow_unclean, begin_unclean, declare_lost, named
 from coordinator.node_changes import (
     HeldReplica,
     lost_copies,
@@ -371,6 +371,9 @@ def test_unclean_end_needs_a_permission_and_is_recorded(state: ClusterState) -> 
     commit(state, start_recovery(state, 1, segment(state).version))
     commit(state, allow_unclean(state.segments[1]))
     assert allow_unclean(state.segments[1]) == Change()
+    commit(state, begin_unclean(state, 1))
+    assert state.segments[1].is_unclean_begun
+    assert begin_unclean(state, 1) == Change()
     nothing_left = sealing(state, replicas=())
     with pytest.raises(NotEnoughReplicasError):
         seal(state, nothing_left, None, 0)

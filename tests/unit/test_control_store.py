@@ -116,7 +116,7 @@ def test_who_the_node_is(store: ControlStore, path: Path) -> None:
     store.put(disk_id=b"\x01" * 16, clean_shutdown=1)
     store.join_cluster(b"c" * 16)
     store.join_cluster(b"c" * 16)
-    store.keep_incarnation(41)
+    store.keep_incarnation(41, 7)
     with pytest.raises(WrongClusterError):
         store.join_cluster(b"d" * 16)
     store = reopened(store, path)

@@ -20,7 +20,7 @@ def test_a_new_folder_gets_its_layout_and_a_cookie(tmp_path: Path) -> None:
     assert len(folder.disk_id) == 16 and not folder.was_clean
     assert {"control.db", "index", "segments", "recycle"} <= set(os.listdir(path))
     folder.join_cluster(CLUSTER)
-    folder.keep_incarnation(12)
+    folder.keep_incarnation(12, 7)
     folder.close()
 
     again = DataFolder.open(path, 3)

@@ -129,14 +129,14 @@ def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
     assert watch.state.state_of(1) == NodeState.UP
     led = [pb.LedHighWatermark(segment_id=1, high_watermark=5)]
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=3, led=led))
-    assert watch.sessions.high_watermarks == {1: 7}
+    assert watch.sessions.heard.high_watermark(1) == 7
 
 
 def test_high_watermark_of_a_sealed_segment_is_not_kept(watch: Watch) -> None:
     session = watch.connect(1)
     led = [pb.LedHighWatermark(segment_id=99, high_watermark=7)]
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
-    assert watch.sessions.high_watermarks == {}
+    assert watch.sessions.heard.high_watermark(1) is None
 
 
 def test_disputes_are_paged_once_and_their_time_moves(watch: Watch) -> None:

@@ -129,3 +129,21 @@ def test_unclean_takes_the_longest_log_whatever_was_seen() -> None:
     assert decision is not None
     assert (decision.end_offset, decision.donor) == (110, 2)
     assert decide_unclean({1: UNKNOWN}) is None
+
+
+def salvaged(end: int) -> FenceReply:
+    return replace(reply(end, intact=False), salvageable=True)
+
+
+def test_only_an_admins_choice_counts_what_is_salvageable() -> None:
+    replies = {1: salvaged(120), 2: reply(110), 3: salvaged(130)}
+    assert may_decide(replies, segment()) is None
+    assert decide_end(replies).end_offset == 110
+    decision = decide_unclean(replies)
+    assert decision is not None
+    assert (decision.end_offset, decision.donor) == (130, 3)
+
+
+def test_of_equally_long_logs_an_admin_gets_an_intact_one() -> None:
+    decision = decide_unclean({1: salvaged(110), 2: reply(110)})
+    assert decision is not None and decision.donor == 2

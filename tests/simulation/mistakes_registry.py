@@ -1,0 +1,62 @@
+"""Seeded mistakes about who may answer and from which disk; see ``mistakes``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coordinator import node_handlers
+from coordinator.cluster_state import ClusterState
+from coordinator.heard import Heard
+from coordinator.node_calls import NodeCalls
+from coordinator.node_changes import Registration, register
+from icecore.ports import UnaryHandler
+from node.registration import Gate
+from tests.simulation.mistakes import Mistake, patch
+
+
+@contextmanager
+def any_incarnation_answers() -> Iterator[None]:
+    """R56 and, which alone would be enough, R57: a node serves before it is registered, and the
+    coordinator takes what any incarnation says."""
+
+    async def call(
+        self: NodeCalls, node_id: int, request: Any, decode: Any, _: int, timeout_s: float
+    ) -> Any:
+        address = self._ledger.state.nodes[node_id].address
+        method = "/icecore.v1.NodeService/" + type(request).__name__.removesuffix("Request")
+        body = request.SerializeToString()
+        return decode(await self._net.call(address, method, body, timeout_s=timeout_s))
+
+    def guarded(self: Gate, handler: UnaryHandler, *_: object) -> UnaryHandler:
+        return handler
+
+    with patch(NodeCalls, "_call", call), patch(Gate, "_guarded", guarded):
+        yield
+
+
+@contextmanager
+def disk_may_go_back() -> Iterator[None]:
+    """R58: the disk counter is not compared; and R59, which alone would be enough here."""
+
+    def blind(state: ClusterState, asked: Registration, _: int) -> Any:
+        return register(state, asked)
+
+    with patch(node_handlers, "register", blind), log_may_go_back():
+        yield
+
+
+def log_may_go_back() -> Mistake:
+    """R59: a log that is shorter than its node once said counts as intact."""
+    return patch(node_handlers, "shrunk_logs", lambda *_: [])
+
+
+def watermarks_forgotten() -> Mistake:
+    """R32: the watermarks that leaders told are gone with the coordinator."""
+    load = Heard.load
+
+    def forget(self: Heard) -> None:
+        load(self)
+        for slot in self._slots.values():
+            slot.high_watermarks.clear()
+
+    return patch(Heard, "load", forget)

@@ -1,0 +1,144 @@
+"""What nodes last said outlives the coordinator, at a bounded cost; and what is judged by it."""
+
+import pytest
+
+from coordinator import heard as room
+from coordinator.cluster_state import Change, ClusterState, HeardRecord
+from coordinator.heard import SLOTS_PER_STORE, Heard
+from coordinator.node_changes import HeldReplica, Registration, register, shrunk_logs
+from coordinator.record_json import decode, encode
+from coordinator.segment_changes import seal, start_recovery
+from icecore.v1 import coordinator_pb2 as pb
+from tests.unit.cluster_states import ALL, commit, sealing, started
+
+
+def beat(
+    counter: int = 0, led: dict[int, int] | None = None, ends: dict[int, int] | None = None
+) -> pb.HeartbeatRequest:
+    return pb.HeartbeatRequest(
+        disk_counter=counter,
+        led=[
+            pb.LedHighWatermark(segment_id=id_, high_watermark=each)
+            for id_, each in (led or {}).items()
+        ],
+        durable_ends=[
+            pb.DurableEnd(segment_id=id_, durable_end_offset=each)
+            for id_, each in (ends or {}).items()
+        ],
+    )
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    return started()
+
+
+@pytest.fixture
+def heard(state: ClusterState) -> Heard:
+    return Heard(state)
+
+
+def store(state: ClusterState, heard: Heard) -> list[Change]:
+    return [commit(state, decision(state)) for decision in heard.to_store()]
+
+
+def restarted(state: ClusterState) -> Heard:
+    """The next coordinator's, from the stored form of what this one has stored."""
+    for record in list(state.heard.values()):
+        state.heard[record.slot] = decode(HeardRecord, encode(record))
+    found = Heard(state)
+    found.load()
+    return found
+
+
+def test_the_next_coordinator_knows_what_this_one_stored(state: ClusterState, heard: Heard) -> None:
+    heard.beat(2, beat(7, {1: 40}, {1: 45}))
+    heard.beat(3, beat(4, {}, {1: 30}))
+    assert len(store(state, heard)) == 2
+    assert store(state, heard) == []
+    later = restarted(state)
+    assert (later.disk_counter(2), later.disk_counter(3), later.disk_counter(1)) == (7, 4, 0)
+    assert later.high_watermark(1) == 40
+    assert (later.ends_of_node(2), later.ends_of_node(3)) == ({1: 45}, {1: 30})
+
+
+def test_numbers_only_grow(state: ClusterState, heard: Heard) -> None:
+    heard.beat(2, beat(7, {1: 40}, {1: 45}))
+    store(state, heard)
+    heard.beat(2, beat(6, {1: 39}, {1: 44}))
+    assert (heard.disk_counter(2), heard.high_watermark(1)) == (7, 40)
+    assert heard.ends_of_node(2) == {1: 45}
+    assert store(state, heard) == []  # nothing new costs nothing
+
+
+def test_sealed_segments_are_forgotten(state: ClusterState, heard: Heard) -> None:
+    heard.beat(2, beat(0, {1: 10}, {1: 10}))
+    store(state, heard)
+    commit(state, seal(state, sealing(state), None, 0))
+    heard.forget(1)
+    heard.beat(2, beat(0, {1: 10}, {1: 10}))  # said before it heard of the seal
+    store(state, heard)
+    later = restarted(state)
+    assert later.high_watermark(1) is None and later.ends_of_node(2) == {}
+    assert all(not each.high_watermarks for each in state.heard.values())
+
+
+def test_a_store_is_bounded_and_everything_has_its_turn(
+    state: ClusterState, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "SLOTS", 100)
+    state.unsealed.update(dict.fromkeys(range(1, 10_001)))
+    everything = {segment_id: segment_id * 10 for segment_id in range(1, 10_001)}
+    heard.beat(1, beat(0, everything))
+    assert len(store(state, heard)) == SLOTS_PER_STORE
+    heard.beat(1, beat(3, {id_: each + 1 for id_, each in everything.items()}))
+    assert len(store(state, heard)) == SLOTS_PER_STORE
+    assert restarted(state).disk_counter(1) == 3  # that never waits
+    heard.beat(1, beat(3, {id_: each + 2 for id_, each in everything.items()}))
+    assert len(store(state, heard)) == SLOTS_PER_STORE
+    assert len(state.heard) == 101  # those that had waited went first
+    while store(state, heard):
+        pass
+    later = restarted(state)
+    assert [later.high_watermark(id_) for id_ in (1, 77, 10_000)] == [12, 772, 100_002]
+
+
+def asked(counter: int, incarnation: int = ALL[2]) -> Registration:
+    return Registration(b"c" * 16, 2, bytes([2]), incarnation, "n2:1", "", counter)
+
+
+@pytest.mark.parametrize(
+    ("registration", "known", "is_unknown"),
+    [
+        (asked(5), 5, False),
+        (asked(6), 5, False),  # raised, and died before the beat
+        (asked(4), 5, True),  # a snapshot of the same incarnation
+        (asked(6, ALL[2] - 1), 5, True),
+        (asked(0), 0, False),  # of before there was a counter
+    ],
+)
+def test_a_folder_behind_the_known_counter_counts_for_nothing(
+    state: ClusterState, registration: Registration, known: int, is_unknown: bool
+) -> None:
+    assert register(state, registration, known)[1] is is_unknown
+
+
+def holding(end_offset: int, **changes: bool) -> dict[int, HeldReplica]:
+    intact = changes.get("is_intact", True)
+    return {1: HeldReplica(1, end_offset, is_sealed=False, is_intact=intact)}
+
+
+def test_a_log_that_was_longer_once_is_found_out(state: ClusterState) -> None:
+    assert shrunk_logs(state, 2, holding(44), {1: 45}) == [1]
+    assert shrunk_logs(state, 2, holding(45), {1: 45}) == []
+    assert shrunk_logs(state, 2, holding(44, is_intact=False), {1: 45}) == []  # known already
+    assert shrunk_logs(state, 9, holding(44), {1: 45}) == []  # no replica of it
+    assert shrunk_logs(state, 2, {}, {1: 45}) == []  # missing: it is told when it is assigned
+    commit(state, start_recovery(state, 1, state.segments[1].version))
+    assert shrunk_logs(state, 2, holding(44), {1: 45}) == [1]
+
+
+def test_an_ordered_cut_is_no_loss(state: ClusterState, heard: Heard) -> None:
+    heard.beat(2, beat(0, {}, {1: 45}))
+    heard.forget_end(1, 2)
+    assert heard.ends_of_node(2) == {}
