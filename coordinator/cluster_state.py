@@ -58,6 +58,10 @@ class NodeRecord:
     """The newest one handed out by Register."""
     incarnation: int = 0
     """The registered one: activated by the first heartbeat; 0 before that."""
+    disk_since_segment_id: int = 0
+    """Its disk came, empty or old, when this id was next: it has no older unsealed segment."""
+    is_disk_accepted: bool = False
+    """A person said that it may come with another disk, whatever that costs; for one time."""
     version: int = 0
 
     @property
@@ -138,6 +142,10 @@ class SegmentRecord:
     max_append_timestamp_ms: int = 0
     is_unclean_allowed: bool = False
     """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
+    digest_nodes: tuple[int, ...] = ()
+    """SEALED: who has reported a full digest while no two replicas agree on one."""
+    digests: tuple[bytes, ...] = ()
+    """What they reported, in the same order."""
 
     @property
     def version(self) -> int:

@@ -27,7 +27,7 @@ from coordinator.node_calls import (
 from coordinator.node_sessions import NodeSessions
 from coordinator.segment_changes import EPOCH_STEP, Opening, Sealing, seal, start_recovery
 from coordinator.segment_opening import SegmentOpening
-from icecore.errors import IcecoreError, StorageError
+from icecore.errors import FencedError, IcecoreError, StorageError
 from icecore.model import Segment, SegmentState
 from icecore.ports import Clock
 from replication.recovery import (
@@ -50,6 +50,8 @@ class Case:
     segment: Segment
     """As RECOVERING: frozen."""
     is_unclean_allowed: bool = False
+    known_promise: int = 0
+    """The highest one that a replica refused ours for."""
     is_lossy: bool = False
     """The end was not proved, but chosen with an admin's permission."""
     is_lost: bool = False
@@ -70,8 +72,14 @@ class Case:
 
     @property
     def promise(self) -> int:
-        """The epoch that shuts the old leader out; below the successor's."""
-        return self.segment.epoch + EPOCH_STEP - 1
+        """The epoch that shuts the old leader out; below the successor's, unless somebody else had
+        a higher one promised: what counts is that no leader of this segment has it."""
+        return max(self.segment.epoch + EPOCH_STEP - 1, self.known_promise)
+
+    @property
+    def segment_to_write(self) -> Segment:
+        """As nodes see it: only with a person's word they cut off what readers have seen (R66)."""
+        return self.segment.changed(lossy=self.is_lossy)
 
     @property
     def is_empty(self) -> bool:
@@ -125,6 +133,8 @@ class Recovery:
         self._timing = timing
         self._backoff: Backoff[int] = Backoff(clock)
         self._requested: dict[int, None] = {}
+        self._promises: dict[int, int] = {}
+        """By segment: the highest promise that a replica refused ours for."""
 
     def request(self, segment_id: int) -> None:
         """The leader itself asks."""
@@ -143,7 +153,11 @@ class Recovery:
             segment = state.segments[segment_id].segment
             is_needed = segment.state == SegmentState.RECOVERING or (
                 segment.state == SegmentState.ACTIVE
-                and (segment_id in self._requested or not state.leader_is_live(segment))
+                and (
+                    segment_id in self._requested
+                    or segment_id in self._sessions.shut_out
+                    or not state.leader_is_live(segment)
+                )
             )
             if is_needed and self._backoff.is_due(segment_id):
                 found.append(segment_id)
@@ -176,6 +190,7 @@ class Recovery:
                 left += not is_done
                 if is_done:
                     self._requested.pop(segment_id, None)
+                    self._promises.pop(segment_id, None)
                 self._backoff.release(segment_id, is_done=is_done)
             log.info("event=recovery_round segments=%d left=%d %s", len(mine), left, laps.summary())
 
@@ -193,7 +208,8 @@ class Recovery:
         for segment_id in segment_ids:
             record = self._ledger.state.segments.get(segment_id)
             if record is not None and record.segment.state == SegmentState.RECOVERING:
-                cases.append(Case(record.segment, record.is_unclean_allowed))
+                promise = self._promises.get(segment_id, 0)
+                cases.append(Case(record.segment, record.is_unclean_allowed, promise))
         return cases
 
     async def _ask(
@@ -227,8 +243,8 @@ class Recovery:
         collect(answers)
         self._log_failures(asked, answers)
 
-    @staticmethod
     def _log_failures(
+        self,
         asked: Mapping[int, Sequence[tuple[Case, Any]]],
         answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
     ) -> None:
@@ -242,6 +258,14 @@ class Recovery:
                         "event=recovery_step_failed node=%d segment=%d why=%r",
                         *(node_id, case.segment_id, result.message),
                     )
+                    self._note_promise(case.segment_id, result)
+
+    def _note_promise(self, segment_id: int, error: IcecoreError) -> None:
+        """The next round must not promise less than what was promised already."""
+        promised = error.metadata.get("promised_epoch", "")
+        if isinstance(error, FencedError) and promised.isdecimal() and len(promised) < 20:
+            known = self._promises.get(segment_id, 0)
+            self._promises[segment_id] = max(known, int(promised))
 
     async def _fence(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose end is decided."""
@@ -307,7 +331,7 @@ class Recovery:
         asked = []
         for case in cases:
             assert case.end is not None
-            item = WriteBackItem(case.segment, case.end.end_offset)
+            item = WriteBackItem(case.segment_to_write, case.end.end_offset)
             if not case.is_lost:
                 asked.append((case.end.donor, (case, item)))
         await self._ask(
@@ -339,7 +363,7 @@ class Recovery:
                 continue
             donor_address = self._ledger.state.nodes[case.end.donor].address
             item = WriteBackItem(
-                case.segment, case.end.end_offset, donor_address, case.donor.seal_digest
+                case.segment_to_write, case.end.end_offset, donor_address, case.donor.seal_digest
             )
             asked += [(node_id, (case, item)) for node_id in self._targets(case)]
         await self._ask(

@@ -7,7 +7,7 @@ item with its own error.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import replace
 
 from icecore import convert, wire
@@ -21,6 +21,7 @@ from icecore.errors import (
 )
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import common_pb2, coordinator_pb2
+from node import order_checks
 from node.context import NodeContext
 from node.copying import SegmentCopier
 from node.replica import Replica
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 PREFIX = "/icecore.v1.NodeService/"
 DELETED_KEPT_MAX = 10_000
+WHY_MAX = 200
 
 
 class NodeCommands:
@@ -53,10 +55,13 @@ class NodeCommands:
             PREFIX + "WriteBack": self.write_back,
             PREFIX + "Roll": self.roll,
             PREFIX + "FenceProducers": self.fence_producers,
+            PREFIX + "CheckSeal": self.check_seal,
         }
 
-    def _check(self, cluster_id: bytes, token: int) -> None:
-        self._context.check_cluster(cluster_id)
+    def _check(self, cluster_id: bytes, token: int, items: Sized) -> None:
+        self._context.check_cluster(cluster_id, is_needed=True)
+        order_checks.check_length(items)
+        order_checks.check_token(self._context, token)
         if token < self._context.token:
             raise FencedError(
                 f"coordinator token {token} is older than {self._context.token}",
@@ -73,7 +78,7 @@ class NodeCommands:
         promises are persisted, then we answer. So the answer is the last word of this replica.
         """
         request = wire.parse(coordinator_pb2.FenceRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request.cluster_id, request.token, request.segments)
         context = self._context
         answers: list[coordinator_pb2.FencedReplica] = []
         promised: list[tuple[Replica, int]] = []
@@ -85,22 +90,29 @@ class NodeCommands:
             if ref.epoch < replica.promised_epoch:
                 answers[-1].error.CopyFrom(_fenced(replica))
                 continue
+            try:
+                order_checks.check_promise(replica, ref.epoch)
+            except IcecoreError as error:
+                answers[-1].error.CopyFrom(convert.error_to_proto(error))
+                continue
             replica.promised_epoch = ref.epoch
             if replica.leader is not None:
                 replica.leader.feed(inputs.Fenced(ref.epoch))
             replica.end_role()
             promised.append((replica, ref.epoch))
         await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
-        await context.executor.run(
-            context.store.set_promises,
-            [(replica.segment_id, epoch) for replica, epoch in promised],
-            request.token,
-        )
+        if promised:  # a token alone is no promise, and worth no memory that outlives the process
+            await context.executor.run(
+                context.store.set_promises,
+                [(replica.segment_id, epoch) for replica, epoch in promised],
+                request.token,
+            )
         by_id = {replica.segment_id: replica for replica, _ in promised}
         for ref, answer in zip(request.segments, answers, strict=True):
             replica = by_id.get(ref.segment_id)
             if replica is not None and replica.intact:
                 _describe(replica, answer)
+                self._replicas.note_promise(replica)
         context.metrics.fences.inc(len(promised))
         return coordinator_pb2.FenceResponse(
             incarnation=context.incarnation, replicas=answers
@@ -118,7 +130,7 @@ class NodeCommands:
     async def open(self, body: bytes, _: CallContext) -> bytes:
         """Create, and where told confirm, replicas of segments about to open."""
         request = wire.parse(coordinator_pb2.OpenRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request.cluster_id, request.token, request.segments)
         context = self._context
         identities = [self._identity(item) for item in request.segments]
         fresh = [each for each in identities if self._replicas.get(each.segment_id) is None]
@@ -187,7 +199,7 @@ class NodeCommands:
     async def write_back(self, body: bytes, _: CallContext) -> bytes:
         """Bring replicas to exactly [base, end) and report their digests and producer states."""
         request = wire.parse(coordinator_pb2.WriteBackRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request.cluster_id, request.token, request.segments)
         results = await asyncio.gather(*(self._write_back(item) for item in request.segments))
         return coordinator_pb2.WriteBackResponse(
             incarnation=self._context.incarnation, results=results
@@ -198,6 +210,7 @@ class NodeCommands:
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         try:
+            order_checks.check_donor(self._context, item.donor_address)
             return await self._copier.bring_to(
                 segment,
                 item.end_offset,
@@ -207,7 +220,7 @@ class NodeCommands:
             )
         except IcecoreError as error:
             _log.warning(
-                "write-back failed segment_id=%d end_offset=%d donor=%s error=%s",
+                "write-back failed segment_id=%d end_offset=%d donor=%.300r error=%s",
                 segment.segment_id,
                 item.end_offset,
                 item.donor_address,
@@ -220,7 +233,7 @@ class NodeCommands:
     async def roll(self, body: bytes, _: CallContext) -> bytes:
         """Seal these segments now, if we lead them and they hold anything to seal."""
         request = wire.parse(coordinator_pb2.RollRequest, body)
-        self._check(request.cluster_id, request.token)
+        self._check(request.cluster_id, request.token, request.segments)
         errors: list[IcecoreError | None] = []
         empty: list[int] = []
         for ref in request.segments:
@@ -230,11 +243,40 @@ class NodeCommands:
                 continue
             if replica.tail.end_offset == replica.base_offset:
                 empty.append(ref.segment_id)
-            replica.leader.feed(inputs.RollRequested(request.why or "asked by the coordinator"))
+            why = repr(request.why[:WHY_MAX]) if request.why else "asked by the coordinator"
+            replica.leader.feed(inputs.RollRequested(why))
             errors.append(None)
         return coordinator_pb2.RollResponse(
             errors=[convert.error_to_proto(error) for error in errors], empty_segment_ids=empty
         ).SerializeToString()
+
+    # --- seal -----------------------------------------------------------------------------------
+
+    async def check_seal(self, body: bytes, _: CallContext) -> bytes:
+        """What we hold of segments that are to be sealed, in our own words."""
+        request = wire.parse(coordinator_pb2.CheckSealRequest, body)
+        self._check(request.cluster_id, request.token, request.segments)
+        return coordinator_pb2.CheckSealResponse(
+            incarnation=self._context.incarnation,
+            replicas=[self._held_end(ref.segment_id) for ref in request.segments],
+        ).SerializeToString()
+
+    def _held_end(self, segment_id: int) -> coordinator_pb2.HeldEnd:
+        replica = self._replicas.get(segment_id)
+        if replica is None or not replica.intact or replica.base_offset < 0:
+            error = NotReplicaError(f"no intact replica of segment {segment_id} here")
+            return coordinator_pb2.HeldEnd(error=convert.error_to_proto(error))
+        if replica.promised_epoch > replica.identity.epoch:
+            return coordinator_pb2.HeldEnd(error=_fenced(replica))
+        leader, tail = self._replicas.leader_of(replica), replica.durable_tail
+        seen = max(replica.tail.max_known_high_watermark, replica.high_watermark)
+        return coordinator_pb2.HeldEnd(
+            durable_end_offset=tail.end_offset,
+            seal_digest=tail.digest,
+            producer_digest=replica.producers.digest(),
+            high_watermark=seen,
+            sealing=leader is not None and leader.core.sealing_end_offset == tail.end_offset,
+        )
 
     # --- producers ------------------------------------------------------------------------------
 
@@ -246,8 +288,10 @@ class NodeCommands:
         """
         request = wire.parse(coordinator_pb2.FenceProducersRequest, body)
         context = self._context
-        self._check(request.cluster_id, request.token)
+        self._check(request.cluster_id, request.token, request.fences)
         answer = coordinator_pb2.FenceProducersResponse(incarnation=context.incarnation)
+        for fence in request.fences:
+            order_checks.check_producer_fence(context, fence.producer_id, fence.min_epoch)
         for fence in request.fences:
             context.fence_producer(fence.producer_id, fence.min_epoch)
             for leader in self._replicas.leaders():

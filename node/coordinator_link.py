@@ -9,7 +9,7 @@ beat was *sent*, on our monotonic clock; it only gates ``acks=leader``. Requests
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from icecore import convert
@@ -78,6 +78,8 @@ class Standing(NamedTuple):
     """Segments whose copy here counts for nothing."""
     high_watermarks: dict[int, int]
     """Of each segment led."""
+    fenced_ids: Sequence[int] = ()
+    """ACTIVE segments that a promise keeps this node out of."""
 
 
 class CoordinatorLink:
@@ -109,6 +111,7 @@ class CoordinatorLink:
         self._moved: dict[int, int] = {}
         self._unknown: dict[int, None] = {}
         self._disputed: dict[int, None] = {}
+        self._fenced: dict[int, None] = {}
         self.read_only = False
         """The disk is getting full: no new replicas, please."""
         self._draining = False
@@ -181,6 +184,7 @@ class CoordinatorLink:
         standing = self._standing()
         self._unknown = dict.fromkeys(standing.unknown_ids)
         self._moved = dict(standing.high_watermarks)
+        self._fenced = dict.fromkeys(standing.fenced_ids)
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         try:
             while (body := await stream.read()) is not None:
@@ -210,6 +214,7 @@ class CoordinatorLink:
             moved, self._moved = self._moved, {}
             unknown, self._unknown = self._unknown, {}
             disputed, self._disputed = self._disputed, {}
+            fenced, self._fenced = self._fenced, {}
             used, free = await context.executor.run(context.files.space)
             beat = coordinator_pb2.HeartbeatRequest(
                 cluster_id=context.cluster_id,
@@ -226,6 +231,7 @@ class CoordinatorLink:
                 disk_free_bytes=free,
                 unknown_segment_ids=unknown,
                 disputed_segment_ids=disputed,
+                fenced_segment_ids=fenced,
                 wall_clock_ms=context.clock.now_ms(),
                 read_only=self.read_only,
             )
@@ -267,6 +273,10 @@ class CoordinatorLink:
     def report_dispute(self, segment_id: int) -> None:
         """A replica here differs from another one: say so with the next beat."""
         self._disputed[segment_id] = None
+
+    def report_fenced(self, segment_id: int) -> None:
+        """An ACTIVE segment is shut for this node by a promise: say so with the next beat."""
+        self._fenced[segment_id] = None
 
     def forget_unknown(self, segment_id: int) -> None:
         """The damaged replica is gone; a copy takes its place."""

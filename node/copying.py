@@ -22,6 +22,7 @@ from icecore.model import Segment
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
+from node.order_checks import check_write_back, is_recorded
 from node.replica import Replica
 from node.replicas import Replicas
 from node.scrub import verify
@@ -113,6 +114,8 @@ class SegmentCopier:
         StorageError, or whatever the donor answered.
         """
         replica = self._replicas.get(segment.segment_id)
+        if replica is not None:
+            check_write_back(replica, segment, end_offset, expected_digest)
         if replica is not None and replica.sealed and replica.intact and donor_address:
             # The coordinator counts it not, so it may be damaged although nobody met it here.
             await verify(self._context, self._replicas, replica)
@@ -124,7 +127,9 @@ class SegmentCopier:
                 raise NotReplicaError(f"no intact replica of segment {segment.segment_id} here")
             replica = await self._create(segment, donor_address)
         async with replica.exclusive:
+            check_write_back(replica, segment, end_offset, expected_digest)
             if not replica.sealed:
+                await self._shut_out(replica)
                 replica.end_role()
                 await replica.settle()
                 await self._adjust(replica, segment, end_offset, donor_address, expected_digest)
@@ -138,11 +143,24 @@ class SegmentCopier:
                 return await self._report(replica)
         if donor_address:
             self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
-            await self._replicas.set_aside(replica)
+            if is_recorded(replica, end_offset, expected_digest):
+                await self._replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
             f"from the one at {end_offset}"
         )
+
+    async def _shut_out(self, replica: Replica) -> None:
+        """A write-back ends the role here, so it is a promise, too: else nobody would find out that
+        this replica of an ACTIVE segment plays none."""
+        promise = replica.identity.epoch + 1
+        if replica.idle or replica.promised_epoch >= promise:
+            return
+        replica.promised_epoch = promise
+        context = self._context
+        promises = [(replica.segment_id, promise)]
+        await context.executor.run(context.store.set_promises, promises, context.token)
+        self._replicas.note_promise(replica)
 
     async def _adjust(
         self,

@@ -16,7 +16,6 @@ from icecore.errors import (
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
-    OffsetOutOfRangeError,
     OutOfSpaceError,
     StorageError,
     UnknownTopicError,
@@ -26,6 +25,8 @@ from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink, Standing
 from node.follower import Follower
 from node.leader import Leader
+from node.order_checks import contradiction, is_shut_out
+from node.partition_replicas import PartitionReplicas
 from node.replica import Replica
 from node.replication_client import LeaderLinks
 from replication import inputs
@@ -35,63 +36,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SPACE_RETRY_S = 1.0
-
-
-class PartitionReplicas:
-    """What this node holds of one partition, ordered by base offset."""
-
-    def __init__(self, topic_id: bytes, partition: int) -> None:
-        self.topic_id = topic_id
-        self.partition = partition
-        self.replicas: list[Replica] = []
-        self.leader: Leader | None = None
-        self.log_start_offset = 0
-        self.tail_segment_id = 0
-        self.tail_replicas: tuple[int, ...] = ()
-        self.tail_base_offset = 0
-        self.watchers: dict[object, Callable[[], None]] = {}
-
-    def place(self, replica: Replica) -> None:
-        """Add a replica whose base offset is known."""
-        if replica not in self.replicas:
-            self.replicas.append(replica)
-            self.replicas.sort(key=lambda each: (each.base_offset, each.segment_id))
-
-    def find(self, offset: int, segment_id: int = 0) -> Replica:
-        """The replica that serves ``offset``.
-
-        Raises:
-            OffsetOutOfRangeError: The offset lies outside the partition.
-            NotReplicaError: Other nodes hold that part.
-        """
-        for replica in reversed(self.replicas):
-            if segment_id not in (0, replica.segment_id):
-                continue
-            if replica.covers(offset):
-                if replica.leader is not None and offset > replica.high_watermark:
-                    self._out_of_range(offset, replica.high_watermark)
-                if replica.idle and offset >= replica.high_watermark:
-                    break  # it will never know more: others do
-                return replica
-        if offset < self.log_start_offset:
-            self._out_of_range(offset, max(self.log_start_offset, self.tail_base_offset))
-        raise NotReplicaError(
-            f"no readable replica of partition {self.partition} at offset {offset} on this node",
-            tail_segment_id=self.tail_segment_id,
-            tail_replicas=",".join(map(str, self.tail_replicas)),
-        )
-
-    def _out_of_range(self, offset: int, high_watermark: int) -> None:
-        raise OffsetOutOfRangeError(
-            f"offset {offset} is outside [{self.log_start_offset}, {high_watermark}]",
-            log_start_offset=self.log_start_offset,
-            high_watermark=high_watermark,
-        )
-
-    def wake(self) -> None:
-        """Something readers may wait for happened."""
-        for wake in list(self.watchers.values()):
-            wake()
 
 
 class Replicas:
@@ -112,6 +56,8 @@ class Replicas:
         self._condemning: dict[Replica, asyncio.Task[None]] = {}
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
+        self.on_digest_open: Callable[[Replica], None] = lambda _: None
+        """A newer record of a sealed replica knows no full digest, or another one than ours."""
 
     # --- look-up --------------------------------------------------------------------------------
 
@@ -207,10 +153,14 @@ class Replicas:
         known = replica.segment
         if known is not None and segment.version < known.version:
             return
+        if segment.state is SegmentState.SEALED and replica.intact:
+            end = (segment.end_offset, segment.seal_digest)
+            if why := contradiction(replica, *end, is_lossy=segment.lossy):
+                self.report_dispute(replica, f"its record is not believed: {why}")
+                return
         replica.segment = segment
-        if segment.full_digest and replica.full_digest not in (b"", segment.full_digest):
-            self.condemn(replica, "its full digest is not the one that was agreed on")
-        replica.full_digest = replica.full_digest or segment.full_digest
+        if replica.sealed and replica.full_digest not in (b"", segment.full_digest):
+            self.on_digest_open(replica)
         if segment.state is SegmentState.ACTIVE:
             self._note_tail(segment)
             self._apply_active(replica, segment)
@@ -229,6 +179,7 @@ class Replicas:
             replica.leader.segment = segment
             replica.leader.feed(inputs.SegmentUpdated(segment))
             return
+        self.note_promise(replica)
         if not replica.intact or replica.sealed or replica.promised_epoch > segment.epoch:
             return
         if replica.base_offset < 0 or replica.base_offset != segment.base_offset:
@@ -242,6 +193,11 @@ class Replicas:
             replica.follower = Follower(self._context, self, replica, segment, link)
         elif replica.follower is not None:
             replica.follower.segment = segment
+
+    def note_promise(self, replica: Replica) -> None:
+        """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""
+        if is_shut_out(replica, self._context.node_id):
+            self._coordinator.report_fenced(replica.segment_id)
 
     def _lead(self, replica: Replica, segment: Segment) -> None:
         """Lead a fresh segment; a process never resumes what an earlier one led."""
@@ -389,6 +345,7 @@ class Replicas:
         return Standing(
             [each.segment_id for each in self if not each.intact],
             {each.replica.segment_id: each.core.high_watermark for each in self.leaders()},
+            [each.segment_id for each in self if is_shut_out(each, self._context.node_id)],
         )
 
     def leadership_ended(self, replica: Replica) -> None:

@@ -68,6 +68,13 @@ class LeaderCore(Membership):
         )
         self._handlers = self._input_handlers()
 
+    @property
+    def sealing_end_offset(self) -> int | None:
+        """Where this leader has asked to seal the segment, after which it appends no more; None
+        while it has not asked, or when it has ended."""
+        roll = self._roll
+        return roll.end_offset if isinstance(roll, Sealing) and not self.stopped else None
+
     # --- one step --------------------------------------------------------------------------------
 
     def step(self, inputs: Sequence[into.LeaderInput], now_ms: float) -> list[out.LeaderEffect]:
