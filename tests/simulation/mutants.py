@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -73,6 +74,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
+    Mutant(belief.seal_is_believed, "forged_seal"),
+    Mutant(belief.only_watermarks_are_compared, "forged_seal"),
+    Mutant(belief.other_digest_is_damage, "forged_digests"),
+    Mutant(belief.orders_set_aside, "forged_write_back"),
+    Mutant(belief.orders_cut_below_watermark, "forged_write_back"),
+    Mutant(belief.promise_is_kept_quiet, "forged_fence"),
+    Mutant(belief.any_token_is_believed, "forged_token"),
+    Mutant(belief.any_disk_is_let_in, "foreign_disk"),
 )
 
 

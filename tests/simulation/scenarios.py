@@ -17,6 +17,7 @@ from icecore.model import Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
+    directed_belief,
     directed_storage,
     invariants,
     marks,
@@ -123,7 +124,11 @@ def swarm_plan(seed: int) -> Plan:
     return replace(plan, faults=schedule.draw(rng, plan))
 
 
-STAGED: dict[str, Callable[[int], Plan]] = {**directed_storage.PLANS, **directed.PLANS}
+STAGED: dict[str, Callable[[int], Plan]] = {
+    **directed_storage.PLANS,
+    **directed.PLANS,
+    **directed_belief.PLANS,
+}
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,
@@ -243,7 +248,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
     """Fill the report from the history."""
     history = world.history
     report.problems += world.loop.failures
-    if plan.is_damage_bounded:
+    if plan.is_damage_bounded and not plan.may_page:
         report.problems += world.log.pages
     if plan.all_acked:
         for produce in history.produces:
