@@ -14,6 +14,7 @@ from icecore.errors import InvalidRequestError
 from icecore.model import Segment, SegmentState
 from node.context import NodeContext
 from node.replica import Replica
+from replication.producers import EPOCH_JUMP_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +22,6 @@ TOKEN_JUMP_MAX: Final = 1 << 20
 """Each start of a coordinator raises the token by one."""
 PROMISE_JUMP_MAX: Final = 2 << 20
 """Over a segment's own epoch; a recovery promises the next one."""
-PRODUCER_EPOCH_JUMP_MAX: Final = 1 << 10
-"""Each taking of a name raises its epoch by one, and every node hears of each."""
 ITEMS_MAX: Final = 4_096
 """In the list of one order; the coordinator sends 512."""
 
@@ -54,7 +53,7 @@ def check_promise(replica: Replica, epoch: int) -> None:
 def check_producer_fence(context: NodeContext, producer_id: int, min_epoch: int) -> None:
     """Raises InvalidRequestError for an epoch that the producer's name can't have reached."""
     known = context.producer_fences.get(producer_id, 0)
-    if min_epoch > known + PRODUCER_EPOCH_JUMP_MAX:
+    if min_epoch > known + EPOCH_JUMP_MAX:
         raise InvalidRequestError(
             f"epoch {min_epoch} of producer {producer_id} is too far beyond {known}, the highest "
             "one known here"

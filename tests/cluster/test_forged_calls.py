@@ -198,6 +198,39 @@ async def test_promises_that_nobody_recovers_from(scene: Scene) -> None:
         await scene.is_alive()
 
 
+async def test_beats_of_a_follower_that_is_none(scene: Scene) -> None:
+    known = await scene.look()
+    segment = known.segment
+    for node in known.replicas:
+        if node.node_id != segment.leader:
+            high = pb.LedHighWatermark(segment_id=segment.segment_id, high_watermark=ABSURD)
+            await scene.stranger.beat(
+                known, node.node_id, node.incarnation, led=[high], draining=True
+            )
+    await scene.roll()  # the watermark that it told would forbid every end
+    await scene.is_alive()
+
+
+async def test_open_of_segments_that_nobody_asked_for(scene: Scene) -> None:
+    known = await scene.look()
+    items = [
+        pb.OpenSegment(
+            segment=pb.SegmentAssignment(
+                segment_id=1_000_000 + number,
+                topic_id=b"../../../../../t",
+                topic="../../..",
+                state=SegmentState.PREPARED,  # type: ignore[arg-type]
+            )
+        )
+        for number in range(20)
+    ]
+    request = pb.OpenRequest(cluster_id=known.cluster_id, token=known.token, segments=items)
+    before = set(scene.cluster.folder.parent.glob("*"))
+    await scene.stranger.say(known.leader.address, "NodeService/Open", request)
+    assert set(scene.cluster.folder.parent.glob("*")) == before
+    await scene.is_alive()
+
+
 async def test_nonsense_of_nodes(scene: Scene) -> None:
     known = await scene.look()
     for address in ("127.0.0.1:9\nevent=forged", "h" * 100_000, "nowhere"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from coordinator import node_handlers, seal_checking
 from coordinator.seal_checking import SealChecker
@@ -49,9 +50,15 @@ def other_digest_is_damage() -> Mistake:
 
 @contextmanager
 def orders_set_aside() -> Iterator[None]:
-    """R66: a replica that is not what an order says gives way to a copy."""
+    """R66: a sealed replica that is not what an order says gives way to a copy."""
+    check = copying.check_write_back
+
+    def wrong(replica: Replica, *order: Any) -> None:
+        if not replica.sealed:
+            check(replica, *order)
+
     with (
-        patch(copying, "check_write_back", lambda *_: None),
+        patch(copying, "check_write_back", wrong),
         patch(copying, "is_recorded", lambda *_: True),
     ):
         yield
