@@ -135,7 +135,11 @@ class NodeHandlers:
                 check_disk(state, asked.node_id, self._has_copy)
             return change
 
-        change = await self._ledger.decide(decision)
+        try:
+            change = await self._ledger.decide(decision)
+        except IcecoreError as error:
+            log.warning("event=not_registered node=%d why=%r", asked.node_id, error.message)
+            raise
         node = change.puts[0]
         assert isinstance(node, NodeRecord)
         held = {

@@ -296,10 +296,12 @@ class NodeSessions:
             match record:
                 case SegmentRecord() if not is_prepared(record):
                     self._queue(record.holders, segment_id=record.segment.segment_id)
-                    self.shut_out.pop(record.segment.segment_id, None)
+                    if record.segment.state != SegmentState.ACTIVE:
+                        self.shut_out.pop(record.segment.segment_id, None)
                     if record.segment.state == SegmentState.SEALED:
                         self.high_watermarks.pop(record.segment.segment_id, None)
                 case DeletedRecord():
+                    self.shut_out.pop(record.segment_id, None)
                     self.high_watermarks.pop(record.segment_id, None)
                     self._queue(record.holders, deleted_id=record.segment_id)
                 case PartitionRecord():

@@ -12,6 +12,7 @@ import pytest
 
 from icecore import Admin
 from icecore.dev import LocalCluster
+from icecore.errors import IcecoreError
 from icecore.model import SegmentState
 from icecore.net import GrpcNet
 from icecore.v1 import coordinator_pb2 as pb
@@ -263,3 +264,18 @@ async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) 
         await scene.is_alive()
     finally:
         await net.close()
+
+
+async def test_a_disk_with_last_copies_is_given_up_by_a_person(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    await create(cluster.bootstrap, "single", partitions=3, replication_factor=1)
+    await produce(cluster.bootstrap, "single", numbered(0, RECORDS))
+    cluster.kill_node(1)
+    folder = cluster.folder / "node-1"
+    folder.rename(folder.with_name("unplugged"))
+    with pytest.raises(IcecoreError, match="accept-disk --node-id 1"):
+        cluster.start_node(1)
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(30):
+        assert await admin.accept_disk(1) == 1
+        cluster.start_node(1)
+        assert len((await admin.describe_cluster()).nodes) == 3

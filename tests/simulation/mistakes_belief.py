@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from coordinator import node_handlers, seal_checking
+from coordinator.recovery import Recovery
 from coordinator.seal_checking import SealChecker
 from node import copying, order_checks
 from node.digests import DigestReporter
@@ -72,6 +73,11 @@ def orders_cut_below_watermark() -> Mistake:
 def promise_is_kept_quiet() -> Mistake:
     """R65: nobody hears that a promise keeps a replica of an ACTIVE segment out."""
     return patch(Replicas, "note_promise", lambda self, replica: None)
+
+
+def recovery_promises_too_little() -> Mistake:
+    """R65: a recovery asks again for a promise that is lower than what a replica promised."""
+    return patch(Recovery, "_note_promise", lambda *_: None)
 
 
 def any_token_is_believed() -> Mistake:

@@ -80,6 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.orders_set_aside, "forged_write_back"),
     Mutant(belief.orders_cut_below_watermark, "forged_write_back"),
     Mutant(belief.promise_is_kept_quiet, "forged_fence"),
+    Mutant(belief.recovery_promises_too_little, "forged_fence"),
     Mutant(belief.any_token_is_believed, "forged_token"),
     Mutant(belief.any_disk_is_let_in, "foreign_disk"),
 )
