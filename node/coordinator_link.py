@@ -192,7 +192,8 @@ class CoordinatorLink:
                 if update.token < self._context.token:
                     # It may live on for as long as it has nothing to change (R36).
                     raise NotCoordinatorError(
-                        f"coordinator token {update.token} is older than {self._context.token}"
+                        f"coordinator token {update.token} is older than {self._context.token}; "
+                        "if no newer coordinator runs: icecore-node reset-token"
                     )
                 self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave

@@ -22,7 +22,7 @@ TOKEN_JUMP_MAX: Final = 1 << 20
 """Each start of a coordinator raises the token by one."""
 PROMISE_JUMP_MAX: Final = 2 << 20
 """Over a segment's own epoch; a recovery promises the next one."""
-ITEMS_MAX: Final = 4_096
+ITEMS_MAX: Final = 1_024
 """In the list of one order; the coordinator sends 512."""
 
 

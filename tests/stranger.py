@@ -43,8 +43,12 @@ class Stranger:
     def __init__(self, net: Net, bootstrap: str) -> None:
         self._net = net
         self._bootstrap = bootstrap
+        self._incarnations: dict[str, int] = {}
+        """By address."""
 
     async def _ask(self, address: str, method: str, request: Any) -> bytes:
+        if method.startswith("NodeService/") and "incarnation" in request.DESCRIPTOR.fields_by_name:
+            request.incarnation = self._incarnations.get(address, 0)  # as everybody may know it
         body: bytes = request.SerializeToString()
         return await self._net.call(address, f"/icecore.v1.{method}", body, timeout_s=20.0)
 
@@ -68,6 +72,7 @@ class Stranger:
         body = await self._ask(self._bootstrap, "AdminService/DescribeCluster", call_cluster)
         token = admin_pb2.DescribeClusterResponse.FromString(body).token
         nodes = {each.node_id: each for each in metadata.nodes}
+        self._incarnations = {each.address: each.incarnation for each in metadata.nodes}
         return Known(metadata.cluster_id, token, segments[-1], segments[:-1], nodes)
 
     # --- to the coordinator ---------------------------------------------------------------------
