@@ -60,6 +60,10 @@ class NodeRecord:
     """The newest one handed out by Register."""
     incarnation: int = 0
     """The registered one: activated by the first heartbeat; 0 before that."""
+    disk_since_segment_id: int = 0
+    """Its disk came, empty or old, when this id was next: it has no older unsealed segment."""
+    is_disk_accepted: bool = False
+    """A person said that it may come with another disk, whatever that costs; for one time."""
     version: int = 0
 
     @property
@@ -160,6 +164,10 @@ class SegmentRecord:
     """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
     is_unclean_begun: bool = False
     """That was tried: there may be copies that end there, so it is lossy, however it ends."""
+    digest_nodes: tuple[int, ...] = ()
+    """SEALED: who has reported a full digest while no two replicas agree on one."""
+    digests: tuple[bytes, ...] = ()
+    """What they reported, in the same order."""
 
     @property
     def version(self) -> int:

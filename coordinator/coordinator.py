@@ -25,6 +25,7 @@ from coordinator.node_handlers import NodeHandlers
 from coordinator.node_sessions import NodeSessions
 from coordinator.producer_naming import ProducerNaming
 from coordinator.recovery import Recovery
+from coordinator.seal_checking import SealChecker
 from coordinator.sealing import LiveSealing
 from coordinator.segment_opening import SegmentOpening, TailOpener
 from coordinator.start_states import StartStates
@@ -66,7 +67,8 @@ class Coordinator:
         starts = StartStates(ledger, calls, self.sessions, clock, timing)
         self._opener = TailOpener(ledger, starts, opening, clock, timing)
         self.recovery = Recovery(ledger, calls, self.sessions, opening, clock, timing)
-        sealing = LiveSealing(ledger, opening, clock, timing)
+        checker = SealChecker(ledger, calls, self.sessions, clock)
+        sealing = LiveSealing(ledger, opening, checker, clock, timing)
         request = self.recovery.request
         self._auditor = Auditor(
             ledger, calls, self.sessions, opening, sealing, request, clock, timing

@@ -57,9 +57,14 @@ class Heard:
         """Take in what one heartbeat says."""
         self._note_counter(node_id, request.disk_counter)
         for led in request.led:
-            self._note_watermark(led.segment_id, led.high_watermark)
+            if self._leads(node_id, led.segment_id):  # only leaders know
+                self._note_watermark(led.segment_id, led.high_watermark)
         for each in request.durable_ends:
             self._note_end(each.segment_id, node_id, each.durable_end_offset)
+
+    def _leads(self, node_id: int, segment_id: int) -> bool:
+        record = self._state.segments.get(segment_id)
+        return record is not None and record.segment.leader == node_id
 
     def _note_counter(self, node_id: int, counter: int) -> None:
         if counter > self.disk_counter(node_id):

@@ -1,9 +1,10 @@
-"""The two calls of AdminService that give up data: ``DeclareLost`` and ``RecoverUnclean``."""
+"""The calls of AdminService that give up data: a lost segment, an unproved end, a disk."""
 
 import asyncio
 import logging
 
 from coordinator.cluster_state import SegmentRecord
+from coordinator.disk_changes import accept_disk, last_copies
 from coordinator.ledger import Ledger
 from coordinator.lossy_changes import allow_unclean, declare_lost, named
 from coordinator.node_sessions import NodeSessions
@@ -35,7 +36,11 @@ class LossyHandlers:
 
     def handlers(self) -> Handlers:
         """By full method name."""
-        unary = {"DeclareLost": self.declare_lost, "RecoverUnclean": self.recover_unclean}
+        unary = {
+            "DeclareLost": self.declare_lost,
+            "RecoverUnclean": self.recover_unclean,
+            "AcceptDisk": self.accept_disk,
+        }
         return Handlers({SERVICE + name: handler for name, handler in unary.items()}, {})
 
     async def declare_lost(self, body: bytes, _: CallContext) -> bytes:
@@ -66,6 +71,19 @@ class LossyHandlers:
         if record is not None:
             response.segment.CopyFrom(segment_to_proto(record.segment))
         return response.SerializeToString()
+
+    async def accept_disk(self, body: bytes, _: CallContext) -> bytes:
+        """Let a node come with another disk, whatever was on the one before."""
+        node_id = parse(pb.AcceptDiskRequest, body).node_id
+
+        def has_copy(other: int, segment_id: int) -> bool:
+            return not self._sessions.is_unknown(other, segment_id)
+
+        change = await self._ledger.decide(lambda state: accept_disk(state, node_id))
+        lost = last_copies(self._ledger.state, node_id, has_copy)
+        if change.puts:
+            log.critical("event=disk_accepted node=%d last_copies=%d", node_id, len(lost))
+        return pb.AcceptDiskResponse(last_copies=len(lost)).SerializeToString()
 
     async def _recovered(self, segment_id: int) -> SegmentRecord | None:
         """The record once it is SEALED; None when the segment was empty and is gone."""

@@ -17,6 +17,7 @@ from icecore.ports import Clock, Net
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import ProducerPosition
 from replication.recovery import FenceReply
+from replication.seal_check import MemberWord
 
 SERVICE = "/icecore.v1.NodeService/"
 SEGMENTS_PER_CALL = 512
@@ -213,6 +214,32 @@ class NodeCalls:
                     each.bytes,
                 )
                 for each in answer.results
+            ]
+        return found
+
+    async def check_seal(
+        self, node_id: int, segment_ids: Sequence[int], timeout_s: float
+    ) -> list[MemberWord | IcecoreError]:
+        """What a node holds of segments that are to be sealed, in the same order."""
+        common = self._common(node_id)
+        found: list[MemberWord | IcecoreError] = []
+        for chunk in _chunks(segment_ids):
+            refs = [pb.SegmentRef(segment_id=each) for each in chunk]
+            request = pb.CheckSealRequest(**common, segments=refs)
+            answer = await self._call(
+                node_id, request, pb.CheckSealResponse.FromString, common["incarnation"], timeout_s
+            )
+            _check_length(answer.replicas, chunk)
+            found += [
+                error_from_proto(each.error)
+                or MemberWord(
+                    each.durable_end_offset,
+                    each.seal_digest,
+                    each.producer_digest,
+                    each.high_watermark,
+                    each.sealing,
+                )
+                for each in answer.replicas
             ]
         return found
 

@@ -6,6 +6,12 @@ from coordinator.cluster_state import Change, ClusterState, NodeRecord, updated
 from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
 from icecore.model import SegmentState
 
+NODES_MAX = 1_000
+NODE_ID_MAX = 99_999_999
+"""As many digits as the metadata store's keys have."""
+TEXT_MAX = 255
+DISK_ID_BYTES_MAX = 64
+
 
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
@@ -30,6 +36,29 @@ class Registration:
     rack: str
     disk_counter: int = 0
     """As its folder has it."""
+
+
+def check_registration(state: ClusterState, asked: Registration) -> None:
+    """Raises InvalidRequestError for what no node says: it would go into logs, into metadata that
+    every client gets, and into calls to whatever address it names."""
+    host, _, port = asked.address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not (host and is_port and _is_plain(asked.address)) or " " in asked.address:
+        raise InvalidRequestError(f"address {asked.address[:TEXT_MAX]!r} is not host:port")
+    if not _is_plain(asked.rack):
+        raise InvalidRequestError(
+            f"rack {asked.rack[:TEXT_MAX]!r}: at most {TEXT_MAX} printable characters"
+        )
+    if len(asked.disk_id) > DISK_ID_BYTES_MAX:
+        raise InvalidRequestError(f"a disk id has at most {DISK_ID_BYTES_MAX} bytes")
+    if asked.node_id > NODE_ID_MAX:
+        raise InvalidRequestError(f"node id {asked.node_id} is above {NODE_ID_MAX}")
+    if asked.node_id not in state.nodes and len(state.nodes) >= NODES_MAX:
+        raise InvalidRequestError(f"a cluster has at most {NODES_MAX} nodes, ever registered")
+
+
+def _is_plain(text: str) -> bool:
+    return len(text) <= TEXT_MAX and text.isprintable()
 
 
 def register(
@@ -93,6 +122,7 @@ def activate(state: ClusterState, asked: Registration, incarnation: int) -> Chan
                 disk_id=asked.disk_id,
                 address=asked.address,
                 rack=asked.rack,
+                is_disk_accepted=False,
             ),
         )
     )

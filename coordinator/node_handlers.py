@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from coordinator.cluster_state import Change, ClusterState, NodeRecord, updated
 from coordinator.config import Timing
+from coordinator.digest_changes import disagreeing, set_full_digest
+from coordinator.disk_changes import check_disk, with_new_disk
 from coordinator.ledger import Ledger
 from coordinator.node_changes import (
     HeldReplica,
     Registration,
     activate,
+    check_registration,
     confirm_deletion,
     deletions_confirmed,
     lost_copies,
@@ -26,10 +29,10 @@ from coordinator.segment_changes import (
     alter_isr,
     check_leader,
     remove_sealed_replica,
-    set_full_digest,
 )
 from icecore.convert import error_to_proto, segment_to_proto
 from icecore.errors import (
+    ConflictError,
     FencedError,
     IcecoreError,
     InvalidRequestError,
@@ -47,6 +50,7 @@ log = logging.getLogger(__name__)
 SERVICE = "/icecore.v1.CoordinatorService/"
 PROTOCOL_VERSION = 2
 PRODUCER_IDS_MAX = 1_000_000
+WHY_MAX = 200
 
 
 class NodeHandlers:
@@ -69,6 +73,8 @@ class NodeHandlers:
         self._naming = naming
         self._timing = timing
         self._poke = poke
+        self._activating = asyncio.Lock()
+        """One node after the other: what a disk costs depends on what was judged before."""
 
     def handlers(self) -> Handlers:
         """By full method name."""
@@ -123,12 +129,20 @@ class NodeHandlers:
         heard = self._sessions.heard
         is_unknown = False
 
+        check_registration(self._ledger.state, asked)
+
         def decision(state: ClusterState) -> Change:
             nonlocal is_unknown
             change, is_unknown = register(state, asked, heard.disk_counter(asked.node_id))
+            if is_unknown:
+                check_disk(state, asked.node_id, self._has_copy)
             return change
 
-        change = await self._ledger.decide(decision)
+        try:
+            change = await self._ledger.decide(decision)
+        except IcecoreError as error:
+            log.warning("event=not_registered node=%d why=%r", asked.node_id, error.message)
+            raise
         node = change.puts[0]
         assert isinstance(node, NodeRecord)
         held = {
@@ -143,7 +157,7 @@ class NodeHandlers:
         incarnation = node.issued_incarnation
         self._sessions.registered[asked.node_id] = Registered(asked, held, is_unknown, incarnation)
         log.info(
-            "event=registered node=%d incarnation=%d address=%s segments=%d disk_unknown=%s "
+            "event=registered node=%d incarnation=%d address=%r segments=%d disk_unknown=%s "
             "shrunk=%s",
             *(asked.node_id, incarnation, asked.address, len(held), is_unknown, shrunk),
         )
@@ -194,13 +208,27 @@ class NodeHandlers:
             known = self._sessions.registered.get(node_id)
             if known is None or known.incarnation != incarnation:
                 raise FencedError(f"node {node_id}: register again, {incarnation} is not known")
-            await self._ledger.decide(
-                lambda state: activate(state, known.registration, incarnation)
-            )
-            await self._judge_inventory(node_id, known)
+            async with self._activating:
+                await self._ledger.decide(lambda state: self._activation(state, known))
+                await self._judge_inventory(node_id, known)
         session = self._sessions.connect(node_id, incarnation)
         self._poke.set()
         return session
+
+    def _activation(self, state: ClusterState, known: Registered) -> Change:
+        """Its disk is judged again: others may have come with new ones since it registered."""
+        change = activate(state, known.registration, known.incarnation)
+        if not (known.is_disk_unknown and change.puts):
+            return change
+        try:
+            check_disk(state, known.registration.node_id, self._has_copy)
+        except WrongClusterError as error:
+            log.warning("event=disk_refused node=%d", known.registration.node_id)
+            raise FencedError(error.message) from error  # register again, and hear why
+        return with_new_disk(state, change)
+
+    def _has_copy(self, node_id: int, segment_id: int) -> bool:
+        return not self._sessions.is_unknown(node_id, segment_id)
 
     async def _judge_inventory(self, node_id: int, known: Registered) -> None:
         """Stop counting copies the node has lost, and remember the deletions it carried out."""
@@ -309,27 +337,41 @@ class NodeHandlers:
                 continue
             log.info(
                 "event=recovery_requested segment=%d node=%d why=%r",
-                *(each.segment_id, asker.node_id, request.why),
+                *(each.segment_id, asker.node_id, request.why[:WHY_MAX]),
             )
             self._recovery.request(each.segment_id)
         self._poke.set()
         return pb.RequestRecoveryResponse().SerializeToString()
 
     async def report_digests(self, body: bytes, _: CallContext) -> bytes:
-        """The first full digest of a segment is set, the others must agree."""
+        """Two replicas that report the same full digest of a segment set it."""
         request = parse(pb.ReportDigestsRequest, body)
-        self._check_caller(request.cluster_id, request.node_id, request.incarnation)
+        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
 
         def decision(state: ClusterState, each: pb.FullDigest) -> Change:
-            return set_full_digest(state, each.segment_id, each.generation, each.full_digest)
+            reported = (each.segment_id, each.generation, each.full_digest)
+            return set_full_digest(state, *reported, asker.node_id)
 
         results = await self._ledger.decide_all(
             [lambda state, each=digest: decision(state, each) for digest in request.digests]  # type: ignore[misc]
         )
-        errors = [each if isinstance(each, IcecoreError) else None for each in results]
+        errors = [
+            result if isinstance(result, IcecoreError) else self._digest_dispute(each.segment_id)
+            for each, result in zip(request.digests, results, strict=True)
+        ]
         return pb.ReportDigestsResponse(
             errors=[error_to_proto(each) for each in errors]
         ).SerializeToString()
+
+    def _digest_dispute(self, segment_id: int) -> ConflictError | None:
+        """Replicas report different digests and no two the same one: each is to look again."""
+        record = self._ledger.state.segments.get(segment_id)
+        nodes = disagreeing(record) if record else ()
+        if not nodes:
+            return None
+        why = f"nodes {list(nodes)} report different full digests"
+        self._sessions.pages.page(segment_id, why)
+        return ConflictError(why)
 
     async def allocate_producer_ids(self, body: bytes, _: CallContext) -> bytes:
         """A range of ids that nobody gets again."""
@@ -358,7 +400,7 @@ class NodeHandlers:
             request.producer_name, request.topics, request.instance, is_renewal=request.renew
         )
         log.info(
-            "event=producer_named name=%s producer_id=%d epoch=%d",
+            "event=producer_named name=%r producer_id=%d epoch=%d",
             *(request.producer_name, named.producer_id, named.producer_epoch),
         )
         return pb.NameProducerResponse(

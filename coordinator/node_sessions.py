@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 BROKEN_STREAM_MS = 500.0
 CLOCK_OFF_MS = 5_000
 """A node whose wall clock differs more from ours is not asked to lead, if others can."""
+UNKNOWN_KEPT_MAX = 1_000_000
+"""Of one node: more than it can have segments."""
 LATE_TICK_MS = 600.0
 """500 ms more than the interval of ticks."""
 ASSIGNMENTS_PER_PUSH = 2_000
@@ -104,6 +106,8 @@ class NodeSessions:
         self.heard = Heard(state)
         self.unknown: dict[int, dict[int, None]] = {}
         """By node: segments whose copy there is damaged or missing, as it said itself."""
+        self.shut_out: dict[int, None] = {}
+        """ACTIVE segments that some member can't append to, for it promised a higher epoch."""
         self.pages = Pages(clock)
         self.up_since_ms: dict[int, float] = {}
         self.down_since_ms: dict[int, float] = {}
@@ -192,9 +196,12 @@ class NodeSessions:
         session.answer = request.sequence
         session.wake.set()
         self.usage[session.node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
-        self.unknown[session.node_id].update(dict.fromkeys(request.unknown_segment_ids))
+        unknown = self.unknown[session.node_id]
+        room = max(0, UNKNOWN_KEPT_MAX - len(unknown))
+        unknown.update(dict.fromkeys(request.unknown_segment_ids[:room]))
         for segment_id in request.disputed_segment_ids:
             self.pages.page(segment_id, f"node {session.node_id}: a replica differs from another")
+        self._note_fenced(session.node_id, request.fenced_segment_ids)
         self._note_clock(session.node_id, request.wall_clock_ms)
         self.heard.beat(session.node_id, request)
         state = NodeState.UP
@@ -213,6 +220,18 @@ class NodeSessions:
             log.info("event=node_state node=%d state=%s", session.node_id, state.name)
             status.state = state
             self._nodes_changed()
+
+    def _note_fenced(self, node_id: int, segment_ids: Iterable[int]) -> None:
+        """Promises keep the node out of ACTIVE segments: nobody but a recovery may have asked for
+        them, and that changes the record first. So there was none, and one is needed (R65)."""
+        for segment_id in segment_ids:
+            record = self._state.segments.get(segment_id)
+            if record is None or record.segment.state != SegmentState.ACTIVE:
+                continue
+            if node_id in record.segment.replicas:
+                log.warning("event=fenced_by_others node=%d segment=%d", node_id, segment_id)
+                self.shut_out[segment_id] = None
+                self._on_status()
 
     def _note_clock(self, node_id: int, wall_clock_ms: int) -> None:
         """Append times come from leaders: one that is off would move them for good."""
@@ -274,9 +293,12 @@ class NodeSessions:
             match record:
                 case SegmentRecord() if not is_prepared(record):
                     self._queue(record.holders, segment_id=record.segment.segment_id)
+                    if record.segment.state != SegmentState.ACTIVE:
+                        self.shut_out.pop(record.segment.segment_id, None)
                     if record.segment.state == SegmentState.SEALED:
                         self.heard.forget(record.segment.segment_id)
                 case DeletedRecord():
+                    self.shut_out.pop(record.segment_id, None)
                     self.heard.forget(record.segment_id)
                     self._queue(record.holders, deleted_id=record.segment_id)
                 case PartitionRecord():

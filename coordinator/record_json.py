@@ -42,11 +42,17 @@ def _converters(cls: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
             found.append((name, _plain))
         elif hint is bytes:
             found.append((name, bytes.hex))
+        elif hint == tuple[bytes, ...]:
+            found.append((name, _hex_of_each))
         elif isinstance(hint, type) and issubclass(hint, IntEnum):
             found.append((name, _name_of))
         else:
             found.append((name, None))
     return found
+
+
+def _hex_of_each(values: tuple[bytes, ...]) -> list[str]:
+    return [each.hex() for each in values]
 
 
 def _name_of(value: IntEnum) -> str:

@@ -28,7 +28,7 @@ from coordinator.node_calls import (
 from coordinator.node_sessions import NodeSessions
 from coordinator.segment_changes import EPOCH_STEP, Opening, Sealing, seal, start_recovery
 from coordinator.segment_opening import SegmentOpening
-from icecore.errors import IcecoreError, StorageError
+from icecore.errors import FencedError, IcecoreError, StorageError
 from icecore.model import Segment, SegmentState
 from icecore.ports import Clock
 from replication.producers import snapshot_digest
@@ -55,6 +55,8 @@ class Case:
     segment: Segment
     """As RECOVERING: frozen."""
     is_unclean_allowed: bool = False
+    known_promise: int = 0
+    """The highest one that a replica refused ours for."""
     is_lossy: bool = False
     """The end is not proved, or was not in an earlier round, but chosen with an admin's word."""
     is_lost: bool = False
@@ -75,8 +77,14 @@ class Case:
 
     @property
     def promise(self) -> int:
-        """The epoch that shuts the old leader out; below the successor's."""
-        return self.segment.epoch + EPOCH_STEP - 1
+        """The epoch that shuts the old leader out; below the successor's, unless somebody else had
+        a higher one promised: what counts is that no leader of this segment has it."""
+        return max(self.segment.epoch + EPOCH_STEP - 1, self.known_promise)
+
+    @property
+    def segment_to_write(self) -> Segment:
+        """As nodes see it: only with a person's word they cut off what readers have seen (R66)."""
+        return self.segment.changed(lossy=self.is_lossy)
 
     @property
     def is_empty(self) -> bool:
@@ -130,6 +138,8 @@ class Recovery:
         self._timing = timing
         self._backoff: Backoff[int] = Backoff(clock)
         self._requested: dict[int, None] = {}
+        self._promises: dict[int, int] = {}
+        """By segment: the highest promise that a replica refused ours for."""
 
     def request(self, segment_id: int) -> None:
         """The leader itself asks."""
@@ -154,7 +164,11 @@ class Recovery:
                 continue
             is_needed = segment.state == SegmentState.RECOVERING or (
                 segment.state == SegmentState.ACTIVE
-                and (segment_id in self._requested or not state.leader_is_live(segment))
+                and (
+                    segment_id in self._requested
+                    or segment_id in self._sessions.shut_out
+                    or not state.leader_is_live(segment)
+                )
             )
             if is_needed and self._backoff.is_due(segment_id):
                 found.append(segment_id)
@@ -189,6 +203,7 @@ class Recovery:
                 left += not is_done
                 if is_done:
                     self._requested.pop(segment_id, None)
+                    self._promises.pop(segment_id, None)
                 self._backoff.release(segment_id, is_done=is_done)
             log.info("event=recovery_round segments=%d left=%d %s", len(mine), left, laps.summary())
 
@@ -207,7 +222,12 @@ class Recovery:
             record = self._ledger.state.segments.get(segment_id)
             if record is not None and record.segment.state == SegmentState.RECOVERING:
                 cases.append(
-                    Case(record.segment, record.is_unclean_allowed, record.is_unclean_begun)
+                    Case(
+                        record.segment,
+                        record.is_unclean_allowed,
+                        known_promise=self._promises.get(segment_id, 0),
+                        is_lossy=record.is_unclean_begun,
+                    )
                 )
         return cases
 
@@ -242,8 +262,8 @@ class Recovery:
         collect(answers)
         self._log_failures(asked, answers)
 
-    @staticmethod
     def _log_failures(
+        self,
         asked: Mapping[int, Sequence[tuple[Case, Any]]],
         answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
     ) -> None:
@@ -257,6 +277,14 @@ class Recovery:
                         "event=recovery_step_failed node=%d segment=%d why=%r",
                         *(node_id, case.segment_id, result.message),
                     )
+                    self._note_promise(case.segment_id, result)
+
+    def _note_promise(self, segment_id: int, error: IcecoreError) -> None:
+        """The next round must not promise less than what was promised already."""
+        promised = error.metadata.get("promised_epoch", "")
+        if isinstance(error, FencedError) and promised.isdecimal() and len(promised) < 20:
+            known = self._promises.get(segment_id, 0)
+            self._promises[segment_id] = max(known, int(promised))
 
     async def _fence(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose end is decided."""
@@ -369,7 +397,7 @@ class Recovery:
             if case.is_lost:
                 continue
             is_unknown = not case.replies[case.end.donor].intact
-            item = WriteBackItem(case.segment, case.end.end_offset, salvage=is_unknown)
+            item = WriteBackItem(case.segment_to_write, case.end.end_offset, salvage=is_unknown)
             asked.append((case.end.donor, (case, item)))
         await self._ask(
             by_node(asked),
@@ -402,7 +430,7 @@ class Recovery:
                 continue
             donor_address = self._ledger.state.nodes[case.end.donor].address
             item = WriteBackItem(
-                case.segment, case.end.end_offset, donor_address, case.donor.seal_digest
+                case.segment_to_write, case.end.end_offset, donor_address, case.donor.seal_digest
             )
             for node_id in self._targets(case):
                 self._sessions.heard.forget_end(case.segment_id, node_id)

@@ -1,19 +1,21 @@
 """Live seals: a leader asks for a prepared successor, later reports the agreed end.
 
-Nothing here decides where a segment ends: the leader and its in-sync replicas agreed before. One
-transaction seals and opens; if too few nodes can open the successor by then, the segment is sealed
-without a tail, because its leader will not append again.
+Nothing here decides where a segment ends: the leader and its in-sync replicas agreed before, and
+say so again when they are asked (``seal_checking``). One transaction seals and opens; if too few
+nodes can open the successor by then, the segment is sealed without a tail, because its leader will
+not append again.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.backoff import Backoff
 from coordinator.cluster_state import Change, ClusterState, PartitionKey, is_prepared
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import OpenItem
+from coordinator.seal_checking import SealChecker
 from coordinator.segment_changes import Opening, Sealing, check_leader, seal
 from coordinator.segment_opening import SegmentOpening
 from icecore.errors import (
@@ -24,6 +26,7 @@ from icecore.errors import (
 from icecore.model import NodeState, Segment, SegmentState
 from icecore.ports import Clock
 from replication.producers import snapshot_digest
+from replication.seal_check import SealClaim
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +64,14 @@ class LiveSealing:
     """PrepareSuccessor and Seal for lists of segments."""
 
     def __init__(
-        self, ledger: Ledger, opening: SegmentOpening, clock: Clock, timing: Timing
+        self,
+        ledger: Ledger,
+        opening: SegmentOpening,
+        checker: SealChecker,
+        clock: Clock,
+        timing: Timing,
     ) -> None:
+        self._checker = checker
         self._open_wait_ms = timing.open_wait_ms
         self._rolling_up: dict[int, float] = {}
         """Segments that were asked to roll only to gain replicas, and until when that counts."""
@@ -175,6 +184,7 @@ class LiveSealing:
                 valid.append(report)
             except IcecoreError as error:
                 results[segment_id] = error
+        valid = await self._checked(asker, valid, results)
         openings = await self._confirm(valid)
         now_ms = self._clock.now_ms()
 
@@ -206,6 +216,36 @@ class LiveSealing:
                 *(segment_id, report.sealing.end_offset, report.successor_segment_id),
             )
         return [results[each.sealing.segment_id] for each in reports]
+
+    async def _checked(
+        self,
+        asker: Asker,
+        reports: Sequence[SealReport],
+        results: dict[int, Sealed | IcecoreError],
+    ) -> list[SealReport]:
+        """Those that their members confirm, with just these members; ``results`` gets the rest."""
+        claims = [
+            SealClaim(
+                each.sealing.segment_id,
+                asker.node_id,
+                each.sealing.end_offset,
+                each.sealing.seal_digest,
+                each.sealing.producer_digest,
+                each.sealing.replicas,
+                self._ledger.state.segments[each.sealing.segment_id].segment.settings.min_insync,
+            )
+            for each in reports
+        ]
+        confirmed: list[SealReport] = []
+        for report, verdict in zip(reports, await self._checker.check(claims), strict=True):
+            segment_id = report.sealing.segment_id
+            if isinstance(verdict, IcecoreError):
+                log.warning("event=seal_not_believed segment=%d why=%r", segment_id, str(verdict))
+                results[segment_id] = verdict
+            else:
+                sealing = replace(report.sealing, replicas=verdict)
+                confirmed.append(replace(report, sealing=sealing))
+        return confirmed
 
     def _check(self, asker: Asker, report: SealReport) -> None:
         state, sealing = self._ledger.state, report.sealing

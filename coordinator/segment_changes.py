@@ -301,28 +301,6 @@ def remove_sealed_replica(state: ClusterState, segment_id: int, node_id: int) ->
     return Change((updated_segment(record, {"replicas": replicas}),))
 
 
-def set_full_digest(
-    state: ClusterState, segment_id: int, generation: int, full_digest: bytes
-) -> Change:
-    """The first replica to report sets the digest, all others must agree.
-
-    Raises:
-        ConflictError: another digest is set, or the segment is not SEALED in this generation.
-        InvalidRequestError: it is no SHA-256 digest.
-    """
-    record = _record(state, segment_id)
-    segment = record.segment
-    if len(full_digest) != 32:
-        raise InvalidRequestError(f"a full digest has 32 bytes, not {len(full_digest)}")
-    if segment.state != SegmentState.SEALED or segment.generation != generation:
-        raise ConflictError(f"segment {segment_id} is not sealed in generation {generation}")
-    if segment.full_digest not in (b"", full_digest):
-        raise ConflictError(f"another full digest of segment {segment_id} was agreed on")
-    if segment.full_digest:
-        return Change()
-    return Change((updated_segment(record, {"full_digest": full_digest}),))
-
-
 def _opened(
     state: ClusterState,
     record: SegmentRecord,

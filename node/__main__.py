@@ -11,6 +11,7 @@ from icecore.net import GrpcNet
 from icecore.settings import load_from_arguments
 from icecore.system import SystemClock, SystemRng, tune_process
 from node import metrics as node_metrics
+from node import offline
 from node.config import NodeSettings
 from node.executor import ThreadExecutor
 from node.metrics import NodeMetrics
@@ -94,7 +95,10 @@ async def _start(node: Node) -> None:
 
 
 def main() -> None:
-    """Entry point ``icecore-node``."""
+    """Entry point ``icecore-node``; with a command of ``node.offline`` first it starts no node."""
+    if sys.argv[1:2] and sys.argv[1] in offline.COMMANDS:
+        offline.main(sys.argv[1:])
+        return
     tune_process()
     try:
         settings = load_from_arguments(NodeSettings, "icecore-node")

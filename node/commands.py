@@ -23,6 +23,7 @@ from icecore.errors import (
 )
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import common_pb2, coordinator_pb2
+from node import order_checks
 from node.context import NodeContext
 from node.copying import SegmentCopier
 from node.replica import NO_TAIL, Replica
@@ -35,6 +36,7 @@ from replication.producers import ProducerTable
 _log = logging.getLogger(__name__)
 
 PREFIX = "/icecore.v1.NodeService/"
+WHY_MAX = 200
 
 _Order: TypeAlias = (
     coordinator_pb2.FenceRequest
@@ -42,6 +44,7 @@ _Order: TypeAlias = (
     | coordinator_pb2.WriteBackRequest
     | coordinator_pb2.RollRequest
     | coordinator_pb2.FenceProducersRequest
+    | coordinator_pb2.CheckSealRequest
 )
 
 
@@ -72,13 +75,19 @@ class NodeCommands:
             PREFIX + "WriteBack": self.write_back,
             PREFIX + "Roll": self.roll,
             PREFIX + "FenceProducers": self.fence_producers,
+            PREFIX + "CheckSeal": self.check_seal,
         }
 
     def _check(self, request: _Order) -> None:
         """Raises FencedError for an order of a coordinator that another one took over from, or to
         an earlier process: what that one held and had promised may be gone."""
         context = self._context
-        context.check_cluster(request.cluster_id)
+        context.check_cluster(request.cluster_id, is_needed=True)
+        if isinstance(request, coordinator_pb2.FenceProducersRequest):
+            order_checks.check_length(request.fences)
+        else:
+            order_checks.check_length(request.segments)
+        order_checks.check_token(context, request.token)
         if request.incarnation != context.incarnation:
             raise FencedError(
                 f"this is incarnation {context.incarnation}, the order is for {request.incarnation}"
@@ -113,23 +122,30 @@ class NodeCommands:
             if ref.epoch < replica.promised_epoch:
                 answers[-1].error.CopyFrom(_fenced(replica))
                 continue
+            try:
+                order_checks.check_promise(replica, ref.epoch)
+            except IcecoreError as error:
+                answers[-1].error.CopyFrom(convert.error_to_proto(error))
+                continue
             replica.promised_epoch = ref.epoch
             if replica.leader is not None:
                 replica.leader.feed(inputs.Fenced(ref.epoch))
             replica.end_role()
             promised.append((replica, ref.epoch))
         await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
-        await context.executor.run(
-            context.store.set_promises,
-            [(replica.segment_id, epoch) for replica, epoch in promised],
-            request.token,
-        )
+        if promised:  # a token alone is no promise, and worth no memory that outlives the process
+            await context.executor.run(
+                context.store.set_promises,
+                [(replica.segment_id, epoch) for replica, epoch in promised],
+                request.token,
+            )
         self._check(request)
         by_id = {replica.segment_id: replica for replica, _ in promised}
         for ref, answer in zip(request.segments, answers, strict=True):
             replica = by_id.get(ref.segment_id)
             if replica is not None and replica is self._replicas.get(ref.segment_id):
                 _describe(replica, answer)
+                self._replicas.note_promise(replica)
         if request.salvage:
             await self._salvage.describe(request, answers)
         context.metrics.fences.inc(len(promised))
@@ -286,6 +302,7 @@ class NodeCommands:
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         try:
+            order_checks.check_donor(self._context, item.donor_address)
             if item.salvage:
                 await self._salvage.readmit(segment)
             return await self._copier.bring_to(
@@ -298,7 +315,7 @@ class NodeCommands:
             )
         except IcecoreError as error:
             _log.warning(
-                "write-back failed segment_id=%d end_offset=%d donor=%s error=%s",
+                "write-back failed segment_id=%d end_offset=%d donor=%.300r error=%s",
                 segment.segment_id,
                 item.end_offset,
                 item.donor_address,
@@ -321,13 +338,42 @@ class NodeCommands:
                 continue
             if replica.tail.end_offset == replica.base_offset:
                 empty.append(ref.segment_id)
-            replica.leader.feed(inputs.RollRequested(request.why or "asked by the coordinator"))
+            why = repr(request.why[:WHY_MAX]) if request.why else "asked by the coordinator"
+            replica.leader.feed(inputs.RollRequested(why))
             errors.append(None)
         return coordinator_pb2.RollResponse(
             incarnation=self._context.incarnation,
             errors=[convert.error_to_proto(error) for error in errors],
             empty_segment_ids=empty,
         ).SerializeToString()
+
+    # --- seal -----------------------------------------------------------------------------------
+
+    async def check_seal(self, body: bytes, _: CallContext) -> bytes:
+        """What we hold of segments that are to be sealed, in our own words."""
+        request = wire.parse(coordinator_pb2.CheckSealRequest, body)
+        self._check(request)
+        return coordinator_pb2.CheckSealResponse(
+            incarnation=self._context.incarnation,
+            replicas=[self._held_end(ref.segment_id) for ref in request.segments],
+        ).SerializeToString()
+
+    def _held_end(self, segment_id: int) -> coordinator_pb2.HeldEnd:
+        replica = self._replicas.get(segment_id)
+        if replica is None or not replica.counts or replica.sealed:
+            error = NotReplicaError(f"no intact open replica of segment {segment_id} here")
+            return coordinator_pb2.HeldEnd(error=convert.error_to_proto(error))
+        if replica.promised_epoch > replica.identity.epoch:
+            return coordinator_pb2.HeldEnd(error=_fenced(replica))
+        leader, tail = self._replicas.leader_of(replica), replica.durable_tail
+        seen = max(replica.tail.max_known_high_watermark, replica.high_watermark)
+        return coordinator_pb2.HeldEnd(
+            durable_end_offset=tail.end_offset,
+            seal_digest=tail.digest,
+            producer_digest=replica.producers.digest(),
+            high_watermark=seen,
+            sealing=leader is not None and leader.core.sealing_end_offset == tail.end_offset,
+        )
 
     # --- producers ------------------------------------------------------------------------------
 
@@ -341,6 +387,8 @@ class NodeCommands:
         context = self._context
         self._check(request)
         answer = coordinator_pb2.FenceProducersResponse(incarnation=context.incarnation)
+        for fence in request.fences:
+            order_checks.check_producer_fence(context, fence.producer_id, fence.min_epoch)
         for fence in request.fences:
             context.fence_producer(fence.producer_id, fence.min_epoch)
             for leader in self._replicas.leaders():

@@ -76,9 +76,12 @@ class NodeContext:
         known = self.producer_fences.get(producer_id, 0)
         self.producer_fences[producer_id] = max(known, min_epoch)
 
-    def check_cluster(self, cluster_id: bytes) -> None:
-        """Raises WrongClusterError when a request names another cluster (empty = any), and
-        UnavailableError while this node, new or with a new disk, belongs to none."""
+    def check_cluster(self, cluster_id: bytes, *, is_needed: bool = False) -> None:
+        """Raises WrongClusterError when a request names another cluster (empty = any, unless one
+        ``is_needed``), and UnavailableError while this node, new or with a new disk, belongs to
+        none."""
+        if is_needed and not cluster_id:
+            raise WrongClusterError("the request names no cluster")
         if cluster_id and not self.cluster_id:
             raise UnavailableError("this node has not joined its cluster yet")
         if cluster_id and cluster_id != self.cluster_id:

@@ -9,7 +9,7 @@ beat was *sent*, on our monotonic clock; it only gates ``acks=leader``. Requests
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from icecore import convert
@@ -89,6 +89,8 @@ class Standing(NamedTuple):
     """Segments whose copy here counts for nothing."""
     high_watermarks: dict[int, int]
     """Of each segment led."""
+    fenced_ids: Sequence[int] = ()
+    """ACTIVE segments that a promise keeps this node out of."""
 
 
 class BeatNews(Protocol):
@@ -133,6 +135,7 @@ class CoordinatorLink:
         self._unknown: dict[int, None] = {}
         self._disputed: dict[int, None] = {}
         self.disk_report: BeatNews | None = None
+        self._fenced: dict[int, None] = {}
         self.read_only = False
         """The disk is getting full: no new replicas, please."""
         self._draining = False
@@ -207,6 +210,7 @@ class CoordinatorLink:
         self._moved = dict(standing.high_watermarks)
         if self.disk_report is not None:
             self.disk_report.begin()
+        self._fenced = dict.fromkeys(standing.fenced_ids)
         writer = asyncio.get_running_loop().create_task(self._beat(stream))
         writer.add_done_callback(lambda _: stream.cancel())  # no beats, no stream
         try:
@@ -215,7 +219,8 @@ class CoordinatorLink:
                 if update.token < self._context.token:
                     # It may live on for as long as it has nothing to change (R36).
                     raise NotCoordinatorError(
-                        f"coordinator token {update.token} is older than {self._context.token}"
+                        f"coordinator token {update.token} is older than {self._context.token}; "
+                        "if no newer coordinator runs: icecore-node reset-token"
                     )
                 self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave
@@ -238,6 +243,7 @@ class CoordinatorLink:
             moved, self._moved = self._moved, {}
             unknown, self._unknown = self._unknown, {}
             disputed, self._disputed = self._disputed, {}
+            fenced, self._fenced = self._fenced, {}
             used, free = await context.executor.run(context.files.space)
             beat = coordinator_pb2.HeartbeatRequest(
                 cluster_id=context.cluster_id,
@@ -254,6 +260,7 @@ class CoordinatorLink:
                 disk_free_bytes=free,
                 unknown_segment_ids=unknown,
                 disputed_segment_ids=disputed,
+                fenced_segment_ids=fenced,
                 wall_clock_ms=context.clock.now_ms(),
                 read_only=self.read_only,
             )
@@ -297,6 +304,10 @@ class CoordinatorLink:
     def report_dispute(self, segment_id: int) -> None:
         """A replica here differs from another one: say so with the next beat."""
         self._disputed[segment_id] = None
+
+    def report_fenced(self, segment_id: int) -> None:
+        """An ACTIVE segment is shut for this node by a promise: say so with the next beat."""
+        self._fenced[segment_id] = None
 
     def forget_unknown(self, segment_id: int) -> None:
         """The damaged replica is gone; a copy takes its place."""

@@ -22,6 +22,7 @@ from icecore.model import Segment, SegmentState
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
+from node.order_checks import check_write_back, is_recorded
 from node.orders import Order
 from node.producer_state import state_at, with_digest
 from node.replica import NO_TAIL, Replica
@@ -117,8 +118,14 @@ class SegmentCopier:
         """
         async with self._replicas.orders.carry_out(segment.segment_id, token) as order:
             try:
+                known = self._replicas.get(segment.segment_id)
+                if known is not None:
+                    check_write_back(known, segment, end_offset, expected_digest)
                 replica = await self._basis(order, segment, donor_address)
+                check_write_back(replica, segment, end_offset, expected_digest)
                 if not replica.sealed:
+                    await self._shut_out(replica)
+                    _check(order, replica)
                     replica.end_role()
                     await replica.settle()
                     _check(order, replica)
@@ -153,11 +160,10 @@ class SegmentCopier:
                     replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
                 )
             return await self._report(replica, segment)
-        is_late = replica.sealed and segment.state is not SegmentState.SEALED
-        if donor_address and not is_late:
+        if donor_address:
             self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
-        if donor_address and not replica.sealed:
-            await self._replicas.set_aside(replica)
+            if replica.is_partial or is_recorded(replica, end_offset, expected_digest):
+                await self._replicas.set_aside(replica)
         raise InvalidRequestError(
             f"segment {segment.segment_id} ends at {tail.end_offset} here or its digest differs "
             f"from the one at {end_offset}"
@@ -182,6 +188,18 @@ class SegmentCopier:
         if not donor_address:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return await self._create(order, segment, replica, donor_address)
+
+    async def _shut_out(self, replica: Replica) -> None:
+        """A write-back ends the role here, so it is a promise, too: else nobody would find out that
+        this replica of an ACTIVE segment plays none."""
+        promise = replica.identity.epoch + 1
+        if replica.idle or replica.promised_epoch >= promise:
+            return
+        replica.promised_epoch = promise
+        context = self._context
+        promises = [(replica.segment_id, promise)]
+        await context.executor.run(context.store.set_promises, promises, context.token)
+        self._replicas.note_promise(replica)
 
     async def _adjust(
         self,

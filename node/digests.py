@@ -2,8 +2,9 @@
 
 One replica at a time is read back from disk and hashed, so that the digest speaks of the bytes
 that are really there. Not at once: seals come in crowds when a node dies or leaves, and then
-producers wait for the successors to be ready. The first report sets the segment's digest; a replica
-that disagrees with it is damaged, and stops serving.
+producers wait for the successors to be ready. Two replicas that report the same set the segment's
+digest. One that disagrees with it reads its file again: damage shows there, and anything else is a
+case for a person, for whoever else reported may be wrong (R66).
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink
 from node.replica import Replica
 from node.replicas import Replicas
+from node.scrub import verify
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ class DigestReporter:
         self._coordinator = coordinator
         self._replicas = replicas
         self._queue: deque[Replica] = deque()
+        self._disputed: dict[Replica, None] = {}
+        """Those whose digest is not the one that others agreed on; to be read again once."""
         self._wake = asyncio.Event()
 
     def sealed(self, replica: Replica) -> None:
@@ -42,6 +46,14 @@ class DigestReporter:
         self._context.metrics.segments_sealed.inc()
         self._queue.append(replica)
         self._wake.set()
+
+    def open_again(self, replica: Replica) -> None:
+        """The coordinator knows no full digest of this replica, or another one than ours."""
+        known = replica.segment
+        is_listed = known is not None and self._context.node_id in known.replicas
+        if is_listed and replica not in self._queue and replica not in self._disputed:
+            self._queue.append(replica)
+            self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -95,5 +107,13 @@ class DigestReporter:
             else:
                 break
         for replica, verdict in zip(replicas, errors, strict=True):
-            if isinstance(verdict, ConflictError):
-                self._replicas.condemn(replica, f"digest disagrees: {verdict}")
+            if isinstance(verdict, ConflictError) and replica not in self._disputed:
+                _log.warning("digest differs segment_id=%d why=%s", replica.segment_id, verdict)
+                self._disputed[replica] = None
+                await self._read_again(replica)
+
+    async def _read_again(self, replica: Replica) -> None:
+        """Who is wrong? Only what our own file shows is damage."""
+        if await verify(self._context, self._replicas, replica):
+            why = "its full digest is not the one that others report, and nothing else is wrong"
+            self._replicas.report_dispute(replica, why)

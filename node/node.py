@@ -105,6 +105,7 @@ class Node:
         self.data = DataService(context, self._coordinator, self.replicas)
         self._digests = DigestReporter(context, self._coordinator, self.replicas)
         self.replicas.on_sealed = self._digests.sealed
+        self.replicas.on_digest_open = self._digests.open_again
         self._scrubber = Scrubber(context, self.replicas)
         self._server: Server | None = None
         self._is_stopping = False

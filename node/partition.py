@@ -1,4 +1,8 @@
-"""What a node holds of one partition, and which of it serves an offset."""
+"""What a node holds of one partition, by offset: which of its replicas serves a reader.
+
+Readers that wait for new data register here, and are woken when a watermark moves or a replica
+begins or ends to serve.
+"""
 
 from collections.abc import Callable
 

@@ -244,6 +244,7 @@ _REQUESTS: Mapping[str, Any] = {
     "WriteBack": coordinator_pb2.WriteBackRequest,
     "Roll": coordinator_pb2.RollRequest,
     "FenceProducers": coordinator_pb2.FenceProducersRequest,
+    "CheckSeal": coordinator_pb2.CheckSealRequest,
 }
 
 

@@ -118,7 +118,7 @@ class Replica:
     @property
     def counts(self) -> bool:
         """Whether where this log ends may be told to a coordinator; else it is UNKNOWN."""
-        is_whole = self.intact and not self.is_partial and not self.is_salvaged
+        is_whole = self.intact and not self.is_partial and (self.sealed or not self.is_salvaged)
         return is_whole and self.base_offset >= 0
 
     @property

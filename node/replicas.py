@@ -25,6 +25,7 @@ from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink, Standing
 from node.follower import Follower
 from node.leader import Leader
+from node.order_checks import contradiction, is_shut_out
 from node.orders import Orders
 from node.partition import PartitionReplicas
 from node.replica import Replica
@@ -59,6 +60,8 @@ class Replicas:
         self._condemning: dict[Replica, asyncio.Task[None]] = {}
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
+        self.on_digest_open: Callable[[Replica], None] = lambda _: None
+        """A newer record of a sealed replica knows no full digest, or another one than ours."""
 
     # --- look-up --------------------------------------------------------------------------------
 
@@ -162,10 +165,14 @@ class Replicas:
         known = replica.segment
         if known is not None and segment.version < known.version:
             return
+        if segment.state is SegmentState.SEALED and replica.intact:
+            end = (segment.end_offset, segment.seal_digest)
+            if why := contradiction(replica, *end, is_lossy=segment.lossy):
+                self.report_dispute(replica, f"its record is not believed: {why}")
+                return
         replica.segment = segment
-        if segment.full_digest and replica.full_digest not in (b"", segment.full_digest):
-            self.condemn(replica, "its full digest is not the one that was agreed on")
-        replica.full_digest = replica.full_digest or segment.full_digest
+        if replica.sealed and replica.full_digest not in (b"", segment.full_digest):
+            self.on_digest_open(replica)
         if segment.state is SegmentState.ACTIVE:
             self._note_tail(segment)
             self._apply_active(replica, segment)
@@ -184,6 +191,7 @@ class Replicas:
             replica.leader.segment = segment
             replica.leader.feed(inputs.SegmentUpdated(segment))
             return
+        self.note_promise(replica)
         if not replica.intact or replica.sealed or replica.promised_epoch > segment.epoch:
             return
         if replica.base_offset < 0 or replica.base_offset != segment.base_offset:
@@ -197,6 +205,11 @@ class Replicas:
             replica.follower = Follower(self._context, self, replica, segment, link)
         elif replica.follower is not None:
             replica.follower.segment = segment
+
+    def note_promise(self, replica: Replica) -> None:
+        """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""
+        if is_shut_out(replica, self._context.node_id):
+            self._coordinator.report_fenced(replica.segment_id)
 
     def _lead(self, replica: Replica, segment: Segment) -> None:
         """Lead a fresh segment; a process never resumes what an earlier one led."""
@@ -358,6 +371,7 @@ class Replicas:
         return Standing(
             [each.segment_id for each in self if not each.intact],
             {each.replica.segment_id: each.core.high_watermark for each in self.leaders()},
+            [each.segment_id for each in self if is_shut_out(each, self._context.node_id)],
         )
 
     def leadership_ended(self, replica: Replica) -> None:
@@ -453,7 +467,7 @@ class Replicas:
         await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
         replica.tail = tail
         replica.sealed_end_offset = end
-        replica.is_partial = replica.is_salvaged = False
+        replica.is_partial = False
         replica.drop_producers()
         self.on_sealed(replica)
 

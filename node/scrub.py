@@ -1,8 +1,8 @@
 """Scrub: sealed replicas are read back from disk, slowly, to find bit rot before a reader does.
 
-Every sealed replica is verified at least once in ``scrub_days``: chain, CRCs, seal digest and the
-full digest that all replicas agreed on. At most ``scrub_bytes_per_s`` are read, so that nobody
-notices. A damaged replica becomes UNKNOWN, and the coordinator has it copied again from a good one.
+Every sealed replica is verified at least once in ``scrub_days``: chain, CRCs, seal digest, and the
+full digest that it had when it was sealed here. At most ``scrub_bytes_per_s`` are read, so that
+nobody notices. A damaged one becomes UNKNOWN, and the coordinator has a good one copied instead.
 A pass begins at a random segment: a node that is restarted often must not check the same ones
 each time and never reach the others.
 """
@@ -46,9 +46,8 @@ async def verify(
     except IcecoreError as error:
         _log.info("not verified segment_id=%d error=%s", replica.segment_id, error)
         return False
-    agreed = replica.segment.full_digest if replica.segment is not None else b""
-    if walk.digest != (agreed or replica.full_digest or walk.digest):
-        replicas.condemn(replica, "its full digest is not the one that was agreed on")
+    if walk.digest != (replica.full_digest or walk.digest):
+        replicas.condemn(replica, "its full digest is not what it was when it was sealed")
     context.metrics.scrubbed_segments.inc()
     return replica.intact
 

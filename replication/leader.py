@@ -14,6 +14,7 @@ from typing import Any
 from icecore.errors import (
     IcecoreError,
     InternalError,
+    InvalidRequestError,
     NotEnoughReplicasError,
     NotLeaderError,
     ProducerFencedError,
@@ -28,7 +29,7 @@ from replication.acks import Waiter
 from replication.isr import CommittedIsr
 from replication.leader_state import LeaderLimits
 from replication.membership import Membership
-from replication.producers import Duplicate, ProducerTable
+from replication.producers import EPOCH_JUMP_MAX, Duplicate, ProducerTable
 from replication.sealing import Collecting, Draining, Idle, Preparing, Sealing
 
 __all__ = ["LeaderCore", "LeaderLimits"]
@@ -67,6 +68,13 @@ class LeaderCore(Membership):
             segment, node_id, incarnation, producers, nodes, now_ms, limits, producer_fences
         )
         self._handlers = self._input_handlers()
+
+    @property
+    def sealing_end_offset(self) -> int | None:
+        """Where this leader has asked to seal the segment, after which it appends no more; None
+        while it has not asked, or when it has ended."""
+        roll = self._roll
+        return roll.end_offset if isinstance(roll, Sealing) and not self.stopped else None
 
     # --- one step --------------------------------------------------------------------------------
 
@@ -142,8 +150,7 @@ class LeaderCore(Membership):
     def _on_produce(self, item: into.ProduceReceived) -> None:
         refusal: IcecoreError | None = None
         try:
-            if item.producer_epoch < self._producer_fences.get(item.producer_id, 0):
-                raise ProducerFencedError(f"producer {item.producer_id}: its name was taken over")
+            self._check_epoch(item.producer_id, item.producer_epoch)
             verdict = self.producers.check(
                 item.producer_id, item.producer_epoch, item.base_sequence, item.record_count
             )
@@ -177,6 +184,21 @@ class LeaderCore(Membership):
         self._unsynced.append((end, item.length_bytes))
         self._acks.add(item.acks, Waiter(item.request_id, base, end))
         self._effects.append(out.Append(item.request_id, base, end))
+
+    def _check_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Neither below that of a name's new owner (R48), nor one that would shut out every epoch
+        its owner can ever get (R65)."""
+        fence = self._producer_fences.get(producer_id, 0)
+        if producer_epoch < fence:
+            raise ProducerFencedError(f"producer {producer_id}: its name was taken over")
+        if producer_epoch <= fence + EPOCH_JUMP_MAX or not producer_id:
+            return
+        last = self.producers.last_sequence(producer_id)
+        known = max(fence, last[0]) if last else fence
+        if producer_epoch > known + EPOCH_JUMP_MAX:
+            raise InvalidRequestError(
+                f"producer {producer_id}: epoch {producer_epoch} is too far beyond {known}"
+            )
 
     def _attach_duplicate(self, item: into.ProduceReceived, found: Duplicate) -> None:
         waiter = Waiter(item.request_id, found.base_offset, found.end_offset, duplicate=True)

@@ -25,6 +25,8 @@ BATCHES_KEPT: Final = 5
 """Per producer; clients keep at most as many batches in flight per partition."""
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 100_000
+EPOCH_JUMP_MAX: Final = 1 << 10
+"""Each taking of a name raises its epoch by one, and every leader hears of each."""
 
 _MAGIC = b"icpt"
 _VERSION = 1

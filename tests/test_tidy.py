@@ -36,6 +36,8 @@ ARROWS = {
 PURE_FILES = frozenset(
     {
         "coordinator/cluster_state.py",
+        "coordinator/digest_changes.py",
+        "coordinator/disk_changes.py",
         "coordinator/lossy_changes.py",
         "coordinator/node_changes.py",
         "coordinator/placement.py",

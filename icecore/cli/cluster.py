@@ -1,18 +1,15 @@
 """``icecore cluster``: nodes and health."""
 
+from typing import Annotated
+
 import typer
 from rich.filesize import decimal
 
 from icecore.cli.output import Output, plain
-from icecore.cli.session import session_of
+from icecore.cli.session import confirm_final, session_of
 from icecore.client.types import ClusterDescription, NodeDescription
 
 app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps ``describe`` a subcommand although it is the only one."""
 
 
 @app.command()
@@ -24,6 +21,25 @@ def describe(context: typer.Context) -> None:
         session.output.json(plain(cluster))
     else:
         show_cluster(session.output, cluster)
+
+
+@app.command("accept-disk")
+def accept_disk(
+    context: typer.Context,
+    node_id: Annotated[int, typer.Option(help="The node that comes with another disk.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Give up what was on a node's disk before, though it holds the last copies of segments.
+
+    The node itself says when it needs this. It holds for its next registration.
+    """
+    session = session_of(context)
+    confirm_final(f"Give up what node {node_id} had on its disk before, for ever?", yes=yes)
+    lost = session.admin(lambda admin: admin.accept_disk(node_id))
+    session.output.note(
+        f"node {node_id} may come with another disk; the one before holds the last intact copy of "
+        f"{lost} segments"
+    )
 
 
 def show_cluster(output: Output, cluster: ClusterDescription) -> None:

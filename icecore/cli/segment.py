@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from icecore import launch
 from icecore.cli.output import plain
-from icecore.cli.session import session_of
+from icecore.cli.session import confirm_final, session_of
 from icecore.errors import StorageError
 
 app = typer.Typer(no_args_is_help=True, help="Segments of topics and of data folders.")
@@ -53,7 +52,7 @@ def declare_lost(
 ) -> None:
     """Give up a sealed segment whose every copy is gone: consumers skip its records."""
     session = session_of(context)
-    _confirm(f"Give up segment {segment_id} of {topic}/{partition} for ever?", yes=yes)
+    confirm_final(f"Give up segment {segment_id} of {topic}/{partition} for ever?", yes=yes)
     segment = session.admin(lambda admin: admin.declare_lost(topic, partition, segment_id))
     session.output.note(f"records [{segment.base_offset}, {segment.end_offset}) are given up")
 
@@ -72,7 +71,7 @@ def recover_unclean(
     prove them. Start every node that had a copy first: the longest one that answers is taken.
     """
     session = session_of(context)
-    _confirm(f"Accept that acknowledged records of {topic}/{partition} are lost?", yes=yes)
+    confirm_final(f"Accept that acknowledged records of {topic}/{partition} are lost?", yes=yes)
     segment = session.admin(lambda admin: admin.recover_unclean(topic, partition, segment_id))
     if segment is None:
         session.output.note("nothing was left of it; the partition goes on where it began")
@@ -80,14 +79,6 @@ def recover_unclean(
         session.output.note("nothing was left of it; the partition goes on behind it")
     else:
         session.output.note(f"sealed at {segment.end_offset} by the longest copy left")
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("this is final: say --yes", param_hint="--yes")
-    typer.confirm(question, abort=True, err=True)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -52,3 +53,12 @@ def session_of(context: typer.Context) -> Session:
     session = context.obj
     assert isinstance(session, Session)
     return session
+
+
+def confirm_final(question: str, *, yes: bool) -> None:
+    """Ask before what can't be undone; without a terminal ``--yes`` has to be given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("this is final: say --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)

@@ -259,6 +259,20 @@ class Admin:
         answer = await self._call("DeclareLost", request, admin_pb2.DeclareLostResponse)
         return convert.segment_from_proto(answer.segment)
 
+    async def accept_disk(self, node_id: int) -> int:
+        """Let a node register with another disk although the one before holds last copies.
+
+        Returns:
+            Of how many segments that disk holds the last intact copy.
+
+        Raises:
+            InvalidRequestError: There is no such node.
+            UnavailableError: The node is up, with the disk that it had.
+        """
+        request = admin_pb2.AcceptDiskRequest(node_id=node_id)
+        answer = await self._call("AcceptDisk", request, admin_pb2.AcceptDiskResponse)
+        return int(answer.last_copies)
+
     async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.
 

@@ -928,3 +928,42 @@ class RecoverUncleanResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecoverUncleanResponse: _TypeAlias = RecoverUncleanResponse  # noqa: Y015
+
+@_typing.final
+class AcceptDiskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptDiskRequest: _TypeAlias = AcceptDiskRequest  # noqa: Y015
+
+@_typing.final
+class AcceptDiskResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_COPIES_FIELD_NUMBER: _builtins.int
+    last_copies: _builtins.int
+    """segments of which the disk that is given up holds the last intact copy"""
+    def __init__(
+        self,
+        *,
+        last_copies: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_copies", b"last_copies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptDiskResponse: _TypeAlias = AcceptDiskResponse  # noqa: Y015

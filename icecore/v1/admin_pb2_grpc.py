@@ -94,6 +94,11 @@ class AdminServiceStub:
                 request_serializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanResponse.FromString,
                 _registered_method=True)
+        self.AcceptDisk = channel.unary_unary(
+                '/icecore.v1.AdminService/AcceptDisk',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -178,6 +183,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AcceptDisk(self, request, context):
+        """Lets a node register with another disk although the disk it had holds the last intact copies
+        of some segments. Holds for the next disk that the node comes with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -240,6 +253,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RecoverUnclean,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.RecoverUncleanResponse.SerializeToString,
+            ),
+            'AcceptDisk': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptDisk,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -566,6 +584,33 @@ class AdminService:
             '/icecore.v1.AdminService/RecoverUnclean',
             icecore_dot_v1_dot_admin__pb2.RecoverUncleanRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.RecoverUncleanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptDisk(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/AcceptDisk',
+            icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,10 @@ class AdminServiceStub:
     """Gives up a sealed segment whose every copy is gone: readers skip it. Recorded as lossy."""
     RecoverUnclean: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RecoverUncleanRequest, _admin_pb2.RecoverUncleanResponse]
     """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy."""
+    AcceptDisk: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AcceptDiskRequest, _admin_pb2.AcceptDiskResponse]
+    """Lets a node register with another disk although the disk it had holds the last intact copies
+    of some segments. Holds for the next disk that the node comes with.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -73,6 +77,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Gives up a sealed segment whose every copy is gone: readers skip it. Recorded as lossy."""
     RecoverUnclean: _aio.UnaryUnaryMultiCallable[_admin_pb2.RecoverUncleanRequest, _admin_pb2.RecoverUncleanResponse]  # type: ignore[assignment]
     """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy."""
+    AcceptDisk: _aio.UnaryUnaryMultiCallable[_admin_pb2.AcceptDiskRequest, _admin_pb2.AcceptDiskResponse]  # type: ignore[assignment]
+    """Lets a node register with another disk although the disk it had holds the last intact copies
+    of some segments. Holds for the next disk that the node comes with.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -165,5 +173,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RecoverUncleanResponse, _abc.Awaitable[_admin_pb2.RecoverUncleanResponse]]:
         """Ends a segment whose end can't be proved at the longest log that is left. Recorded as lossy."""
+
+    @_abc_1.abstractmethod
+    def AcceptDisk(
+        self,
+        request: _admin_pb2.AcceptDiskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AcceptDiskResponse, _abc.Awaitable[_admin_pb2.AcceptDiskResponse]]:
+        """Lets a node register with another disk although the disk it had holds the last intact copies
+        of some segments. Holds for the next disk that the node comes with.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -177,6 +177,7 @@ class HeartbeatRequest(_message.Message):
     WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     DURABLE_ENDS_FIELD_NUMBER: _builtins.int
+    FENCED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -213,6 +214,10 @@ class HeartbeatRequest(_message.Message):
     def durable_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___DurableEnd]:
         """of unsealed logs here that grew since the last said"""
 
+    @_builtins.property
+    def fenced_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ACTIVE ones that this node follows or leads no more,"""
+
     def __init__(
         self,
         *,
@@ -231,10 +236,11 @@ class HeartbeatRequest(_message.Message):
         wall_clock_ms: _builtins.int = ...,
         disk_counter: _builtins.int = ...,
         durable_ends: _abc.Iterable[Global___DurableEnd] | None = ...,
+        fenced_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -984,7 +990,7 @@ class ReportDigestsResponse(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
-        """same order; empty reason = agreed"""
+        """same order; empty reason = noted, CONFLICT = two others agree on"""
 
     def __init__(
         self,
@@ -1570,3 +1576,98 @@ class FenceProducersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FenceProducersResponse: _TypeAlias = FenceProducersResponse  # noqa: Y015
+
+@_typing.final
+class CheckSealRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    token: _builtins.int
+    incarnation: _builtins.int
+    """of the node that is meant; another one's answer counts not"""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        token: _builtins.int = ...,
+        segments: _abc.Iterable[Global___SegmentRef] | None = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckSealRequest: _TypeAlias = CheckSealRequest  # noqa: Y015
+
+@_typing.final
+class CheckSealResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldEnd]:
+        """same order"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        replicas: _abc.Iterable[Global___HeldEnd] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckSealResponse: _TypeAlias = CheckSealResponse  # noqa: Y015
+
+@_typing.final
+class HeldEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    DURABLE_END_OFFSET_FIELD_NUMBER: _builtins.int
+    SEAL_DIGEST_FIELD_NUMBER: _builtins.int
+    PRODUCER_DIGEST_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    SEALING_FIELD_NUMBER: _builtins.int
+    durable_end_offset: _builtins.int
+    seal_digest: _builtins.bytes
+    """through durable_end_offset, as the next one"""
+    producer_digest: _builtins.bytes
+    high_watermark: _builtins.int
+    """the highest one ever heard of"""
+    sealing: _builtins.bool
+    """it leads the segment and has sent a seal for this end"""
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """there is no intact replica, or a higher epoch was promised"""
+
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.Error | None = ...,
+        durable_end_offset: _builtins.int = ...,
+        seal_digest: _builtins.bytes = ...,
+        producer_digest: _builtins.bytes = ...,
+        high_watermark: _builtins.int = ...,
+        sealing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "error", b"error", "high_watermark", b"high_watermark", "producer_digest", b"producer_digest", "seal_digest", b"seal_digest", "sealing", b"sealing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldEnd: _TypeAlias = HeldEnd  # noqa: Y015

@@ -128,7 +128,7 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportDigests(self, request, context):
-        """Replicas report the full digest of sealed segments; the first sets it, others must agree.
+        """Replicas report the full digest of sealed segments; two that agree set it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -485,6 +485,11 @@ class NodeServiceStub:
                 request_serializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersResponse.FromString,
                 _registered_method=True)
+        self.CheckSeal = channel.unary_unary(
+                '/icecore.v1.NodeService/CheckSeal',
+                request_serializer=icecore_dot_v1_dot_coordinator__pb2.CheckSealRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_coordinator__pb2.CheckSealResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer:
@@ -525,6 +530,13 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckSeal(self, request, context):
+        """What these replicas hold durably: the coordinator asks before it believes a Seal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -552,6 +564,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.FenceProducers,
                     request_deserializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_coordinator__pb2.FenceProducersResponse.SerializeToString,
+            ),
+            'CheckSeal': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckSeal,
+                    request_deserializer=icecore_dot_v1_dot_coordinator__pb2.CheckSealRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_coordinator__pb2.CheckSealResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -689,6 +706,33 @@ class NodeService:
             '/icecore.v1.NodeService/FenceProducers',
             icecore_dot_v1_dot_coordinator__pb2.FenceProducersRequest.SerializeToString,
             icecore_dot_v1_dot_coordinator__pb2.FenceProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckSeal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.NodeService/CheckSeal',
+            icecore_dot_v1_dot_coordinator__pb2.CheckSealRequest.SerializeToString,
+            icecore_dot_v1_dot_coordinator__pb2.CheckSealResponse.FromString,
             options,
             channel_credentials,
             insecure,

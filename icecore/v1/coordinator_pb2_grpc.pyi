@@ -48,7 +48,7 @@ class CoordinatorServiceStub:
     RequestRecovery: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.RequestRecoveryRequest, _coordinator_pb2.RequestRecoveryResponse]
     """A leader that can't go on (lost data, unknown seal outcome) asks to be recovered."""
     ReportDigests: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportDigestsRequest, _coordinator_pb2.ReportDigestsResponse]
-    """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
+    """Replicas report the full digest of sealed segments; two that agree set it."""
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AllocateProducerIdsRequest, _coordinator_pb2.AllocateProducerIdsResponse]
     """A range of producer ids, never handed out again."""
     NameProducer: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.NameProducerRequest, _coordinator_pb2.NameProducerResponse]
@@ -72,7 +72,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     RequestRecovery: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.RequestRecoveryRequest, _coordinator_pb2.RequestRecoveryResponse]  # type: ignore[assignment]
     """A leader that can't go on (lost data, unknown seal outcome) asks to be recovered."""
     ReportDigests: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportDigestsRequest, _coordinator_pb2.ReportDigestsResponse]  # type: ignore[assignment]
-    """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
+    """Replicas report the full digest of sealed segments; two that agree set it."""
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AllocateProducerIdsRequest, _coordinator_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A range of producer ids, never handed out again."""
     NameProducer: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.NameProducerRequest, _coordinator_pb2.NameProducerResponse]  # type: ignore[assignment]
@@ -135,7 +135,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ReportDigestsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ReportDigestsResponse, _abc.Awaitable[_coordinator_pb2.ReportDigestsResponse]]:
-        """Replicas report the full digest of sealed segments; the first sets it, others must agree."""
+        """Replicas report the full digest of sealed segments; two that agree set it."""
 
     @_abc_1.abstractmethod
     def AllocateProducerIds(
@@ -170,6 +170,8 @@ class NodeServiceStub:
     """Leaders roll these segments now."""
     FenceProducers: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FenceProducersRequest, _coordinator_pb2.FenceProducersResponse]
     """Refuse older epochs of these producers from now on, in every segment led now or later."""
+    CheckSeal: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CheckSealRequest, _coordinator_pb2.CheckSealResponse]
+    """What these replicas hold durably: the coordinator asks before it believes a Seal."""
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
@@ -184,6 +186,8 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """Leaders roll these segments now."""
     FenceProducers: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FenceProducersRequest, _coordinator_pb2.FenceProducersResponse]  # type: ignore[assignment]
     """Refuse older epochs of these producers from now on, in every segment led now or later."""
+    CheckSeal: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CheckSealRequest, _coordinator_pb2.CheckSealResponse]  # type: ignore[assignment]
+    """What these replicas hold durably: the coordinator asks before it believes a Seal."""
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -225,5 +229,13 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.FenceProducersResponse, _abc.Awaitable[_coordinator_pb2.FenceProducersResponse]]:
         """Refuse older epochs of these producers from now on, in every segment led now or later."""
+
+    @_abc_1.abstractmethod
+    def CheckSeal(
+        self,
+        request: _coordinator_pb2.CheckSealRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.CheckSealResponse, _abc.Awaitable[_coordinator_pb2.CheckSealResponse]]:
+        """What these replicas hold durably: the coordinator asks before it believes a Seal."""
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

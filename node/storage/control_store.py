@@ -362,6 +362,22 @@ class ControlStore:
             self._promises.update(promises)
             self._max_token = token
 
+    def reset_token(self, token: int) -> None:
+        """A person's word: the highest token seen is this one. For ``node.offline`` only."""
+        with self._lock:
+            self._commit(lambda connection: _put_token(connection, token))
+            self._max_token = token
+
+    def reset_promise(self, segment_id: int, epoch: int) -> None:
+        """A person's word: this epoch is promised and no higher one. For ``node.offline`` only."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO promises VALUES (?, ?)", (segment_id, epoch))
+
+        with self._lock:
+            self._commit(change)
+            self._promises[segment_id] = epoch
+
     def _check_token(self, token: int) -> None:
         if token < self._max_token:
             raise FencedError(

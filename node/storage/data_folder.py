@@ -64,7 +64,7 @@ class DataFolder:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock_fd = _lock(path)
+            lock_fd = lock_folder(path)
         except OSError as error:
             raise ConfigurationError(f"data folder {path} cannot be used: {error}") from error
         control: ControlStore | None = None
@@ -125,7 +125,11 @@ class DataFolder:
         os.close(self._lock_fd)
 
 
-def _lock(path: Path) -> int:
+def lock_folder(path: Path) -> int:
+    """Be the only process that uses a data folder until the descriptor is closed.
+
+    Raises ConfigurationError when another process uses it.
+    """
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

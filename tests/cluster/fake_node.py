@@ -49,6 +49,8 @@ class FakeNode:
     rolls: list[tuple[int, str]] = field(default_factory=list)
     refuses_open: bool = False
     refuses_confirm: bool = False
+    sealing: set[int] = field(default_factory=set)
+    """Segments that this node leads and has asked to seal."""
     incarnation: int = 0
     cluster_id: bytes = b""
     last_token: int = 0
@@ -63,6 +65,7 @@ class FakeNode:
         handlers = {"Fence": self.fence, "Open": self.open, "WriteBack": self.write_back}
         unary = {NODE + name: handler for name, handler in handlers.items()}
         unary[NODE + "Roll"] = self.roll
+        unary[NODE + "CheckSeal"] = self.check_seal
         self.server: Server = await self.net.serve("127.0.0.1:0", Handlers(unary, {}))
         request = pb.RegisterRequest(
             cluster_id=self.cluster_id,
@@ -208,6 +211,22 @@ class FakeNode:
             response.errors.add()
         return response.SerializeToString()
 
+    async def check_seal(self, body: bytes, _: CallContext) -> bytes:
+        self.calls.append("CheckSeal")
+        response = pb.CheckSealResponse(incarnation=self.incarnation)
+        for each in pb.CheckSealRequest.FromString(body).segments:
+            held = self.held.get(each.segment_id)
+            if held is None:
+                response.replicas.add().error.reason = "NOT_REPLICA"
+                continue
+            response.replicas.add(
+                durable_end_offset=held.end_offset,
+                seal_digest=digest_of(each.segment_id, held.end_offset),
+                high_watermark=held.end_offset,
+                sealing=each.segment_id in self.sealing,
+            )
+        return response.SerializeToString()
+
     # --- what a leader does -----------------------------------------------------------------------
 
     async def seal(self, segment: Segment, end_offset: int) -> pb.SealResult:
@@ -235,6 +254,7 @@ class FakeNode:
             max_append_timestamp_ms=5,
             bytes=100,
         )
+        self.sealing.add(segment.segment_id)
         request = pb.SealRequest(**common, seals=[seal])
         answer = await self.call("Seal", request.SerializeToString())
         [result] = pb.SealResponse.FromString(answer).results

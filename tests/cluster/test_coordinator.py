@@ -74,6 +74,12 @@ class Cluster:
         assert tail is not None and tail.state == SegmentState.ACTIVE
         return tail
 
+    async def seal(self, segment: Segment, end_offset: int) -> pb.SealResult:
+        """Its members hold everything below the end, and its leader seals it there."""
+        for node_id in segment.isr:
+            self.nodes[node_id].held[segment.segment_id].end_offset = end_offset
+        return await self.nodes[segment.leader].seal(segment, end_offset)
+
     async def stop(self) -> None:
         for node in self.nodes.values():
             await node.kill()
@@ -120,7 +126,7 @@ async def test_create_opens_all_partitions_and_pushes_them(cluster: Cluster) -> 
 async def test_live_seal_opens_the_prepared_successor(cluster: Cluster) -> None:
     await cluster.create("events")
     before = cluster.active("events")
-    result = await cluster.nodes[before.leader].seal(before, 50)
+    result = await cluster.seal(before, 50)
     assert not result.error.reason
     assert (result.sealed.state, result.sealed.end_offset) == (SegmentState.SEALED, 50)
     after = cluster.active("events")
@@ -194,7 +200,7 @@ async def test_sealed_copies_and_thin_segments_are_restored(cluster: Cluster) ->
     await until(lambda: len(state.segments[segment.segment_id].segment.replicas) == 3)
     assert dead.held[segment.segment_id].is_sealed
     await until(lambda: (thin.segment_id, "roll_up") in cluster.nodes[thin.leader].rolls)
-    result = await cluster.nodes[thin.leader].seal(cluster.active("events"), 20)
+    result = await cluster.seal(cluster.active("events"), 20)
     assert len(result.successor.replicas) == 3
     info = await cluster.cluster()
     # Thin, repaired a moment later; and its successor, where the third node joins the ISR later.
@@ -334,10 +340,42 @@ async def test_delete_and_recreate(cluster: Cluster) -> None:
     await until(lambda: 1 not in cluster.coordinator.ledger.state.deleted[min(ids)].holders)
 
 
+async def test_a_seal_needs_the_word_of_its_members(cluster: Cluster) -> None:
+    await cluster.create("events")
+    segment = cluster.active("events")
+    leader = cluster.nodes[segment.leader]
+    for node_id in segment.isr:
+        cluster.nodes[node_id].held[segment.segment_id].end_offset = 150
+    sessions = cluster.coordinator.sessions
+    assert (await leader.seal(segment, 1)).error.reason  # its own log says something else
+    await until(lambda: sessions.heard.high_watermark(segment.segment_id) == 150)
+    assert (await leader.seal(segment, 1)).error.reason == "STORAGE"
+    assert "below a high watermark" in next(iter(sessions.pages)).why
+    liar = next(each for each in segment.isr if each != segment.leader)
+    cluster.nodes[liar].held[segment.segment_id].end_offset = 149
+    assert (await leader.seal(segment, 150)).error.reason == "STORAGE"
+    assert f"nodes [{liar}] hold something else" in list(sessions.pages)[-1].why
+    assert cluster.active("events").segment_id == segment.segment_id
+    cluster.nodes[liar].held[segment.segment_id].end_offset = 150
+    result = await leader.seal(segment, 150)
+    assert not result.error.reason
+
+
+async def test_a_member_that_does_not_answer_is_left_out_of_the_seal(cluster: Cluster) -> None:
+    await cluster.create("events")
+    segment = cluster.active("events")
+    silent = next(each for each in segment.isr if each != segment.leader)
+    for node_id in segment.isr:
+        cluster.nodes[node_id].held[segment.segment_id].end_offset = 7
+    del cluster.nodes[silent].held[segment.segment_id]
+    result = await cluster.nodes[segment.leader].seal(segment, 7)
+    assert sorted(result.sealed.replicas) == sorted(set(segment.isr) - {silent})
+
+
 async def test_lost_sealed_copy_is_replaced(cluster: Cluster) -> None:
     await cluster.create("events", replication_factor=2)
     segment = cluster.active("events")
-    await cluster.nodes[segment.leader].seal(segment, 10)
+    await cluster.seal(segment, 10)
     victim = next(each for each in segment.replicas if each != segment.leader)
     node = cluster.nodes[victim]
     await node.kill()
@@ -351,7 +389,7 @@ async def test_lost_sealed_copy_is_replaced(cluster: Cluster) -> None:
 async def test_metadata_segments_and_settings(cluster: Cluster) -> None:
     await cluster.create("events", partitions=2)
     segment = cluster.active("events", 0)
-    await cluster.nodes[segment.leader].seal(segment, 10)
+    await cluster.seal(segment, 10)
     body = await cluster.admin("GetMetadata", admin_pb2.GetMetadataRequest(topics=["events", "no"]))
     metadata = admin_pb2.GetMetadataResponse.FromString(body)
     known, unknown = metadata.topics
@@ -382,6 +420,6 @@ async def test_metadata_segments_and_settings(cluster: Cluster) -> None:
     assert len(admin_pb2.AddPartitionsResponse.FromString(body).topic.partitions) == 5
     tail = cluster.active("events", 1)
     again = replace(tail, settings=tail.settings)
-    result = await cluster.nodes[again.leader].seal(again, 5)
+    result = await cluster.seal(again, 5)
     assert result.successor.settings.min_insync == 3
     assert result.sealed.seal_digest == digest_of(again.segment_id, 5)

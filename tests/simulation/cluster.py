@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.sqlite_store import SqliteStore
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, WrongClusterError
 from node.replica import Replica
-from tests.simulation import shells
+from tests.simulation import operator, shells
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
 from tests.simulation.history import History, WatermarkSeen
@@ -214,6 +214,8 @@ class World:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, IcecoreError):
             self.loop.failures.append(f"{process} died of {error!r}")
+        if isinstance(error, WrongClusterError) and process.name in self.hosts:
+            operator.accept_disk(self, self.hosts[process.name].node_id, COORDINATOR)
         self._exit(process, f"exit: {error!r}")
 
     def _fail_stop(self, process: SimProcess, error: BaseException) -> None:

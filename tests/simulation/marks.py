@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
+from coordinator.cluster_state import Change, SegmentRecord
 from coordinator.ledger import Ledger
 from icecore.errors import (
     ConflictError,
@@ -55,6 +56,12 @@ def _decided_by(rule: str) -> Callable[[Given, Any], bool]:
 
 def _refused(*kinds: type[IcecoreError]) -> Callable[[Given, Any], bool]:
     return lambda _, got: isinstance(got, kinds)
+
+
+def _sets_digest(_: Given, got: Any) -> bool:
+    return isinstance(got, Change) and any(
+        isinstance(put, SegmentRecord) and put.segment.full_digest for put in got.puts
+    )
 
 
 def _any_refused(_: Given, got: Any) -> bool:
@@ -199,7 +206,7 @@ CALLS: tuple[Call, ...] = (
         "coordinator.sqlite_store:SqliteStore._check_token",
         _refused(FencedError),
     ),
-    Call("digest_agreed", "coordinator.node_handlers:set_full_digest", lambda _, got: not got.puts),
+    Call("digest_agreed", "coordinator.node_handlers:set_full_digest", _sets_digest),
     Call(
         "duplicate_of_pending", "replication.leader:LeaderCore._attach_duplicate", _duplicate(True)
     ),

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_registry as registry
@@ -88,6 +89,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(repeats.two_write_backs, "double_create"),
     Mutant(repeats.half_a_copy_counts, "half_copied"),
     Mutant(repeats.stale_producer_state, "restarted_when_sealed"),
+    Mutant(belief.seal_is_believed, "forged_seal"),
+    Mutant(belief.only_watermarks_are_compared, "forged_seal"),
+    Mutant(belief.other_digest_is_damage, "forged_digests"),
+    Mutant(belief.orders_set_aside, "forged_write_back"),
+    Mutant(belief.orders_cut_below_watermark, "forged_write_back"),
+    Mutant(belief.promise_is_kept_quiet, "forged_fence"),
+    Mutant(belief.recovery_promises_too_little, "forged_fence"),
+    Mutant(belief.any_token_is_believed, "forged_token"),
+    Mutant(belief.any_disk_is_let_in, "foreign_disk"),
 )
 
 

@@ -34,6 +34,8 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     is_damage_bounded: bool = True
     """At most one disk is damaged, so that no data may become unavailable."""
+    may_page: bool = False
+    """Somebody lies, so that a call for help is no problem."""
     all_acked: bool = False
     """The faults are so few that every record must be acknowledged in the end."""
 

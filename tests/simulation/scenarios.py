@@ -17,6 +17,7 @@ from icecore.model import Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
+    directed_belief,
     directed_deletion,
     directed_poison,
     directed_registry,
@@ -135,6 +136,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_repeats.PLANS,
     **directed_registry.PLANS,
     **directed.PLANS,
+    **directed_belief.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
@@ -256,7 +258,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
     """Fill the report from the history."""
     history = world.history
     report.problems += world.loop.failures
-    if plan.is_damage_bounded:
+    if plan.is_damage_bounded and not plan.may_page:
         report.problems += world.log.pages
     if plan.all_acked:
         for produce in history.produces:

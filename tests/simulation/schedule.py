@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.simulation import (
     directed,
+    directed_belief,
     directed_deletion,
     directed_poison,
     directed_registry,
@@ -33,7 +34,7 @@ COMPOSED = (
     *directed_poison.KINDS,
     *directed_repeats.KINDS,
     *directed_registry.KINDS,
-    *directed_storage.KINDS,
+    *directed_belief.KINDS,
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 

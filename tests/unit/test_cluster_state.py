@@ -34,7 +34,6 @@ from coordinator.segment_changes import (
     open_tail,
     remove_sealed_replica,
     seal,
-    set_full_digest,
     start_recovery,
 )
 from icecore.errors import (
@@ -316,17 +315,6 @@ def test_last_copy_stays_listed(sealed: ClusterState) -> None:
     assert remove_sealed_replica(sealed, 1, 2) == Change()
     with pytest.raises(ConflictError):
         remove_sealed_replica(sealed, 2, 2)
-
-
-def test_full_digest_is_set_once(sealed: ClusterState) -> None:
-    commit(sealed, set_full_digest(sealed, 1, 0, DIGEST))
-    assert set_full_digest(sealed, 1, 0, DIGEST) == Change()
-    with pytest.raises(ConflictError):
-        set_full_digest(sealed, 1, 0, b"x" * 32)
-    with pytest.raises(ConflictError):
-        set_full_digest(sealed, 1, 1, DIGEST)
-    with pytest.raises(InvalidRequestError):
-        set_full_digest(sealed, 1, 0, b"short")
 
 
 @pytest.mark.parametrize(

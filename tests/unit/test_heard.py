@@ -11,6 +11,9 @@ from coordinator.segment_changes import seal, start_recovery
 from icecore.v1 import coordinator_pb2 as pb
 from tests.unit.cluster_states import ALL, commit, sealing, started
 
+LEADER = 1
+"""Of segment 1."""
+
 
 def beat(
     counter: int = 0, led: dict[int, int] | None = None, ends: dict[int, int] | None = None
@@ -52,7 +55,8 @@ def restarted(state: ClusterState) -> Heard:
 
 
 def test_the_next_coordinator_knows_what_this_one_stored(state: ClusterState, heard: Heard) -> None:
-    heard.beat(2, beat(7, {1: 40}, {1: 45}))
+    heard.beat(LEADER, beat(0, {1: 40}))
+    heard.beat(2, beat(7, {1: 99}, {1: 45}))  # only leaders know watermarks
     heard.beat(3, beat(4, {}, {1: 30}))
     assert len(store(state, heard)) == 2
     assert store(state, heard) == []
@@ -63,23 +67,23 @@ def test_the_next_coordinator_knows_what_this_one_stored(state: ClusterState, he
 
 
 def test_numbers_only_grow(state: ClusterState, heard: Heard) -> None:
-    heard.beat(2, beat(7, {1: 40}, {1: 45}))
+    heard.beat(LEADER, beat(7, {1: 40}, {1: 45}))
     store(state, heard)
-    heard.beat(2, beat(6, {1: 39}, {1: 44}))
-    assert (heard.disk_counter(2), heard.high_watermark(1)) == (7, 40)
-    assert heard.ends_of_node(2) == {1: 45}
+    heard.beat(LEADER, beat(6, {1: 39}, {1: 44}))
+    assert (heard.disk_counter(LEADER), heard.high_watermark(1)) == (7, 40)
+    assert heard.ends_of_node(LEADER) == {1: 45}
     assert store(state, heard) == []  # nothing new costs nothing
 
 
 def test_sealed_segments_are_forgotten(state: ClusterState, heard: Heard) -> None:
-    heard.beat(2, beat(0, {1: 10}, {1: 10}))
+    heard.beat(LEADER, beat(0, {1: 10}, {1: 10}))
     store(state, heard)
     commit(state, seal(state, sealing(state), None, 0))
     heard.forget(1)
-    heard.beat(2, beat(0, {1: 10}, {1: 10}))  # said before it heard of the seal
+    heard.beat(LEADER, beat(0, {1: 10}, {1: 10}))  # said before it heard of the seal
     store(state, heard)
     later = restarted(state)
-    assert later.high_watermark(1) is None and later.ends_of_node(2) == {}
+    assert later.high_watermark(1) is None and later.ends_of_node(LEADER) == {}
     assert all(not each.high_watermarks for each in state.heard.values())
 
 
@@ -88,6 +92,7 @@ def test_a_store_is_bounded_and_everything_has_its_turn(
 ) -> None:
     monkeypatch.setattr(room, "SLOTS", 100)
     state.unsealed.update(dict.fromkeys(range(1, 10_001)))
+    state.segments.update(dict.fromkeys(range(1, 10_001), state.segments[1]))
     everything = {segment_id: segment_id * 10 for segment_id in range(1, 10_001)}
     heard.beat(1, beat(0, everything))
     assert len(store(state, heard)) == SLOTS_PER_STORE

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
-from coordinator.cluster_state import ClusterState
+from coordinator.cluster_state import Change, ClusterState
 from coordinator.node_calls import fan_out
 from coordinator.node_sessions import NodeSessions, Session
+from coordinator.segment_changes import start_recovery
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NodeState
 from icecore.v1 import coordinator_pb2 as pb
-from tests.unit.cluster_states import started
+from tests.unit.cluster_states import segment, started
 
 LEASE_MS = 6_000
 TICK_MS = 100
@@ -226,3 +227,24 @@ async def test_too_few_answers_are_waited_for_beyond_patience() -> None:
 async def test_failures_are_answers_but_not_good_ones() -> None:
     found = await asked({1: (0.0, -1), 2: (0.01, 2)}, required=[1, 2], enough=2, patience_ms=50)
     assert isinstance(found[1], UnavailableError) and found[2] == 2
+
+
+def test_only_a_leader_tells_of_watermarks(watch: Watch) -> None:
+    leader = segment(watch.state).leader
+    for node_id in (*sorted({1, 2, 3} - {leader}), leader):
+        told = pb.LedHighWatermark(segment_id=1, high_watermark=100 * node_id)
+        watch.sessions.beat(watch.connect(node_id), pb.HeartbeatRequest(sequence=1, led=[told]))
+    assert watch.sessions.heard.high_watermark(1) == 100 * leader
+
+
+def test_a_promise_that_nobody_asked_for_is_noted_until_the_record_moves_on(watch: Watch) -> None:
+    session = watch.connect(2)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, fenced_segment_ids=[1, 99]))
+    assert list(watch.sessions.shut_out) == [1]
+    watch.sessions.on_change(Change((watch.state.segments[1],)))
+    assert list(watch.sessions.shut_out) == [1]  # the in-sync set may have changed
+    change = start_recovery(watch.state, 1, segment(watch.state).version)
+    watch.state.apply(change)
+    watch.sessions.on_change(change)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, fenced_segment_ids=[1]))
+    assert not watch.sessions.shut_out  # its own recovery asked for it

@@ -7,6 +7,7 @@ import pytest
 
 from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2 as pb
+from node.orders import Orders
 from node.replica import Replica
 from node.salvage import Salvage
 from node.store import LogTail, RecoveredReplica, SegmentIdentity
@@ -37,6 +38,7 @@ class Node:
         self.context: Any = SimpleNamespace(
             executor=self, pool=pool, store=store, cluster_id=b"c" * 16
         )
+        self.orders = Orders(self.context)
         self.salvage = Salvage(self.context, cast(Any, self))
 
     async def run(self, function: Any, *args: object) -> Any:

@@ -1,6 +1,7 @@
 """Deleted topics: what is hidden, what is kept and for how long, how they come back or go (R68)."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -208,7 +209,7 @@ def test_they_are_sealed_a_few_at_a_time_after_what_is_used(state: ClusterState)
     clock = FakeClock()
     unused = cast(Any, None)
     ledger = cast(Any, DirectLedger(state))
-    recovery = Recovery(ledger, unused, unused, unused, clock, Timing())
+    recovery = Recovery(ledger, unused, cast(Any, SimpleNamespace(shut_out={})), unused, clock, Timing())
     assert recovery.needed() == []
     delete(state)
     assert len(recovery.needed()) == DELETED_AT_ONCE

@@ -1,0 +1,90 @@
+"""Seeded mistakes of who believes too much; see ``mistakes``. Worlds: ``directed_belief``."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from coordinator import node_handlers, seal_checking
+from coordinator.recovery import Recovery
+from coordinator.seal_checking import SealChecker
+from node import copying, order_checks
+from node.digests import DigestReporter
+from node.replica import Replica
+from node.replicas import Replicas
+from replication.seal_check import SealClaim
+from tests.simulation.mistakes import Mistake, patch
+
+
+@contextmanager
+def seal_is_believed() -> Iterator[None]:
+    """R64: nobody is asked whether a seal is true, and what was seen does not matter."""
+
+    async def check(self: SealChecker, claims: Sequence[SealClaim]) -> list[tuple[int, ...]]:
+        return [each.replicas for each in claims]
+
+    with patch(SealChecker, "check", check):
+        yield
+
+
+@contextmanager
+def only_watermarks_are_compared() -> Iterator[None]:
+    """R64: the end of a seal is compared with what leaders told, and members are not asked."""
+
+    async def ask(self: SealChecker, claims: Sequence[SealClaim]) -> dict[int, dict[int, object]]:
+        return {each.segment_id: {} for each in claims}
+
+    def agreed(claim: SealClaim, _: object) -> tuple[int, ...]:
+        return claim.replicas
+
+    with patch(SealChecker, "_ask", ask), patch(seal_checking, "agreed_replicas", agreed):
+        yield
+
+
+def other_digest_is_damage() -> Mistake:
+    """R66: who has another full digest than the agreed one calls its copy damaged, unseen."""
+
+    async def read_again(self: DigestReporter, replica: Replica) -> None:
+        self._replicas.condemn(replica, "its full digest is not the one that was agreed on")
+
+    return patch(DigestReporter, "_read_again", read_again)
+
+
+@contextmanager
+def orders_set_aside() -> Iterator[None]:
+    """R66: a sealed replica that is not what an order says gives way to a copy."""
+    check = copying.check_write_back
+
+    def wrong(replica: Replica, *order: Any) -> None:
+        if not replica.sealed:
+            check(replica, *order)
+
+    with (
+        patch(copying, "check_write_back", wrong),
+        patch(copying, "is_recorded", lambda *_: True),
+    ):
+        yield
+
+
+def orders_cut_below_watermark() -> Mistake:
+    """R66: an order cuts off what readers have seen."""
+    return patch(copying, "check_write_back", lambda *_: None)
+
+
+def promise_is_kept_quiet() -> Mistake:
+    """R65: nobody hears that a promise keeps a replica of an ACTIVE segment out."""
+    return patch(Replicas, "note_promise", lambda self, replica: None)
+
+
+def recovery_promises_too_little() -> Mistake:
+    """R65: a recovery asks again for a promise that is lower than what a replica promised."""
+    return patch(Recovery, "_note_promise", lambda *_: None)
+
+
+def any_token_is_believed() -> Mistake:
+    """R65: a token may be as high as it likes."""
+    return patch(order_checks, "check_token", lambda *_: None)
+
+
+def any_disk_is_let_in() -> Mistake:
+    """R67: a node may come with another disk whatever that costs."""
+    return patch(node_handlers, "check_disk", lambda *_: None)

@@ -1,0 +1,207 @@
+"""Somebody who can reach every port and knows what everybody may ask: it pretends to be a peer.
+
+Its messages are what a forger or a broken peer would send. Each call answers with the error it
+got, or None; what must hold whatever they answer is the tests' business.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from icecore import batch, wire
+from icecore.errors import IcecoreError
+from icecore.ports import Net
+from icecore.v1 import admin_pb2, replication_pb2
+from icecore.v1 import coordinator_pb2 as pb
+
+NOBODY = "127.0.0.1:9"
+FORGED = b"\x66" * 32
+
+
+@dataclass
+class Known:
+    """What anybody learns of a topic's first partition."""
+
+    cluster_id: bytes
+    token: int
+    segment: pb.SegmentAssignment
+    """The tail."""
+    sealed: list[pb.SegmentAssignment]
+    nodes: dict[int, Any]
+
+    @property
+    def leader(self) -> Any:
+        return self.nodes[self.segment.leader]
+
+    @property
+    def replicas(self) -> list[Any]:
+        return [self.nodes[each] for each in self.segment.replicas]
+
+
+class Stranger:
+    """Forged calls by name."""
+
+    def __init__(self, net: Net, bootstrap: str) -> None:
+        self._net = net
+        self._bootstrap = bootstrap
+        self._incarnations: dict[str, int] = {}
+        """By address."""
+
+    async def _ask(self, address: str, method: str, request: Any) -> bytes:
+        if method.startswith("NodeService/") and "incarnation" in request.DESCRIPTOR.fields_by_name:
+            request.incarnation = self._incarnations.get(address, 0)  # as everybody may know it
+        body: bytes = request.SerializeToString()
+        return await self._net.call(address, f"/icecore.v1.{method}", body, timeout_s=20.0)
+
+    async def say(self, address: str, method: str, request: Any) -> IcecoreError | None:
+        """One call to anybody; its error."""
+        try:
+            await self._ask(address, method, request)
+        except IcecoreError as error:
+            return error
+        return None
+
+    async def look(self, topic: str) -> Known:
+        """Read what is public."""
+        call = admin_pb2.GetMetadataRequest(topics=[topic])
+        body = await self._ask(self._bootstrap, "AdminService/GetMetadata", call)
+        metadata = admin_pb2.GetMetadataResponse.FromString(body)
+        call_list = admin_pb2.ListSegmentsRequest(topic=topic)
+        body = await self._ask(self._bootstrap, "AdminService/ListSegments", call_list)
+        segments = list(admin_pb2.ListSegmentsResponse.FromString(body).segments)
+        call_cluster = admin_pb2.DescribeClusterRequest()
+        body = await self._ask(self._bootstrap, "AdminService/DescribeCluster", call_cluster)
+        token = admin_pb2.DescribeClusterResponse.FromString(body).token
+        nodes = {each.node_id: each for each in metadata.nodes}
+        self._incarnations = {each.address: each.incarnation for each in metadata.nodes}
+        return Known(metadata.cluster_id, token, segments[-1], segments[:-1], nodes)
+
+    # --- to the coordinator ---------------------------------------------------------------------
+
+    async def seal(self, known: Known, end_offset: int) -> str:
+        """As the leader of the tail: it ends here. The reason of the refusal, empty when stored."""
+        segment = known.segment
+        common = {
+            "cluster_id": known.cluster_id,
+            "node_id": segment.leader,
+            "incarnation": segment.leader_incarnation,
+        }
+        ref = pb.SegmentRef(segment_id=segment.segment_id, epoch=segment.epoch)
+        prepare = pb.PrepareSuccessorRequest(**common, segments=[ref])
+        body = await self._ask(self._bootstrap, "CoordinatorService/PrepareSuccessor", prepare)
+        [prepared] = pb.PrepareSuccessorResponse.FromString(body).results
+        seal = pb.SegmentSeal(
+            segment_id=segment.segment_id,
+            epoch=segment.epoch,
+            version=segment.version,
+            end_offset=end_offset,
+            seal_digest=bytes(32),
+            replicas=segment.isr,
+            successor_segment_id=prepared.successor_segment_id,
+        )
+        request = pb.SealRequest(**common, seals=[seal])
+        body = await self._ask(self._bootstrap, "CoordinatorService/Seal", request)
+        [result] = pb.SealResponse.FromString(body).results
+        return str(result.error.reason)
+
+    async def report_digests(self, known: Known, segment_id: int, node_id: int) -> None:
+        """As any node: the full digest is this one."""
+        digest = pb.FullDigest(segment_id=segment_id, full_digest=FORGED)
+        request = pb.ReportDigestsRequest(
+            cluster_id=known.cluster_id,
+            node_id=node_id,
+            incarnation=known.nodes[node_id].incarnation,
+            digests=[digest],
+        )
+        await self.say(self._bootstrap, "CoordinatorService/ReportDigests", request)
+
+    async def register(
+        self, known: Known, node_id: int, address: str = NOBODY, **fields: Any
+    ) -> tuple[int, IcecoreError | None]:
+        """As a node with another disk; the incarnation that it got."""
+        request = pb.RegisterRequest(
+            **{
+                "cluster_id": known.cluster_id,
+                "node_id": node_id,
+                "disk_id": FORGED[:16],
+                "address": address,
+                "protocol_version": 1,
+                **fields,
+            }
+        )
+        try:
+            body = await self._ask(self._bootstrap, "CoordinatorService/Register", request)
+        except IcecoreError as error:
+            return 0, error
+        return pb.RegisterResponse.FromString(body).incarnation, None
+
+    async def beat(self, known: Known, node_id: int, incarnation: int, **fields: Any) -> bool:
+        """One heartbeat as a node; whether it was answered."""
+        stream = self._net.open_stream(self._bootstrap, "/icecore.v1.CoordinatorService/Heartbeat")
+        request = pb.HeartbeatRequest(
+            cluster_id=known.cluster_id,
+            node_id=node_id,
+            incarnation=incarnation,
+            sequence=1,
+            **fields,
+        )
+        try:
+            await stream.write(request.SerializeToString())
+            return await stream.read() is not None
+        except IcecoreError:
+            return False
+        finally:
+            stream.cancel()
+
+    # --- to nodes -------------------------------------------------------------------------------
+
+    async def fence(
+        self, known: Known, address: str, *, token: int = 0, epoch: int | None = None
+    ) -> IcecoreError | None:
+        """As the coordinator: promise this epoch for the tail; no epoch = no segment either."""
+        refs = []
+        if epoch is not None:
+            refs = [pb.SegmentRef(segment_id=known.segment.segment_id, epoch=epoch)]
+        request = pb.FenceRequest(
+            cluster_id=known.cluster_id, token=token or known.token, segments=refs
+        )
+        return await self.say(address, "NodeService/Fence", request)
+
+    async def write_back(
+        self, known: Known, address: str, segment: pb.SegmentAssignment, **fields: Any
+    ) -> str:
+        """As the coordinator: this is what the segment is to be. The reason of the refusal."""
+        item = pb.WriteBackSegment(segment=segment, **fields)
+        request = pb.WriteBackRequest(
+            cluster_id=known.cluster_id, token=known.token, segments=[item]
+        )
+        try:
+            body = await self._ask(address, "NodeService/WriteBack", request)
+        except IcecoreError as error:
+            return error.reason
+        [result] = pb.WriteBackResponse.FromString(body).results
+        return str(result.error.reason)
+
+    async def first_batch(self, known: Known, address: str) -> tuple[int, bytes]:
+        """Where the tail's first batch ends, and the true seal digest there: what everybody may
+        read, everybody can hash."""
+        segment = known.segment
+        request = replication_pb2.ReadSegmentRequest(
+            cluster_id=known.cluster_id,
+            segment_id=segment.segment_id,
+            start_offset=segment.base_offset,
+            end_offset=1 << 62,
+            max_bytes=1,
+        )
+        body = await self._ask(address, "ReplicationService/ReadSegment", request)
+        _, data = wire.split_bulk(body, replication_pb2.ReadSegmentResponse)
+        seed = batch.digest_seed(
+            known.cluster_id,
+            segment.topic_id,
+            segment.partition,
+            segment.segment_id,
+            segment.base_offset,
+            segment.epoch,
+        )
+        position, header = next(iter(batch.iter_batches(data)))
+        stamped = bytes(data[position : position + batch.HEADER_LENGTH])
+        return header.end_offset, batch.digest_step(seed, stamped)
