@@ -152,6 +152,10 @@ class Follower:
                 self.leave()
                 self._keeper.follow_again(self.replica)
 
+    def on_broken(self, why: str) -> None:
+        """What this role knows can't be trusted."""
+        self._keeper.condemn(self.replica, why)
+
     def feed(self, *happened: inputs.FollowerInput) -> None:
         """Step the core and perform what it asks."""
         for effect in self.core.step(happened, self._context.clock.monotonic_ms()):

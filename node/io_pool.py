@@ -11,6 +11,7 @@ run before it, so it sees a log whose appends are all durable.
 """
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from node.ports import DiskFailedError, Executor, WorkerQueue
 from node.store import AppendRequest, LogTail, SegmentStore
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class AppendOwner(Protocol):
@@ -30,6 +32,10 @@ class AppendOwner(Protocol):
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """``durable_tail`` after the group's last durable append; the first error, if any."""
+        ...
+
+    def on_broken(self, why: str) -> None:
+        """``on_appended`` raised: the owner has lost track of its log."""
         ...
 
 
@@ -125,7 +131,7 @@ class IoWorker:
                 tail = request.tail
             outcome[id(owner)] = (owner, tail, error or request.error)
         for owner, tail, error in outcome.values():
-            owner.on_appended(tail, error)
+            _tell(owner, tail, error)
         for operation in operations:
             if operation.future.done():
                 continue
@@ -166,6 +172,18 @@ class IoPool:
         """Finish all queues and end all threads."""
         for worker in self._workers:
             worker.close()
+
+
+def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:
+    """A mistake of one owner must not cost others their results: it is out, they go on."""
+    try:
+        owner.on_appended(tail, error)
+    except Exception as mistake:
+        _log.critical("event=owner_broken error=%r", mistake, exc_info=mistake)
+        try:
+            owner.on_broken(f"the result of an append was not understood: {mistake!r}")
+        except Exception as another:
+            _log.critical("event=owner_broken error=%r", another, exc_info=another)
 
 
 def _nothing() -> None:
