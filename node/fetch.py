@@ -17,9 +17,10 @@ from icecore.errors import (
 from icecore.ports import CallContext
 from icecore.v1 import common_pb2, data_pb2
 from node.context import NodeContext
+from node.partition import PartitionReplicas
 from node.ports import Buffer
 from node.replica import Replica
-from node.replicas import PartitionReplicas, Replicas
+from node.replicas import Replicas
 
 MAX_WAIT_MS = 30_000
 

@@ -6,7 +6,8 @@ from pkgutil import resolve_name
 import pytest
 
 from icecore.errors import NotLeaderError
-from node.replicas import PartitionReplicas, Replicas
+from node.partition import PartitionReplicas
+from node.replicas import Replicas
 from replication.recovery import FenceReply
 from tests.simulation import marks
 from tests.simulation.scenarios import run_seed
