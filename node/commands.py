@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from icecore import convert, wire
 from icecore.errors import (
+    SHORTAGES,
     FencedError,
     IcecoreError,
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
+    OutOfResourcesError,
     ReadOnlyError,
 )
 from icecore.ports import CallContext, UnaryHandler
@@ -90,28 +92,39 @@ class NodeCommands:
                 replica.leader.feed(inputs.Fenced(ref.epoch))
             replica.end_role()
             promised.append((replica, ref.epoch))
-        await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
+        settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         await context.executor.run(
             context.store.set_promises,
             [(replica.segment_id, epoch) for replica, epoch in promised],
             request.token,
         )
-        by_id = {replica.segment_id: replica for replica, _ in promised}
+        by_id = {
+            replica.segment_id: (replica, shortage)
+            for (replica, _), shortage in zip(promised, settled, strict=True)
+        }
         for ref, answer in zip(request.segments, answers, strict=True):
-            replica = by_id.get(ref.segment_id)
-            if replica is not None and replica.intact:
+            if ref.segment_id not in by_id:
+                continue
+            replica, shortage = by_id[ref.segment_id]
+            if shortage is not None:
+                answer.error.CopyFrom(convert.error_to_proto(shortage))
+            elif replica.intact:
                 _describe(replica, answer)
         context.metrics.fences.inc(len(promised))
         return coordinator_pb2.FenceResponse(
             incarnation=context.incarnation, replicas=answers
         ).SerializeToString()
 
-    async def _settle(self, replica: Replica) -> None:
+    async def _settle(self, replica: Replica) -> IcecoreError | None:
+        """The shortage for which it cannot be told where the log ends: not now, and no damage."""
         async with replica.exclusive:
             try:
                 await replica.settle()
+            except SHORTAGES as error:
+                return error
             except IcecoreError as error:
                 self._replicas.condemn(replica, f"its log did not settle: {error}")
+        return None
 
     # --- open -----------------------------------------------------------------------------------
 
@@ -131,7 +144,7 @@ class NodeCommands:
         if fresh:
             created = await context.executor.run(context.store.create, *_to_create(request, fresh))
             for identity, error in zip(fresh, created, strict=True):
-                errors[identity.segment_id] = error and ReadOnlyError(str(error))
+                errors[identity.segment_id] = _refusal(error)
                 if error is None and self._replicas.get(identity.segment_id) is None:
                     self._replicas.add(Replica(context, identity, _NO_TAIL, ProducerTable()))
             for identity in fresh:
@@ -285,6 +298,13 @@ class NodeCommands:
 
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, -1)
+
+
+def _refusal(error: IcecoreError | None) -> IcecoreError | None:
+    """What an Open is answered with: a shortage as what it is, all else means "not here"."""
+    if error is None or isinstance(error, OutOfResourcesError):
+        return error
+    return ReadOnlyError(str(error))
 
 
 def _to_create(

@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 from icecore import batch
 from icecore.batch import BatchHeader
-from icecore.errors import CorruptBatchError, IcecoreError, OutOfSpaceError
+from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
@@ -148,7 +148,7 @@ class Follower:
         if error is not None:
             _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
             self.feed(inputs.LocalFailed(error))
-            if isinstance(error, OutOfSpaceError):
+            if isinstance(error, SHORTAGES):
                 self.leave()
                 self._keeper.follow_again(self.replica)
 

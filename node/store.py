@@ -98,7 +98,11 @@ class Verification(Protocol):
 
 
 class SegmentStore(Protocol):
-    """All replicas of one node's data folder."""
+    """All replicas of one node's data folder.
+
+    Each method that touches the disk may raise OutOfSpaceError or OutOfResourcesError: a shortage,
+    which says nothing about any replica (R52).
+    """
 
     def recover(self) -> list[RecoveredReplica]:
         """Judge and repair every known replica; once, before anything else.
