@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -73,6 +74,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
+    Mutant(shortage.shortage_is_a_failed_sync, "descriptors_run_out"),
+    Mutant(shortage.shortage_is_damage, "descriptors_run_out"),
+    Mutant(shortage.recovery_index_first, "dies_in_recovery"),
+    Mutant(shortage.index_rot_ends_the_node, "index_rots"),
 )
 
 

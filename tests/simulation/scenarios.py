@@ -17,6 +17,7 @@ from icecore.model import Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
+    directed_shortage,
     directed_storage,
     invariants,
     marks,
@@ -123,7 +124,11 @@ def swarm_plan(seed: int) -> Plan:
     return replace(plan, faults=schedule.draw(rng, plan))
 
 
-STAGED: dict[str, Callable[[int], Plan]] = {**directed_storage.PLANS, **directed.PLANS}
+STAGED: dict[str, Callable[[int], Plan]] = {
+    **directed_storage.PLANS,
+    **directed.PLANS,
+    **directed_shortage.PLANS,
+}
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.simulation import (
     directed,
+    directed_shortage,
     directed_storage,
     faults_cluster,
     faults_disk,
@@ -21,7 +22,12 @@ SWARM = (
     *faults_disk.KINDS,
     *faults_cluster.KINDS,
 )
-COMPOSED = (*faults_process.COMPOSED, *directed.KINDS, *directed_storage.KINDS)
+COMPOSED = (
+    *faults_process.COMPOSED,
+    *directed.KINDS,
+    *directed_storage.KINDS,
+    *directed_shortage.KINDS,
+)
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 
 
