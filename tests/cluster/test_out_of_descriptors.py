@@ -107,5 +107,8 @@ async def test_a_crowd_of_idle_connections(cluster: LocalCluster) -> None:
 def test_too_low_a_limit_is_refused(tmp_path: Path) -> None:
     made = LocalCluster(tmp_path / "cluster", nodes=1)
     made.node(1).prefix = limited(256)
-    with pytest.raises(UnavailableError, match="only 256 files and connections may be open"):
-        made.start()
+    try:
+        with pytest.raises(UnavailableError, match="only 256 files and connections may be open"):
+            made.start()
+    finally:
+        made.stop()
