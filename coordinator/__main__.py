@@ -13,7 +13,7 @@ from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError
 from icecore.net import GrpcNet
 from icecore.settings import check_listen, load_from_arguments
-from icecore.system import SystemClock, SystemRng, tune_process
+from icecore.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
 
 log = logging.getLogger("coordinator")
 
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             format="ts=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
         )
         tune_process()
+        raise_descriptor_limit(settings.descriptors_min)
         return asyncio.run(_serve(settings))
     except IcecoreError as error:
         print(f"icecore-coordinator: {error.message}", file=sys.stderr)

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from icecore.settings import Settings
+from icecore.system import DESCRIPTORS_MIN
 
 
 class CoordinatorSettings(Settings):
@@ -16,6 +17,9 @@ class CoordinatorSettings(Settings):
     data: str = Field(description="folder of the metadata store")
     listen: str = Field("127.0.0.1:7400", description="address to serve on")
     insecure_bind: bool = Field(False, description="allow other machines to connect without TLS")
+    descriptors_min: int = Field(
+        DESCRIPTORS_MIN, ge=64, description="least limit of open files (hard) to start with"
+    )
     heartbeat_ms: int = Field(500, ge=10, description="interval of nodes' heartbeats")
     lease_ms: int = Field(6_000, ge=100, description="how long a silent node stays up")
     recovery_wait_ms: int = Field(

@@ -127,8 +127,13 @@ class SegmentOpening:
         )
         collect(answers)
         for node_id, answer in answers.items():
-            if isinstance(answer, IcecoreError):
-                log.warning("event=open_failed node=%d why=%r", node_id, answer.message)
+            each = [answer] if isinstance(answer, IcecoreError) else answer
+            refused = [error for error in each if isinstance(error, IcecoreError)]
+            if refused:
+                log.warning(
+                    "event=open_failed node=%d segments=%d why=%r",
+                    *(node_id, len(refused), refused[0].message),
+                )
         return {
             segment_id: Opening(segment_id, nodes)
             for segment_id, nodes in confirmed.items()

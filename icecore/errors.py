@@ -256,6 +256,22 @@ class OutOfSpaceError(StorageError):
     retriable = True
 
 
+class OutOfResourcesError(IcecoreError):
+    """The process or its machine ran out of descriptors, memory or the like for a moment.
+
+    It says nothing about any disk: no file is damaged, no sync has failed. Indeterminate, because
+    a write may have got as far as the file before it was given up.
+    """
+
+    reason = "OUT_OF_RESOURCES"
+    retriable = True
+    indeterminate = True
+
+
+SHORTAGES = (OutOfSpaceError, OutOfResourcesError)
+"""What ends by itself when there is room again, and is never damage."""
+
+
 def _all_subclasses(cls: type[IcecoreError]) -> list[type[IcecoreError]]:
     found = [cls]
     for child in cls.__subclasses__():

@@ -4,9 +4,19 @@ The ports themselves are in ``icecore/ports.py``; tests and the simulator bring 
 """
 
 import ctypes
+import logging
 import os
 import random
+import resource
 import time
+
+from icecore.errors import ConfigurationError
+
+DESCRIPTORS_MIN = 1024
+"""What a server needs to be of use; most systems allow far more."""
+_DESCRIPTORS_MAX = 1 << 20
+"""More would be of no use, and some hard limits are larger than anything."""
+_log = logging.getLogger(__name__)
 
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
@@ -39,6 +49,33 @@ class SystemRng:
     def bytes(self, count: int) -> bytes:
         """``count`` random bytes, fit for identifiers that must never collide."""
         return os.urandom(count)
+
+
+def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:
+    """Let the process open as many files and sockets as it may; how many that is.
+
+    The soft limit is often 1,024, for the sake of programs that use select(2). Call it once, when
+    logging is set up.
+
+    Raises:
+        ConfigurationError: Fewer than ``least``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
+    limit = wanted if soft == resource.RLIM_INFINITY else soft
+    if limit < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            limit = wanted
+        except (OSError, ValueError) as error:
+            _log.warning("event=descriptor_limit_kept limit=%d error=%s", limit, error)
+    _log.info("event=descriptor_limit limit=%d before=%d", limit, soft)
+    if limit < least:
+        raise ConfigurationError(
+            f"only {limit} files and connections may be open at once, {least} are needed: raise the"
+            " hard limit (ulimit -Hn, or LimitNOFILE= of the service)"
+        )
+    return limit
 
 
 def tune_process() -> None:

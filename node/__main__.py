@@ -9,7 +9,7 @@ import sys
 from icecore.errors import IcecoreError
 from icecore.net import GrpcNet
 from icecore.settings import load_from_arguments
-from icecore.system import SystemClock, SystemRng, tune_process
+from icecore.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
 from node import metrics as node_metrics
 from node import offline
 from node.config import NodeSettings
@@ -18,6 +18,7 @@ from node.metrics import NodeMetrics
 from node.node import Node
 from node.sampling import sample
 from node.storage.data_folder import DataFolder
+from node.storage.descriptors import DescriptorBudget
 from node.storage.segment_log import StoreSettings
 from node.storage.segment_store import SegmentFileStore
 
@@ -27,19 +28,15 @@ _log = logging.getLogger("node")
 async def serve(settings: NodeSettings) -> None:
     """Run a node until SIGTERM or SIGINT; raises when it can't start or can't go on."""
     settings.check_addresses()
-    folder = DataFolder.open(settings.data, settings.node_id, syncfs=settings.syncfs)
-    metrics = NodeMetrics()
-    store = SegmentFileStore(
-        folder.files,
-        folder.index,
-        folder.control,
-        folder.cluster_id,
-        StoreSettings(
-            group_bytes_max=settings.group_bytes_max,
-            allocation_step_bytes=settings.preallocate_bytes,
-            recycle_bytes_max=settings.recycle_bytes_max,
-        ),
+    budget = _budget(settings)
+    folder = DataFolder.open(
+        settings.data,
+        settings.node_id,
+        syncfs=settings.syncfs,
+        sync_threads=settings.io_workers,
+        index_files_max=budget.index_files_max,
     )
+    metrics = NodeMetrics()
     node = Node(
         settings,
         clock=SystemClock(),
@@ -47,7 +44,7 @@ async def serve(settings: NodeSettings) -> None:
         net=GrpcNet(insecure_bind=settings.insecure_bind),
         executor=ThreadExecutor(),
         files=folder.files,
-        store=store,
+        store=_store(settings, folder, budget),
         folder=folder,
         metrics=metrics,
     )
@@ -87,6 +84,29 @@ async def serve(settings: NodeSettings) -> None:
         await node.stop()
         folder.close()
         _log.info("stopped node_id=%d", settings.node_id)
+
+
+def _store(
+    settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget
+) -> SegmentFileStore:
+    return SegmentFileStore(
+        folder.files,
+        folder.index,
+        folder.control,
+        folder.cluster_id,
+        StoreSettings(
+            group_bytes_max=settings.group_bytes_max,
+            allocation_step_bytes=settings.preallocate_bytes,
+            recycle_bytes_max=settings.recycle_bytes_max,
+            open_files_max=budget.segment_files_max,
+            descriptors_reserve=settings.descriptors_reserve,
+        ),
+    )
+
+
+def _budget(settings: NodeSettings) -> DescriptorBudget:
+    limit = raise_descriptor_limit(settings.descriptors_min)
+    return DescriptorBudget.of(limit, settings.descriptors_reserve)
 
 
 async def _start(node: Node) -> None:

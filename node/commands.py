@@ -13,11 +13,13 @@ from typing import TypeAlias
 
 from icecore import convert, wire
 from icecore.errors import (
+    SHORTAGES,
     FencedError,
     IcecoreError,
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
+    OutOfResourcesError,
     ReadOnlyError,
     UnavailableError,
 )
@@ -132,7 +134,7 @@ class NodeCommands:
                 replica.leader.feed(inputs.Fenced(ref.epoch))
             replica.end_role()
             promised.append((replica, ref.epoch))
-        await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
+        settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         if promised:  # a token alone is no promise, and worth no memory that outlives the process
             await context.executor.run(
                 context.store.set_promises,
@@ -140,10 +142,17 @@ class NodeCommands:
                 request.token,
             )
         self._check(request)
-        by_id = {replica.segment_id: replica for replica, _ in promised}
+        by_id = {
+            replica.segment_id: (replica, shortage)
+            for (replica, _), shortage in zip(promised, settled, strict=True)
+        }
         for ref, answer in zip(request.segments, answers, strict=True):
-            replica = by_id.get(ref.segment_id)
-            if replica is not None and replica is self._replicas.get(ref.segment_id):
+            if ref.segment_id not in by_id:
+                continue
+            replica, shortage = by_id[ref.segment_id]
+            if shortage is not None:
+                answer.error.CopyFrom(convert.error_to_proto(shortage))
+            elif replica is self._replicas.get(ref.segment_id):
                 _describe(replica, answer)
                 self._replicas.note_promise(replica)
         if request.salvage:
@@ -153,14 +162,18 @@ class NodeCommands:
             incarnation=context.incarnation, replicas=answers
         ).SerializeToString()
 
-    async def _settle(self, replica: Replica) -> None:
+    async def _settle(self, replica: Replica) -> IcecoreError | None:
+        """The shortage for which it cannot be told where the log ends: not now, and no damage."""
         async with self._orders.alone(replica.segment_id):
             if not replica.counts:
-                return
+                return None
             try:
                 await replica.settle()
+            except SHORTAGES as error:
+                return error
             except IcecoreError as error:
                 self._replicas.condemn(replica, f"its log did not settle: {error}")
+        return None
 
     # --- open -----------------------------------------------------------------------------------
 
@@ -203,7 +216,7 @@ class NodeCommands:
         if fresh:
             created = await context.executor.run(context.store.create, *_to_create(request, fresh))
             for identity, error in zip(fresh, created, strict=True):
-                errors[identity.segment_id] = error and ReadOnlyError(str(error))
+                errors[identity.segment_id] = _refusal(error)
                 if error is None:
                     self._replicas.add(Replica(context, identity, NO_TAIL, None))
         return errors
@@ -401,6 +414,13 @@ class NodeCommands:
                         next_sequence=last[1],
                     )
         return answer.SerializeToString()
+
+
+def _refusal(error: IcecoreError | None) -> IcecoreError | None:
+    """What an Open is answered with: a shortage as what it is, all else means "not here"."""
+    if error is None or isinstance(error, OutOfResourcesError):
+        return error
+    return ReadOnlyError(str(error))
 
 
 def _to_create(

@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from icecore.batch import BATCH_BYTES_CAP
 from icecore.settings import GIB, MIB, ByteSize, Settings, check_listen
-from node.storage.file_system import SyncFs
+from icecore.system import DESCRIPTORS_MIN
+from node.storage.whole_sync import SyncFs
 
 
 def _size(default: int, description: str, least: int = 1) -> ByteSize:
@@ -39,6 +40,16 @@ class NodeSettings(Settings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe messages to log."
+    )
+
+    # descriptors
+    descriptors_min: int = Field(
+        DESCRIPTORS_MIN, ge=64, description="Least limit of open files (hard) to start with."
+    )
+    descriptors_reserve: int = Field(
+        128,
+        ge=0,
+        description="With fewer descriptors left no new replica is taken: what is here needs them.",
     )
 
     # disk
@@ -97,8 +108,12 @@ class NodeSettings(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "NodeSettings":
-        if self.disk_read_only_percent > self.disk_full_percent:
-            raise ValueError("disk_read_only_percent must not exceed disk_full_percent")
+        for smaller, larger in (
+            ("disk_read_only_percent", "disk_full_percent"),
+            ("descriptors_reserve", "descriptors_min"),
+        ):
+            if getattr(self, smaller) > getattr(self, larger):
+                raise ValueError(f"{smaller} must not exceed {larger}")
         return self
 
     def check_addresses(self) -> None:

@@ -14,6 +14,7 @@ from icecore.errors import (
     CorruptBatchError,
     FencedError,
     IcecoreError,
+    InternalError,
     InvalidRequestError,
     NotReplicaError,
     StorageError,
@@ -378,3 +379,6 @@ class _CopyWaiter:
         if durable_tail is not None:
             self._replica.durable_tail = durable_tail
         self.error = self.error or error
+
+    def on_broken(self, why: str) -> None:
+        self.error = self.error or InternalError(why)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 
-from icecore.errors import ConflictError, IcecoreError, OutOfSpaceError, StorageError
+from icecore.errors import SHORTAGES, ConflictError, IcecoreError, StorageError
 from icecore.v1 import coordinator_pb2
 from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink
@@ -62,11 +62,12 @@ class DigestReporter:
             await asyncio.sleep(CALM_S)
             self._wake.clear()
             done: list[Replica] = []
-            while self._queue:
-                replica = self._queue.popleft()
+            queue, self._queue = self._queue, deque()
+            while queue:
+                replica = queue.popleft()
                 if await self._compute(replica):
                     done.append(replica)
-                if len(done) >= REPORT_MAX or not self._queue:
+                if len(done) >= REPORT_MAX or not queue:
                     await self._report(done)
                     done = []
 
@@ -79,11 +80,14 @@ class DigestReporter:
             )
         except IcecoreError as error:
             is_here = self._replicas.get(replica.segment_id) is replica
-            is_damage = isinstance(error, StorageError) and not isinstance(error, OutOfSpaceError)
-            if is_here and is_damage:
+            is_shortage = isinstance(error, SHORTAGES)
+            if is_here and isinstance(error, StorageError) and not is_shortage:
                 self._replicas.condemn(replica, str(error))
-            else:
-                _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
+                return False
+            _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
+            if is_here and is_shortage:
+                self._queue.append(replica)  # again with the next crowd
+                self._wake.set()
             return False
         return True
 

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from enum import IntEnum
 
+from icecore.errors import IcecoreError
 from node.context import NodeContext
 from node.coordinator_link import CoordinatorLink
 from node.replicas import Replicas
@@ -81,7 +82,12 @@ class DiskWatch:
         """Until cancelled."""
         context = self._context
         while True:
-            used_bytes, free_bytes = await context.executor.run(context.files.space)
+            try:
+                used_bytes, free_bytes = await context.executor.run(context.files.space)
+            except IcecoreError as error:
+                _log.warning("how full the disk is is unknown error=%s", error)
+                await asyncio.sleep(LOOK_S)
+                continue
             level = disk_level(used_bytes, free_bytes, self._limits, self._level)
             if level is not self._level:
                 _log.warning(

@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 from icecore import batch
 from icecore.batch import BatchHeader
-from icecore.errors import CorruptBatchError, IcecoreError, OutOfSpaceError
+from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
@@ -148,9 +148,13 @@ class Follower:
         if error is not None:
             _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
             self.feed(inputs.LocalFailed(error))
-            if isinstance(error, OutOfSpaceError):
+            if isinstance(error, SHORTAGES):
                 self.leave()
                 self._keeper.follow_again(self.replica)
+
+    def on_broken(self, why: str) -> None:
+        """What this role knows can't be trusted."""
+        self._keeper.condemn(self.replica, why)
 
     def feed(self, *happened: inputs.FollowerInput) -> None:
         """Step the core and perform what it asks."""

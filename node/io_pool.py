@@ -24,7 +24,6 @@ from node.ports import DiskFailedError, Executor, WorkerQueue
 from node.store import AppendRequest, LogTail, SegmentStore
 
 T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +32,10 @@ class AppendOwner(Protocol):
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """``durable_tail`` after the group's last durable append; the first error, if any."""
+        ...
+
+    def on_broken(self, why: str) -> None:
+        """``on_appended`` raised: the owner has lost track of its log."""
         ...
 
 
@@ -62,10 +65,8 @@ class IoWorker:
         clock: Clock,
         metrics: NodeMetrics,
         group_items_max: int,
-        on_unexpected: Callable[[BaseException], None],
     ) -> None:
         self._store = store
-        self._on_unexpected = on_unexpected
         self._clock = clock
         self._metrics = metrics
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
@@ -130,10 +131,7 @@ class IoWorker:
                 tail = request.tail
             outcome[id(owner)] = (owner, tail, error or request.error)
         for owner, tail, error in outcome.values():
-            try:
-                owner.on_appended(tail, error)
-            except Exception as unexpected:  # the others of the group have theirs to come
-                self._on_unexpected(unexpected)
+            _tell(owner, tail, error)
         for operation in operations:
             if operation.future.done():
                 continue
@@ -156,13 +154,8 @@ class IoPool:
         workers: int,
         group_items_max: int,
     ) -> None:
-        self.on_unexpected: Callable[[BaseException], None] = _log_only
-        """Told of errors of owners that nobody expects."""
         self._workers = [
-            IoWorker(
-                *(f"io-{number}", store, executor, clock, metrics, group_items_max),
-                lambda error: self.on_unexpected(error),
-            )
+            IoWorker(f"io-{number}", store, executor, clock, metrics, group_items_max)
             for number in range(workers)
         ]
 
@@ -181,8 +174,16 @@ class IoPool:
             worker.close()
 
 
-def _log_only(error: BaseException) -> None:
-    _log.critical("unexpected error=%r", error, exc_info=error)
+def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:
+    """A mistake of one owner must not cost others their results: it is out, they go on."""
+    try:
+        owner.on_appended(tail, error)
+    except Exception as mistake:
+        _log.critical("event=owner_broken error=%r", mistake, exc_info=mistake)
+        try:
+            owner.on_broken(f"the result of an append was not understood: {mistake!r}")
+        except Exception as another:
+            _log.critical("event=owner_broken error=%r", another, exc_info=another)
 
 
 def _nothing() -> None:

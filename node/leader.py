@@ -144,6 +144,10 @@ class Leader:
         if error is not None:
             self.feed(inputs.LocalFailed(error))
 
+    def on_broken(self, why: str) -> None:
+        """What this role knows can't be trusted."""
+        self._keeper.condemn(self.replica, why)
+
     def feed(self, *happened: inputs.LeaderInput) -> None:
         """Step the core and perform what it asks."""
         if self.core.stopped:

@@ -109,7 +109,7 @@ class Node:
         self._scrubber = Scrubber(context, self.replicas)
         self._server: Server | None = None
         self._is_stopping = False
-        context.on_unexpected = pool.on_unexpected = self._give_up
+        context.on_unexpected = self._give_up
         self._background: list[asyncio.Task[None]] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set with an exception when the node can't go on."""

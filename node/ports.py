@@ -15,18 +15,27 @@ ItemT = TypeVar("ItemT", contravariant=True)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+class SyncFailedError(StorageError):
+    """An ``fsync``, ``fdatasync`` or ``syncfs`` itself failed, whatever its errno.
+
+    Only this is the end of a process (``node/storage/fail_stop.py``): a folder that could not be
+    opened to sync it has lost nothing.
+    """
+
+
 class DiskFailedError(StorageError):
     """A sync failed: what the kernel shows and what is on disk differ from now on.
 
-    Never caught by a request: the executor ends the process (fail-stop), and start-up treats
-    everything past the last good sync as UNKNOWN.
+    Never caught by a request: the executor ends the process (fail-stop), and the logs it concerns
+    are UNKNOWN from the next start on.
     """
 
 
 class File(Protocol):
     """One open file. Blocking; called from I/O workers and reader threads only.
 
-    Raises OutOfSpaceError for ENOSPC, EDQUOT and EFBIG, StorageError for any other failure.
+    Raises OutOfSpaceError for ENOSPC, EDQUOT and EFBIG, OutOfResourcesError for descriptors and
+    memory, SyncFailedError for a sync that failed, StorageError for any other failure.
     """
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
@@ -42,7 +51,7 @@ class File(Protocol):
         ...
 
     def fdatasync(self) -> None:
-        """Make written bytes durable. After an error the file must never be trusted again."""
+        """Make written bytes durable. Raises SyncFailedError: never trust the file again."""
         ...
 
     def allocate(self, position: int, length: int) -> None:
@@ -65,7 +74,8 @@ class File(Protocol):
 class FileSystem(Protocol):
     """A folder tree. Names are relative to the data folder, with ``/``.
 
-    Creates, renames and removals are durable only after ``sync_dir`` of their folder.
+    Creates, renames and removals are durable only after ``sync_dir`` of their folder. Raises as
+    ``File`` does.
     """
 
     def open(self, name: str, *, create: bool = False) -> File:
@@ -93,11 +103,17 @@ class FileSystem(Protocol):
         ...
 
     def sync_dir(self, name: str) -> None:
-        """Make creates, renames and removals in this folder durable."""
+        """Make creates, renames and removals in this folder durable.
+
+        Raises SyncFailedError when the sync failed, anything else when it was never tried.
+        """
         ...
 
     def sync_all(self) -> None:
-        """One ``syncfs`` for everything written (only called where ``can_sync_all``)."""
+        """One ``syncfs`` for everything written (only called where ``can_sync_all``).
+
+        An error reaches every thread whose writes it concerns. Raises SyncFailedError.
+        """
         ...
 
     @property
@@ -109,11 +125,16 @@ class FileSystem(Protocol):
         """(used, free) bytes of the file system that holds the folder."""
         ...
 
+    def descriptors(self) -> tuple[int, int]:
+        """(used, free) file descriptors of this process: files, sockets, all of them."""
+        ...
+
 
 class Index(Protocol):
     """An ordered key-value store with column families; derived data, rebuilt when damaged.
 
-    Thread-safe. Raises StorageError when damaged, OutOfSpaceError when full.
+    Thread-safe. Raises StorageError when damaged, OutOfSpaceError when full, OutOfResourcesError
+    for descriptors and memory.
     """
 
     def write(self, puts: Iterable[tuple[str, bytes, bytes]]) -> None:
@@ -138,6 +159,13 @@ class Index(Protocol):
 
     def flush(self) -> None:
         """Make all batches durable (done about once a second, off the hot path)."""
+        ...
+
+    def wipe(self) -> None:
+        """Throw everything away and begin empty: what is left of a damaged one is worth nothing.
+
+        No other call may be under way but ``flush``.
+        """
         ...
 
     def close(self) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from icecore.errors import (
+    SHORTAGES,
     IcecoreError,
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
-    OutOfSpaceError,
     StorageError,
     UnknownTopicError,
 )
@@ -57,6 +57,7 @@ class Replicas:
         self._sealing: dict[int, asyncio.Task[None]] = {}
         self._waiting_for_space: set[asyncio.Task[None]] = set()
         self._is_paused = False
+        self._is_closing = False
         self._condemning: dict[Replica, asyncio.Task[None]] = {}
         self.on_leader_created: Callable[[Leader], None] = lambda _: None
         self.on_sealed: Callable[[Replica], None] = lambda _: None
@@ -194,6 +195,8 @@ class Replicas:
         self.note_promise(replica)
         if not replica.intact or replica.sealed or replica.promised_epoch > segment.epoch:
             return
+        if replica.tail.end_offset != replica.durable_tail.end_offset:
+            return  # first what is not durable has to go
         if replica.base_offset < 0 or replica.base_offset != segment.base_offset:
             return
         if segment.leader == self._context.node_id:
@@ -231,25 +234,27 @@ class Replicas:
         self._of(replica).wake()
 
     def follow_again(self, replica: Replica) -> None:
-        """A follower ran out of space: cut what is not durable, rejoin when there is room."""
+        """A follower ran out of something: cut what is not durable, rejoin when there is room."""
         task = self._context.start(self._follow_again(replica))
         self._waiting_for_space.add(task)
         task.add_done_callback(self._waiting_for_space.discard)
 
     async def _follow_again(self, replica: Replica) -> None:
         follower = replica.follower
-        while follower is not None and replica.follower is follower:
+        while replica.intact and (replica.follower is follower or replica.idle):
             await asyncio.sleep(SPACE_RETRY_S)
-            _, free_bytes = await self._context.executor.run(self._context.files.space)
-            if free_bytes < 2 * self._context.settings.preallocate_bytes:
+            if not await self._has_space():
                 continue
             async with self.orders.alone(replica.segment_id):
-                if replica.follower is not follower:
+                if replica.follower is not follower and not replica.idle:
                     return
                 replica.end_role()
-                await self._settle(replica)
+                follower = None
+                if not await self._settle(replica):
+                    continue
                 self._follow_if_active(replica)
-            _log.info("space again, following segment_id=%d", replica.segment_id)
+            _log.info("room again, following segment_id=%d", replica.segment_id)
+            return
 
     def _follow_if_active(self, replica: Replica) -> None:
         """What the newest record says now, after a wait."""
@@ -257,6 +262,14 @@ class Replicas:
         segment = replica.segment
         if is_here and replica.idle and segment and segment.state is SegmentState.ACTIVE:
             self._apply_active(replica, segment)
+
+    async def _has_space(self) -> bool:
+        try:
+            _, free_bytes = await self._context.executor.run(self._context.files.space)
+        except IcecoreError as error:
+            _log.warning("how much space is left is unknown error=%s", error)
+            return False
+        return free_bytes >= 2 * self._context.settings.preallocate_bytes
 
     def pause_following(self) -> None:
         """Follow nothing until told otherwise; leaders hear of it at once."""
@@ -273,18 +286,25 @@ class Replicas:
         waiting = [each for each in self if each.intact and each.idle and each.base_offset >= 0]
         for replica in waiting:
             async with self.orders.alone(replica.segment_id):
-                if replica.idle and self._replicas.get(replica.segment_id) is replica:
-                    await self._settle(replica)
+                is_here = self._replicas.get(replica.segment_id) is replica
+                if replica.idle and is_here and not await self._settle(replica):
+                    self.follow_again(replica)
         self._is_paused = False
         for replica in waiting:
             self._follow_if_active(replica)
 
-    async def _settle(self, replica: Replica) -> None:
-        """As ``Replica.settle``; what can't be settled is UNKNOWN. The segment is held."""
+    async def _settle(self, replica: Replica) -> bool:
+        """As ``Replica.settle``; False while there is a shortage (R52), and for what can't ever be
+        settled, which is UNKNOWN. The segment is held."""
         try:
             await replica.settle()
+        except SHORTAGES as error:
+            _log.warning("not settled yet segment_id=%d error=%s", replica.segment_id, error)
+            return False
         except IcecoreError as error:
             self.condemn(replica, f"not usable after a failed append: {error}")
+            return False
+        return True
 
     # --- damage ---------------------------------------------------------------------------------
 
@@ -295,14 +315,14 @@ class Replicas:
         """
         try:
             return await self._context.executor.run(function, *args)
-        except OutOfSpaceError:
+        except SHORTAGES:  # nothing is known of the bytes (R52)
             raise
         except StorageError as error:
             _log.warning("unreadable segment_id=%d error=%s", replica.segment_id, error)
         try:
             # Again in line with the log's changes: damage, or did a cut get in the way?
             return await replica.worker.run(function, *args)
-        except OutOfSpaceError:
+        except SHORTAGES:  # nothing is known of the bytes (R52)
             raise
         except StorageError as error:
             self.condemn(replica, str(error))
@@ -431,16 +451,21 @@ class Replicas:
 
     async def _seal(self, replica: Replica, segment: Segment) -> None:
         """Bring our log to the sealed end and mark it; what differs is repaired as a whole."""
-        async with self.orders.alone(replica.segment_id):
-            if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
-                return
-            replica.end_role()
-            try:
-                await self.finish_sealed(replica, segment)
-            except OutOfSpaceError as error:
-                _log.warning("not sealed here segment_id=%d error=%s", replica.segment_id, error)
-            except (InvalidRequestError, StorageError) as error:
-                self.condemn(replica, f"not what was sealed: {error}")
+        while not self._is_closing and self._replicas.get(replica.segment_id) is replica:
+            async with self.orders.alone(replica.segment_id):
+                if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
+                    return
+                replica.end_role()
+                try:
+                    await self.finish_sealed(replica, segment)
+                    break
+                except SHORTAGES as error:
+                    why = error
+                except (InvalidRequestError, StorageError) as error:
+                    self.condemn(replica, f"not what was sealed: {error}")
+                    break
+            _log.warning("not sealed here yet segment_id=%d error=%s", replica.segment_id, why)
+            await asyncio.sleep(SPACE_RETRY_S)
         self._of(replica).wake()
 
     async def finish_sealed(self, replica: Replica, segment: Segment) -> None:
@@ -473,6 +498,7 @@ class Replicas:
 
     async def close(self) -> None:
         """Wait for seals under way."""
+        self._is_closing = True
         for task in list(self._waiting_for_space):
             task.cancel()
         await asyncio.gather(

@@ -11,7 +11,13 @@ import logging
 from dataclasses import dataclass
 
 from icecore import wire
-from icecore.errors import FencedError, IcecoreError, InvalidRequestError, NotReplicaError
+from icecore.errors import (
+    SHORTAGES,
+    FencedError,
+    IcecoreError,
+    InvalidRequestError,
+    NotReplicaError,
+)
 from icecore.ports import CallContext, ServerStream
 from icecore.v1 import replication_pb2
 from node.context import NodeContext
@@ -24,6 +30,7 @@ from replication import inputs
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 2 << 20
+READ_AGAIN_S = 1.0
 WATERMARK_DELAY_S = 0.025
 """A watermark that moved alone waits this long for data or other watermarks to travel with.
 
@@ -313,6 +320,9 @@ class FollowerStream:
                 )
             except IcecoreError as error:
                 _log.error("cannot read for follower segment_id=%d error=%s", segment_id, error)
+                if isinstance(error, SHORTAGES):
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(READ_AGAIN_S, self._read_again, segment_id)
                 return 0
             data, length = [body], len(body)
             if self._sent.get(segment_id) is not sent or sent.sent_offset != start:
@@ -333,6 +343,12 @@ class FollowerStream:
         if end < leader.core.log_end_offset:
             self._unsent[segment_id] = None
         return length
+
+    def _read_again(self, segment_id: int) -> None:
+        """A shortage may have ended; nobody else wakes the sender for what is on disk already."""
+        if segment_id in self._sent:
+            self._unsent[segment_id] = None
+            self._wake.set()
 
     def _add_watermarks(self, header: replication_pb2.ReplicaDataHeader) -> None:
         self._watermarks_due = False

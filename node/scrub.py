@@ -10,7 +10,7 @@ each time and never reach the others.
 import asyncio
 import logging
 
-from icecore.errors import IcecoreError
+from icecore.errors import SHORTAGES, IcecoreError
 from node.context import NodeContext
 from node.replica import Replica
 from node.replicas import Replicas
@@ -35,6 +35,9 @@ async def verify(
 
     Returns:
         Whether it is what was sealed. False as well when it is gone, or was condemned meanwhile.
+
+    Raises:
+        OutOfSpaceError, OutOfResourcesError: It could not be read now, which says nothing of it.
     """
     try:
         walk = context.store.verification(replica.segment_id)
@@ -43,6 +46,8 @@ async def verify(
             context.metrics.scrubbed_bytes.inc(length)
             if bytes_per_s:
                 await asyncio.sleep(length / bytes_per_s)
+    except SHORTAGES:
+        raise
     except IcecoreError as error:
         _log.info("not verified segment_id=%d error=%s", replica.segment_id, error)
         return False
@@ -65,7 +70,12 @@ class Scrubber:
         bytes_per_s = int(self._context.settings.scrub_bytes_per_s)
         while True:
             for replica in self.due() if bytes_per_s else ():
-                if await verify(self._context, self._replicas, replica, bytes_per_s):
+                try:
+                    is_done = await verify(self._context, self._replicas, replica, bytes_per_s)
+                except SHORTAGES as error:
+                    _log.warning("not read segment_id=%d error=%s", replica.segment_id, error)
+                    break
+                if is_done:
                     self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()
             await asyncio.sleep(LOOK_AGAIN_S)
 

@@ -111,7 +111,11 @@ class LogSalvage(Protocol):
 
 
 class SegmentStore(Protocol):
-    """All replicas of one node's data folder."""
+    """All replicas of one node's data folder.
+
+    Each method that touches the disk may raise OutOfSpaceError or OutOfResourcesError: a shortage,
+    which says nothing about any replica (R52).
+    """
 
     @property
     def salvage(self) -> LogSalvage:

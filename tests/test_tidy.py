@@ -66,6 +66,7 @@ ADAPTERS = frozenset(
         "icecore/system.py",
         "node/__main__.py",
         "node/storage/data_folder.py",
+        "node/storage/whole_sync.py",
         "node/executor.py",
         "coordinator/__main__.py",
     }

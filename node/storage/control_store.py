@@ -7,6 +7,7 @@ gives back a few MiB when the disk is full: fences and seals must still be stora
 
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from typing import TypeVar
 
 from icecore.errors import (
     FencedError,
+    IcecoreError,
     NotReplicaError,
+    OutOfResourcesError,
     OutOfSpaceError,
     StorageError,
     WrongClusterError,
@@ -137,6 +140,7 @@ class ControlStore:
 
         Raises:
             StorageError: The file is damaged; a node without its promises must not start.
+            OutOfResourcesError: No descriptors or memory to open it.
         """
         self._lock = Lock()
         self._owns_connection = isinstance(source, Path)
@@ -307,6 +311,12 @@ class ControlStore:
             self._put_rows([row])
             return row
 
+    def condemn(self, segment_ids: Iterable[int], damage: str) -> None:
+        """These replicas are UNKNOWN, in one synced commit; an earlier reason stays."""
+        with self._lock:
+            found = [self._rows.get(segment_id) for segment_id in segment_ids]
+            self._put_rows([replace(row, damage=damage) for row in found if row and not row.damage])
+
     def _put_rows(
         self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[int, int]] = ()
     ) -> None:
@@ -436,7 +446,21 @@ def _put_token(connection: sqlite3.Connection, token: int) -> None:
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
 
 
-def _error(error: sqlite3.Error, what: str) -> StorageError:
-    is_full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-    kind = OutOfSpaceError if is_full else StorageError
+def _error(error: sqlite3.Error, what: str) -> IcecoreError:
+    code = getattr(error, "sqlite_errorcode", 0)
+    kind: type[IcecoreError] = StorageError
+    if code & 0xFF == sqlite3.SQLITE_FULL:
+        kind = OutOfSpaceError
+    elif code & 0xFF == sqlite3.SQLITE_NOMEM or code == sqlite3.SQLITE_IOERR_NOMEM:
+        kind = OutOfResourcesError
+    elif code & 0xFF == sqlite3.SQLITE_CANTOPEN and not _is_descriptor_left():
+        kind = OutOfResourcesError  # SQLite does not tell what kept it from opening a file
     return kind(f"control store {what}: {error}")
+
+
+def _is_descriptor_left() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -15,8 +15,9 @@ from typing import Self
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
 from node.storage.control_store import ControlStore
-from node.storage.file_system import OsFileSystem, SyncFs
+from node.storage.file_system import OsFileSystem
 from node.storage.index import RocksIndex
+from node.storage.whole_sync import SyncFs
 
 CONTROL_NAME = "control.db"
 
@@ -48,6 +49,8 @@ class DataFolder:
         cluster_id: bytes | None = None,
         *,
         syncfs: SyncFs = "auto",
+        sync_threads: int = 2,
+        index_files_max: int = 256,
     ) -> Self:
         """Lock, check and open a folder; create what a new one lacks.
 
@@ -56,14 +59,17 @@ class DataFolder:
             node_id: Of this node, >= 1.
             cluster_id: 16 bytes when the configuration names the cluster.
             syncfs: See ``OsFileSystem``.
+            sync_threads: See ``OsFileSystem``.
+            index_files_max: Descriptors the index may hold.
 
         Raises:
             ConfigurationError: Another process uses it, or it cannot be written.
             WrongClusterError: It belongs to another node or cluster.
             StorageError: Its control store is damaged.
+            OutOfResourcesError: No descriptors or memory to open it; nothing is wrong with it.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            _make_durable(path)
             lock_fd = lock_folder(path)
         except OSError as error:
             raise ConfigurationError(f"data folder {path} cannot be used: {error}") from error
@@ -76,11 +82,11 @@ class DataFolder:
             was_clean = control.get("clean_shutdown") is not None
             # Removed, durably, before anyone hears of this process: a stale one would lie.
             control.put(node_id=node_id, disk_id=disk_id, cluster_id=found, clean_shutdown=None)
-            files = OsFileSystem(path, syncfs=syncfs)
+            files = OsFileSystem(path, syncfs=syncfs, sync_threads=sync_threads)
             for folder in ("segments", "recycle"):
                 files.make_dirs(folder)
             files.sync_dir("")
-            index = RocksIndex(path / "index")
+            index = RocksIndex(path / "index", open_files_max=index_files_max)
         except BaseException:
             if control is not None:
                 control.close()
@@ -123,6 +129,19 @@ class DataFolder:
         self.control.close()
         self.files.close()
         os.close(self._lock_fd)
+
+
+def _make_durable(path: Path) -> None:
+    """Create a folder with its parents, each of them durable in its own parent. Raises OSError."""
+    if path.is_dir():
+        return
+    _make_durable(path.parent)
+    path.mkdir(exist_ok=True)
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def lock_folder(path: Path) -> int:

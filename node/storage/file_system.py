@@ -1,30 +1,30 @@
 """The real disk behind the ``File`` and ``FileSystem`` ports: thin, blocking, honest about errors.
 
-Every call goes through ``os`` (or ctypes), so it releases the GIL while it waits. ENOSPC, EDQUOT
-and EFBIG become OutOfSpaceError, whatever else goes wrong becomes StorageError; a failed fsync is
-never retried, because the kernel marks the lost pages clean.
+Every call goes through ``os`` (or ctypes), so it releases the GIL while it waits; ``os`` tries
+again after EINTR. ENOSPC, EDQUOT and EFBIG become OutOfSpaceError, a lack of descriptors or memory
+becomes OutOfResourcesError, whatever else goes wrong StorageError. A sync that fails is
+SyncFailedError for each errno; it is never tried again, because the kernel marks the lost pages
+clean. What ``syncfs`` is trusted with is in ``whole_sync.py``.
 """
 
 import ctypes
 import errno
 import os
-import platform
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
 
-from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
-from node.ports import Buffer
-
-SyncFs: TypeAlias = Literal["auto", "always", "never"]
-"""When one ``syncfs`` stands for many fdatasyncs; ``auto`` = where nobody else uses the mount."""
+from icecore.errors import IcecoreError, OutOfResourcesError, OutOfSpaceError, StorageError
+from node.ports import Buffer, SyncFailedError
+from node.storage.whole_sync import SyncFs, WholeSync
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OUT_OF_RESOURCES = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS}
+)
+_DESCRIPTORS = Path("/proc/self/fd")
 _IOV_MAX = 1024
-_SYNCFS_KINDS = frozenset({"ext4", "xfs"})
-_SYNCFS_KERNEL = (5, 8)
-"""Older kernels lose write-back errors in syncfs."""
 _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _sync_file_range = getattr(_libc, "sync_file_range", None)
@@ -40,8 +40,21 @@ def _errors(what: str) -> Iterator[None]:
         raise _storage_error(error, what) from error
 
 
-def _storage_error(error: OSError, what: str) -> StorageError:
-    kind = OutOfSpaceError if error.errno in _OUT_OF_SPACE else StorageError
+@contextmanager
+def _sync_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise SyncFailedError(f"{what}: {why}", errno=error.errno or 0) from error
+
+
+def _storage_error(error: OSError, what: str) -> IcecoreError:
+    kind: type[IcecoreError] = StorageError
+    if error.errno in _OUT_OF_SPACE:
+        kind = OutOfSpaceError
+    elif error.errno in _OUT_OF_RESOURCES:
+        kind = OutOfResourcesError
     return kind(f"{what}: {error.strerror or error}", errno=error.errno or 0)
 
 
@@ -108,7 +121,7 @@ class OsFile:
 
     def fdatasync(self) -> None:
         """Make written bytes durable."""
-        with _errors(f"fdatasync {self._name}"):
+        with _sync_errors(f"fdatasync {self._name}"):
             os.fdatasync(self._fd)
 
     def allocate(self, position: int, length: int) -> None:
@@ -136,25 +149,28 @@ class OsFile:
 class OsFileSystem:
     """The tree below one data folder; nothing outside it can be named."""
 
-    def __init__(self, root: Path, *, syncfs: SyncFs = "auto") -> None:
+    def __init__(self, root: Path, *, syncfs: SyncFs = "auto", sync_threads: int = 2) -> None:
         """
         Args:
             root: The data folder; must exist.
-            syncfs: See ``can_sync_all``; ``always`` vouches for a shared mount or another kind.
+            syncfs: See ``whole_sync.py``; ``always`` vouches for a shared mount or another kind.
+            sync_threads: How many threads call ``sync_all``.
 
         Raises:
-            StorageError: The folder cannot be opened.
-            ConfigurationError: ``always``, and this kernel's ``syncfs`` hides errors.
+            StorageError, OutOfResourcesError: The folder cannot be opened.
+            ConfigurationError: ``always``, and ``syncfs`` cannot be trusted here.
         """
-        if syncfs == "always" and not _syncfs_tells_errors():
-            raise ConfigurationError(
-                f"syncfs=always needs Linux 5.8 or newer, this is {platform.release()}:"
-                " before, syncfs does not report what could not be written"
-            )
         self._root = root
         with _errors(f"open {root}"):
             self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._can_sync_all = syncfs == "always" or (syncfs == "auto" and _is_own_mount(root))
+        try:
+            with _errors(f"prepare syncfs of {root}"):
+                self._whole = WholeSync.of(root, syncfs, sync_threads)
+        except BaseException:
+            os.close(self._root_fd)
+            raise
+        self._synced_parents: set[str] = set()
+        """Folders whose entries are durable, but for those made since by somebody who says so."""
 
     def _check(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
@@ -181,14 +197,21 @@ class OsFileSystem:
         return True
 
     def make_dirs(self, name: str) -> None:
-        """Create a folder and its parents; each new one is durable in its parent on return."""
+        """Create a folder and its parents; each is durable in its parent on return.
+
+        One that exists may have been made by a call, or a process, whose sync of the parent never
+        came: the parent is synced once in the life of this object, and again until it succeeds.
+        """
         parent = ""
         for part in self._check(name).split("/"):
             folder = f"{parent}/{part}" if parent else part
             if not self.exists(folder):
+                self._synced_parents.discard(parent)
                 with _errors(f"create folder {folder}"):
                     os.mkdir(folder, 0o750, dir_fd=self._root_fd)
+            if parent not in self._synced_parents:
                 self.sync_dir(parent)
+                self._synced_parents.add(parent)
             parent = folder
 
     def list_dir(self, name: str) -> list[str]:
@@ -217,29 +240,28 @@ class OsFileSystem:
 
     def sync_dir(self, name: str) -> None:
         """Make creates, renames and removals in this folder durable."""
-        with _errors(f"fsync folder {name or '.'}"):
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with _errors(f"open folder {name or '.'}"):
             fd = os.open(self._check(name), flags, dir_fd=self._root_fd)
-            try:
+        try:
+            with _sync_errors(f"fsync folder {name or '.'}"):
                 os.fsync(fd)
-            finally:
-                os.close(fd)
+        finally:
+            os.close(fd)
 
     def sync_all(self) -> None:
-        """One ``syncfs`` (ctypes releases the GIL). Its error is fail-stop like any fsync error."""
-        if not self._can_sync_all:
+        """One ``syncfs``. Its error is fail-stop like any fsync error."""
+        if self._whole is None:
             raise StorageError("syncfs is not safe here")
-        if _libc.syncfs(self._root_fd) != 0:
-            number = ctypes.get_errno()
-            raise StorageError(f"syncfs: {os.strerror(number)}", errno=number)
+        with _errors("open for syncfs"):
+            fd = self._whole.own()
+        with _sync_errors("syncfs"):
+            self._whole.sync(fd)
 
     @property
     def can_sync_all(self) -> bool:
-        """Whether one ``syncfs`` replaces many fdatasyncs: own mount, ext4 or XFS, Linux >= 5.8.
-
-        On a shared mount it waits for what everybody else wrote; that must be asked for.
-        """
-        return self._can_sync_all
+        """Whether one ``syncfs`` replaces many fdatasyncs: see ``whole_sync.py``."""
+        return self._whole is not None
 
     def space(self) -> tuple[int, int]:
         """(used, free) bytes of the file system; free is what an ordinary user may still take."""
@@ -247,27 +269,22 @@ class OsFileSystem:
             stat = os.fstatvfs(self._root_fd)
         return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
+    def descriptors(self) -> tuple[int, int]:
+        """(used, free) of the process; nothing is free when they can't even be counted."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        try:
+            used = len(os.listdir(_DESCRIPTORS)) - 1  # but for the one that lists them
+        except OSError as error:
+            with _errors("count descriptors"):
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+            used = limit
+        return used, max(0, limit - used)
+
     def close(self) -> None:
         """Forget the folder; idempotent."""
+        if self._whole is not None:
+            self._whole.close()
         fd, self._root_fd = self._root_fd, -1
         if fd >= 0:
             os.close(fd)
-
-
-def _syncfs_tells_errors() -> bool:
-    release = platform.release().split(".")
-    try:
-        return (int(release[0]), int(release[1].split("-")[0])) >= _SYNCFS_KERNEL
-    except (IndexError, ValueError):
-        return False
-
-
-def _is_own_mount(root: Path) -> bool:
-    if not _syncfs_tells_errors() or not os.path.ismount(root):
-        return False
-    wanted, kind = str(root.resolve()), ""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        fields = line.split(" ")
-        if fields[1].replace("\\040", " ") == wanted:
-            kind = fields[2]  # the last mount on a folder hides the ones before
-    return kind in _SYNCFS_KINDS

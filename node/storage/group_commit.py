@@ -3,21 +3,22 @@
 One ``pwritev`` per segment, one ``fdatasync`` per touched file (or one ``syncfs``), one index
 batch, in this order: the index may lag behind the data and never leads it. At most
 ``group_bytes_max`` go to one file between two syncs, which lets recovery tell a torn tail from
-damage. Runs on an I/O worker; different workers own different segments.
+damage. A file is held open from its write to its sync. Runs on an I/O worker; different workers own
+different segments.
+
+A write that fails, for whatever reason, costs the log of that one file its appends until it is cut
+back to what is durable; only a sync that fails ends the process.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError
-from node.ports import Buffer, FileSystem, Index
+from node.ports import Buffer, DiskFailedError, FileSystem
+from node.storage.derived_index import DerivedIndex
 from node.storage.fail_stop import FailStop
 from node.storage.segment_index import Put, pack_durable
 from node.storage.segment_log import FIRST_ALLOCATION_BYTES, SegmentLog, StoreSettings
 from node.store import AppendRequest, BatchMark
-
-_LAGGING_PUTS_MAX = 1000
-_log = logging.getLogger(__name__)
 
 
 class _Part:
@@ -39,7 +40,7 @@ class GroupCommit:
     def __init__(
         self,
         file_system: FileSystem,
-        index: Index,
+        index: DerivedIndex,
         settings: StoreSettings,
         find: Callable[[int], SegmentLog],
         fail_stop: FailStop,
@@ -54,9 +55,8 @@ class GroupCommit:
         self._settings = settings
         self._find = find
         self._fail_stop = fail_stop
-        self._lagging: list[Put] = []
-        self.index_lag_count = 0
-        """Groups whose index entries found no space; they are retried with later groups."""
+        self._unsynced: set[int] = set()
+        """Segments with bytes that were written and not yet synced, of all workers."""
 
     def append(self, requests: list[AppendRequest]) -> None:
         """See ``SegmentStore.append_group``."""
@@ -110,29 +110,36 @@ class GroupCommit:
             part.buffers, part.marks, part.total_bytes = request.buffers, request.marks, total
             self._round([part])
             return
-        # Syncs without marks: nothing becomes readable or acknowledged before the last round.
         if not self._is_next(log, request):
             return
+        try:
+            with log.handle.using():
+                self._in_pieces(log, request, total)
+        except DiskFailedError:
+            raise
+        except IcecoreError as error:
+            log.failed = request.error = error
+            return
+        puts = log.points.points(request.marks, log.end[1])
+        log.advance(request.marks, request.tail)
+        puts.append(pack_durable(log.prefix, log.end[1], request.tail))
+        self._index.write(puts)
+
+    def _in_pieces(self, log: SegmentLog, request: AppendRequest, total: int) -> None:
+        """Syncs without marks: nothing becomes readable or acknowledged before the last round."""
+        limit = self._settings.group_bytes_max
         data = memoryview(b"".join(request.buffers))
         start = done = 0
         position = log.end[1]
-        try:
-            self._reserve(log, position + total)
-            for mark in request.marks:
-                if done > start and done - start + mark.length_bytes > limit:
-                    log.file.pwritev([data[start:done]], position + start)
-                    self._sync([log])
-                    start = done
-                done += mark.length_bytes
-            log.file.pwritev([data[start:]], position + start)
-        except OutOfSpaceError as error:
-            log.failed = request.error = error
-            return
+        self._reserve(log, position + total)
+        for mark in request.marks:
+            if done > start and done - start + mark.length_bytes > limit:
+                log.file.pwritev([data[start:done]], position + start)
+                self._sync([log])
+                start = done
+            done += mark.length_bytes
+        log.file.pwritev([data[start:]], position + start)
         self._sync([log])
-        puts = log.points.points(request.marks, position)
-        log.advance(request.marks, request.tail)
-        puts.append(pack_durable(log.prefix, log.end[1], request.tail))
-        self._write_index(puts)
 
     def _is_next(self, log: SegmentLog, request: AppendRequest) -> bool:
         """Whether the request continues the log; otherwise the caller has lost count."""
@@ -148,47 +155,74 @@ class GroupCommit:
     def _round(self, parts: list[_Part]) -> None:
         """Write, sync, index: each file at most once."""
         written: list[_Part] = []
-        for part in parts:
-            requests, log = part.requests, part.log
-            if not requests:
-                continue
-            if not self._is_next(log, requests[0]):
-                for request in requests:
-                    request.error = requests[0].error
-                continue
-            position = log.end[1]
+        try:
+            is_alone = len(parts) == 1
+            written += (
+                part for part in parts if part.requests and self._write(part, is_alone=is_alone)
+            )
+            if not written:
+                return
             try:
-                if position + part.total_bytes > log.allocated:
-                    self._reserve(log, position + part.total_bytes)
-                log.file.pwritev(part.buffers, position)
-                if len(parts) > 1:  # the disk works on all files while they are synced in turn
-                    log.file.start_write_back(position, part.total_bytes)
-            except OutOfSpaceError as error:
-                log.failed = error
-                for request in requests:
-                    request.error = error
-                continue
-            written.append(part)
-        if not written:
-            return
-        self._sync([part.log for part in written])
+                self._sync([part.log for part in written])
+            except DiskFailedError:
+                raise
+            except IcecoreError as error:  # it could not even be tried
+                for part in written:
+                    _fail(part, error)
+                return
+        finally:
+            for part in written:
+                self._unsynced.discard(part.log.identity.segment_id)
+                part.log.handle.leave()
         puts: list[Put] = []
         for part in written:
             log, tail = part.log, part.requests[-1].tail
             puts += log.points.points(part.marks, log.end[1])
             log.advance(part.marks, tail)
             puts.append(pack_durable(log.prefix, log.end[1], tail))
-        self._write_index(puts)
+        self._index.write(puts)
 
-    def _sync(self, logs: list[SegmentLog]) -> None:
-        """Make all written files durable, or end the process (the error is re-raised)."""
-        is_many = len(logs) >= self._settings.sync_all_files_min and self._fs.can_sync_all
-        ids = [log.identity.segment_id for log in logs]
-        if is_many:
-            self._fail_stop.sync(ids, self._fs.sync_all)
+    def _write(self, part: _Part, *, is_alone: bool) -> bool:
+        """Write one file's share, which stays held; False (and not held) when that failed."""
+        requests, log = part.requests, part.log
+        if not self._is_next(log, requests[0]):
+            for request in requests:
+                request.error = requests[0].error
+            return False
+        position = log.end[1]
+        try:
+            file = log.handle.hold()
+        except IcecoreError as error:
+            _fail(part, error)
+            return False
+        try:
+            if position + part.total_bytes > log.allocated:
+                self._reserve(log, position + part.total_bytes)
+            self._unsynced.add(log.identity.segment_id)
+            file.pwritev(part.buffers, position)
+            if not is_alone:  # the disk works on all files while they are synced in turn
+                file.start_write_back(position, part.total_bytes)
+        except BaseException as error:
+            self._unsynced.discard(log.identity.segment_id)
+            log.handle.leave()
+            if not isinstance(error, IcecoreError):
+                raise
+            _fail(part, error)
+            return False
+        return True
+
+    def _sync(self, logs: Sequence[SegmentLog]) -> None:
+        """Make all written files durable, or end the process (the error is re-raised).
+
+        A ``syncfs`` that fails does not say whose bytes are lost: all that were on their way are in
+        doubt, also those of other workers.
+        """
+        if len(logs) >= self._settings.sync_all_files_min and self._fs.can_sync_all:
+            doubtful = self._unsynced.union(log.identity.segment_id for log in logs)
+            self._fail_stop.sync(sorted(doubtful), self._fs.sync_all)
             return
         for log in logs:
-            self._fail_stop.sync(ids, log.file.fdatasync)
+            self._fail_stop.sync([log.identity.segment_id], log.file.fdatasync)
 
     def _reserve(self, log: SegmentLog, need: int) -> None:
         """Allocate ahead in steps that double up to 8 MiB; exactly what is needed if that fails."""
@@ -209,17 +243,9 @@ class GroupCommit:
             log.file.allocate(have, target - have)
         log.allocated = target
 
-    def _write_index(self, puts: list[Put]) -> None:
-        lagging = self._lagging
-        if lagging:
-            puts = lagging + puts
-            self._lagging = []
-        try:
-            self._index.write(puts)
-        except OutOfSpaceError as error:
-            # Derived data: acks go on. A later durable entry covers the ones that are dropped,
-            # and a missing point only makes a look-up scan further.
-            self.index_lag_count += 1
-            self._lagging = puts[-_LAGGING_PUTS_MAX:]
-            if self.index_lag_count == 1:
-                _log.error("the index lags: %s", error)
+
+def _fail(part: _Part, error: IcecoreError) -> None:
+    """Nothing of this share is durable; nothing follows it until the log is cut back."""
+    part.log.failed = error
+    for request in part.requests:
+        request.error = error

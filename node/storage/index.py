@@ -14,33 +14,55 @@ from typing import Any
 
 import rocksdict
 
-from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
+from icecore.errors import (
+    SHORTAGES,
+    ConfigurationError,
+    IcecoreError,
+    OutOfResourcesError,
+    OutOfSpaceError,
+    StorageError,
+)
 
 FAMILIES = ("offset", "time", "durable")
 
+_OUT_OF_RESOURCES = ("Too many open files", "Cannot allocate memory")
 _OUT_OF_SPACE = ("No space left", "Disk quota exceeded", "File too large", "Space limit reached")
 _WRITE_BUFFER_BYTES = 16 << 20
 _WAL_BYTES_MAX = 64 << 20
 _log = logging.getLogger(__name__)
 
 
-def _error(error: Exception, what: str) -> StorageError:
+def _error(error: Exception, what: str) -> IcecoreError:
     text = str(error)
-    kind = OutOfSpaceError if any(sign in text for sign in _OUT_OF_SPACE) else StorageError
+    kind: type[IcecoreError] = StorageError
+    if any(sign in text for sign in _OUT_OF_SPACE):
+        kind = OutOfSpaceError
+    elif any(sign in text for sign in _OUT_OF_RESOURCES):
+        kind = OutOfResourcesError
     return kind(f"index {what}: {text}")
 
 
 class RocksIndex:
     """One RocksDB database in its own folder."""
 
-    def __init__(self, path: Path, families: Iterable[str] = FAMILIES) -> None:
+    def __init__(
+        self, path: Path, families: Iterable[str] = FAMILIES, *, open_files_max: int = 256
+    ) -> None:
         """
         Open, or create; a database that does not open is removed and created empty.
+
+        Args:
+            path: Its folder.
+            families: Its column families.
+            open_files_max: Descriptors it may hold.
 
         Raises:
             ConfigurationError: Another process has it open.
             OutOfSpaceError: No space to create it.
+            OutOfResourcesError: No descriptors or memory to open it: it is not damaged.
         """
+        self._path = path
+        self._open_files_max = open_files_max
         self.was_rebuilt = False
         """True when a damaged database was thrown away: everything must be scanned again."""
         self._families = tuple(families)
@@ -49,17 +71,27 @@ class RocksIndex:
             self._open(path)
         except Exception as error:
             # rocksdict raises bare Exception for everything RocksDB reports
+            if isinstance(found := _error(error, "open"), SHORTAGES):
+                raise found from error
             if "lock" in str(error).lower():
                 raise ConfigurationError(f"index {path} is already in use: {error}") from error
-            if isinstance(_error(error, "open"), OutOfSpaceError):
-                raise _error(error, "open") from error
             _log.error("index %s is damaged and will be rebuilt: %s", path, error)
-            shutil.rmtree(path, ignore_errors=True)
-            self.was_rebuilt = True
-            try:
-                self._open(path)
-            except Exception as second:
-                raise _error(second, "open") from second
+            self._create()
+
+    def _create(self) -> None:
+        """An empty database in the place of what is there."""
+        shutil.rmtree(self._path, ignore_errors=True)
+        self.was_rebuilt = True
+        try:
+            self._open(self._path)
+        except Exception as second:
+            raise _error(second, "open") from second
+
+    def wipe(self) -> None:
+        """Throw everything away and begin empty."""
+        self.close()
+        self._was_full = False
+        self._create()
 
     def _open(self, path: Path) -> None:
         options = rocksdict.Options(raw_mode=True)
@@ -69,7 +101,7 @@ class RocksIndex:
         options.set_max_total_wal_size(_WAL_BYTES_MAX)
         options.set_manifest_preallocation_size(64 << 10)
         options.set_keep_log_file_num(2)
-        options.set_max_open_files(256)
+        options.set_max_open_files(self._open_files_max)
         self._db: Any = rocksdict.Rdict(
             str(path), options, column_families={name: _family() for name in self._families}
         )
@@ -87,7 +119,7 @@ class RocksIndex:
         except Exception as error:
             raise self._failed(error, "write") from error
 
-    def _failed(self, error: Exception, what: str) -> StorageError:
+    def _failed(self, error: Exception, what: str) -> IcecoreError:
         """What to raise for a change that failed.
 
         After a write that found no space RocksDB refuses those that follow in words of its own.

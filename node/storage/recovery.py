@@ -9,13 +9,16 @@ tail is torn, and only then is it cut. Whatever is not proven complete is UNKNOW
 Batches are not aligned to sectors, so a new batch shares its first sector with synced bytes. That
 a disk writes a sector whole or not at all, and so never harms those, is assumed (SQLite calls it
 powersafe overwrite).
+
+What is wrong with one replica, a read error included, costs that replica alone (R55). A shortage of
+descriptors or memory is nobody's damage, and ends the start instead.
 """
 
 import logging
 from dataclasses import dataclass, field
 
-from icecore.errors import StorageError
-from node.ports import File, FileSystem, Index
+from icecore.errors import OutOfSpaceError, StorageError
+from node.ports import DiskFailedError, File, FileSystem
 from node.storage.control_store import PREPARED, SEALED, ReplicaRow
 from node.storage.fail_stop import FailStop
 from node.storage.segment_file import (
@@ -27,7 +30,15 @@ from node.storage.segment_file import (
     file_name,
     find_own_batches,
 )
-from node.storage.segment_index import PointMaker, Put, key_prefix, pack_durable, read_durable
+from node.storage.segment_index import (
+    EntryStore,
+    PointMaker,
+    Put,
+    has_points,
+    key_prefix,
+    pack_durable,
+    read_durable,
+)
 from node.storage.segment_log import StoreSettings
 from node.store import BatchMark, LogTail, SegmentIdentity
 
@@ -44,8 +55,8 @@ class Verdict:
     why: str = "clean"
     tail: LogTail = _NO_TAIL
     position: int = FILE_HEADER_LENGTH
-    file: File | None = None
-    """Open when there is a file that can be used."""
+    size_bytes: int = 0
+    """Of the file, if it can be used."""
     headers: list[bytes] = field(default_factory=list)
     cut_bytes: int = 0
 
@@ -56,7 +67,7 @@ class Recovery:
     def __init__(
         self,
         file_system: FileSystem,
-        index: Index,
+        index: EntryStore,
         cluster_id: bytes,
         settings: StoreSettings,
         fail_stop: FailStop,
@@ -68,16 +79,36 @@ class Recovery:
         self._fail_stop = fail_stop
 
     def judge(self, row: ReplicaRow) -> Verdict:
-        """Examine one replica, cut a torn tail, bring its index entries up to date."""
+        """Examine one replica, cut a torn tail, bring its index entries up to date.
+
+        Raises:
+            OutOfResourcesError: It could not be looked at.
+            DiskFailedError: A sync failed; the replica is condemned.
+        """
         identity = row.identity(self._cluster_id)
         verdict = Verdict(tail=_first_tail(row, identity))
-        name = file_name(identity)
-        if not self._fs.exists(name):
-            return _damaged(verdict, "the file is missing")
-        verdict.file = self._fs.open(name)
-        found = decode_file_header(verdict.file.pread(FILE_HEADER_LENGTH, 0))
+        try:
+            name = file_name(identity)
+            if not self._fs.exists(name):
+                return _damaged(verdict, "the file is missing")
+            file = self._fs.open(name)
+            try:
+                self._examine(row, file, verdict)
+                verdict.size_bytes = file.size()
+            finally:
+                file.close()
+        except (DiskFailedError, OutOfSpaceError):
+            raise
+        except StorageError as error:
+            return _damaged(verdict, f"it cannot be read: {error}")
+        return verdict
+
+    def _examine(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
+        identity = row.identity(self._cluster_id)
+        found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
         if found is None:
-            return _damaged(verdict, "the file header is damaged")
+            _damaged(verdict, "the file header is damaged")
+            return
         if row.state == PREPARED:
             # A confirm that did not finish may have left its base in the file: not yet promised.
             found = SegmentIdentity(
@@ -89,56 +120,49 @@ class Recovery:
                 found.epoch,
             )
         if found != identity:
-            return _damaged(verdict, f"the file belongs to {found}")
-        if row.state == PREPARED:
+            _damaged(verdict, f"the file belongs to {found}")
+        elif row.state == PREPARED:
             verdict.why = "prepared"
-            return verdict
-        return self._sealed(row, verdict) if row.state == SEALED else self._unsealed(row, verdict)
+        elif row.state == SEALED:
+            self._sealed(row, file, verdict)
+        else:
+            self._unsealed(row, file, verdict)
 
     # --- sealed -------------------------------------------------------------------------------
 
-    def _sealed(self, row: ReplicaRow, verdict: Verdict) -> Verdict:
+    def _sealed(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
         """Size and last tail come from the control store; the bytes are scrubbed elsewhere."""
-        file = verdict.file
-        assert file is not None
         identity = row.identity(self._cluster_id)
         size = file.size()
         if size < row.end_position:
-            return _damaged(verdict, f"{size} bytes of a sealed log of {row.end_position}")
+            _damaged(verdict, f"{size} bytes of a sealed log of {row.end_position}")
+            return
         if size > row.end_position:
             file.truncate(row.end_position)
             self._fail_stop.sync([identity.segment_id], file.fdatasync)
         verdict.position = row.end_position
-        prefix = key_prefix(identity)
-        durable = read_durable(self._index, prefix)
-        if durable is not None and durable[0] == row.end_position:
-            return verdict
+        durable = read_durable(self._index, key_prefix(identity))
+        is_empty = row.end_offset == identity.base_offset
+        is_known = durable is not None and durable[0] == row.end_position
+        if is_known and (is_empty or has_points(self._index, identity)):
+            return
+        start = empty_tail(identity, row.start_timestamp_ms)
         scan = BatchScan(
-            file,
-            identity,
-            FILE_HEADER_LENGTH,
-            empty_tail(identity, row.start_timestamp_ms),
-            size,
-            with_bodies=False,
+            file, identity, FILE_HEADER_LENGTH, start, row.end_position, with_bodies=False
         )
-        self._replay(prefix, scan, [])
+        points = self._points(scan, [])
         if scan.position != row.end_position or scan.tail.digest != verdict.tail.digest:
-            return _damaged(verdict, f"sealed log broken at {scan.position}: {scan.stop}")
-        return verdict
+            _damaged(verdict, f"sealed log broken at {scan.position}: {scan.stop}")
+            return
+        # Synced when it was sealed, whatever the index has forgotten since.
+        self._write_index(points, identity, scan.position, verdict.tail)
 
     # --- unsealed -----------------------------------------------------------------------------
 
-    def _unsealed(self, row: ReplicaRow, verdict: Verdict) -> Verdict:
-        file = verdict.file
-        assert file is not None
+    def _unsealed(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
         identity = row.identity(self._cluster_id)
-        prefix = key_prefix(identity)
         start = empty_tail(identity, row.start_timestamp_ms)
-        try:
-            durable = read_durable(self._index, prefix)
-        except StorageError as error:
-            _log.warning("segment %d: no durable entry: %s", identity.segment_id, error)
-            durable = None
+        durable = self._durable_entry(identity)
         durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
         size = file.size()
 
@@ -151,25 +175,44 @@ class Recovery:
             min(durable_position, size),
             with_bodies=False,
         )
-        verdict.headers = [found.header_bytes for found in known]
+        points: list[Put] = []
+        if durable is None or has_points(self._index, identity):
+            verdict.headers += [found.header_bytes for found in known]
+        else:
+            points = self._points(known, verdict.headers)
         verdict.tail, verdict.position = known.tail, known.position
         if known.position != durable_position or (
             known.tail.last_header_crc32c != durable_tail.last_header_crc32c
         ):
-            return _damaged(
+            _damaged(
                 verdict,
                 f"lost durable tail: {known.stop} at {known.position} before {durable_position}",
             )
+            return
         tail = _with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
         scan = BatchScan(file, identity, durable_position, tail, size, with_bodies=True)
-        self._replay(prefix, scan, verdict.headers)
+        points += self._points(scan, verdict.headers)
         verdict.tail, verdict.position = scan.tail, scan.position
         if not self._judge_stop(identity, file, scan, size, verdict):
-            return verdict
-        # Only now is what the scan saw known to be on disk, not merely in the page cache.
+            return
+        if durable == (verdict.position, verdict.tail) and not verdict.cut_bytes:
+            if points:
+                self._write_index(points, identity, verdict.position, verdict.tail)
+            return  # nothing was seen that had not been synced before
+        # Only now is what the scan saw known to be on disk, not merely in the page cache. An index
+        # that said so before the sync would lead the file: a power cut in between would make a torn
+        # tail look like a lost one.
         self._fail_stop.sync([identity.segment_id], file.fdatasync)
-        self._index.write([pack_durable(prefix, verdict.position, verdict.tail)])
-        return verdict
+        self._write_index(points, identity, verdict.position, verdict.tail)
+
+    def _durable_entry(self, identity: SegmentIdentity) -> tuple[int, LogTail] | None:
+        try:
+            return read_durable(self._index, key_prefix(identity))
+        except OutOfSpaceError:
+            raise
+        except StorageError as error:
+            _log.warning("segment %d: no durable entry: %s", identity.segment_id, error)
+            return None
 
     def _judge_stop(
         self, identity: SegmentIdentity, file: File, scan: BatchScan, size: int, verdict: Verdict
@@ -194,20 +237,26 @@ class Recovery:
             file.truncate(stop)
         return True
 
-    def _replay(self, prefix: int, scan: BatchScan, headers: list[bytes]) -> None:
-        """Walk the scan to its end, adding headers and index points (in batches) on the way."""
-        maker = PointMaker(prefix, self._settings.records_per_point, self._settings.bytes_per_point)
+    def _points(self, scan: BatchScan, headers: list[bytes]) -> list[Put]:
+        """Walk the scan to its end, adding headers on the way; the index points of what it saw."""
+        settings = self._settings
+        prefix = key_prefix(scan.identity)
+        maker = PointMaker(prefix, settings.records_per_point, settings.bytes_per_point)
         puts: list[Put] = []
         for found in scan:
             header = found.header
             headers.append(found.header_bytes)
             mark = BatchMark(header.base_offset, header.append_timestamp_ms, header.batch_length)
             puts += maker.points([mark], found.position)
-            if len(puts) >= _PUTS_PER_WRITE:
-                self._index.write(puts)
-                puts = []
-        puts.append(pack_durable(prefix, scan.position, scan.tail))
-        self._index.write(puts)
+        return puts
+
+    def _write_index(
+        self, points: list[Put], identity: SegmentIdentity, position: int, tail: LogTail
+    ) -> None:
+        """Of a log that is durable up to there."""
+        for start in range(0, len(points), _PUTS_PER_WRITE):
+            self._index.write(points[start : start + _PUTS_PER_WRITE])
+        self._index.write([pack_durable(key_prefix(identity), position, tail)])
 
 
 def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:

@@ -7,9 +7,10 @@ has served.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from icecore.errors import StorageError
+from icecore.errors import OutOfResourcesError, StorageError
 from node.ports import FileSystem
 from node.storage.segment_log import StoreSettings
 
@@ -33,7 +34,12 @@ class _Kept:
 class RecyclePool:
     """Names are ``<highest segment id served>.<number>``; used by one thread at a time."""
 
-    def __init__(self, file_system: FileSystem, settings: StoreSettings) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        settings: StoreSettings,
+        sync_folder: Callable[[str], None],
+    ) -> None:
         """Take over what an earlier process kept, as far as there is room for it now.
 
         A file that can't be opened is left where it is: it holds nothing that anybody misses.
@@ -43,6 +49,7 @@ class RecyclePool:
         """
         self._fs = file_system
         self._settings = settings
+        self._sync_folder = sync_folder
         file_system.make_dirs(FOLDER)
         self._files: list[_Kept] = []
         self._number = 0
@@ -55,7 +62,7 @@ class RecyclePool:
             self._number = max(self._number, int(number))
             try:
                 length = self._length(name)
-            except StorageError as error:
+            except (StorageError, OutOfResourcesError) as error:
                 _log.warning("not recycled file=%s error=%s", name, error)
                 continue
             if self._has_room(length):
@@ -110,4 +117,4 @@ class RecyclePool:
         for name in names:
             self._fs.unlink(name)
         if names:
-            self._fs.sync_dir(FOLDER)
+            self._sync_folder(FOLDER)

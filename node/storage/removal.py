@@ -7,7 +7,7 @@ forget the index, forget the replica. One commit and one sync per folder serve a
 
 from collections.abc import Callable, Sequence
 
-from node.ports import FileSystem, Index
+from node.ports import FileSystem
 from node.storage import segment_index
 from node.storage.control_store import ControlStore, DeleteIntent
 from node.storage.recycle import FOLDER, RecyclePool
@@ -30,7 +30,7 @@ class Removal:
     def __init__(
         self,
         file_system: FileSystem,
-        index: Index,
+        index: segment_index.EntryStore,
         control: ControlStore,
         pool: RecyclePool,
         sync_folders: Callable[[Sequence[str]], None],
@@ -63,7 +63,7 @@ class Removal:
         """One replica's file and what was set aside of it; adds the folders to sync."""
         folder = intent.name.rpartition("/")[0]
         log = self._forget(intent.segment_id)
-        is_unread = log is not None and log.close()
+        is_unread = log is not None and log.handle.close()
         if is_unread and self._pool.put(intent.name, intent.segment_id):
             folders[folder] = folders[FOLDER] = None
         for name in files_of(self._fs, intent.name):

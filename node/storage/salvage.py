@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from icecore.errors import NotReplicaError, StorageError
-from node.ports import File, FileSystem
+from icecore.errors import IcecoreError, NotReplicaError, StorageError
+from node.ports import DiskFailedError, File, FileSystem
 from node.storage.control_store import CONFIRMED, QUARANTINED, ControlStore, ReplicaRow
 from node.storage.fail_stop import FailStop
 from node.storage.segment_file import (
@@ -139,8 +139,9 @@ class LogSalvage:
             copy.pwritev([encode_file_header(identity, is_confirmed=True)], 0)
             _copy_bytes(source, copy, found.position)
             self._fail_stop.sync([identity.segment_id], copy.fdatasync)
-        except StorageError:
-            self._fs.unlink(name)
+        except IcecoreError as error:
+            if not isinstance(error, DiskFailedError):
+                self._fs.unlink(name)
             raise
         finally:
             source.close()

@@ -199,7 +199,7 @@ class BatchScan(Iterator[FoundBatch]):
         self.torn_high_watermark = 0
         """HW stamp of a last batch whose header is whole and whose body is not."""
         self._file = file
-        self._identity = identity
+        self.identity = identity
         self._end_position = end_position
         self._with_bodies = with_bodies
         self._chunk = b""
@@ -237,7 +237,7 @@ class BatchScan(Iterator[FoundBatch]):
         data, start = self._bytes(self.position, HEADER_LENGTH)
         header = parse_header(data, start)
         raw = data[start : start + HEADER_LENGTH]
-        identity = self._identity
+        identity = self.identity
         if header.segment_id != identity.segment_id or header.epoch != identity.epoch:
             self.stop = f"batch of segment {header.segment_id} epoch {header.epoch}"
         elif header.base_offset != self.tail.end_offset or header.end_offset <= header.base_offset:

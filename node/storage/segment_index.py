@@ -9,9 +9,9 @@ behind the file and never leads it.
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from icecore.errors import StorageError
-from node.ports import Index
 from node.store import BatchMark, LogTail, SegmentIdentity
 
 Put = tuple[str, bytes, bytes]
@@ -21,6 +21,30 @@ _NUMBER = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _DURABLE = struct.Struct("<QqI32sqq")
 _FAMILIES = ("offset", "time", "durable")
+
+
+class EntryStore(Protocol):
+    """What of ``node.ports.Index`` is needed here."""
+
+    def write(self, puts: Iterable[Put]) -> None:
+        """One batch."""
+        ...
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a key."""
+        ...
+
+    def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
+        """The last pair with ``lower`` <= its key <= ``key``."""
+        ...
+
+    def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
+        """Forget all keys in [lower, upper)."""
+        ...
+
+    def flush(self) -> None:
+        """Make it durable."""
+        ...
 
 
 def key_prefix(identity: SegmentIdentity) -> int:
@@ -46,7 +70,7 @@ def pack_durable(prefix: int, position: int, tail: LogTail) -> Put:
     return "durable", _PREFIX.pack(prefix), value
 
 
-def read_durable(index: Index, prefix: int) -> tuple[int, LogTail] | None:
+def read_durable(index: EntryStore, prefix: int) -> tuple[int, LogTail] | None:
     """(position, tail) of the last durable entry; None when there is none.
 
     Raises:
@@ -61,14 +85,14 @@ def read_durable(index: Index, prefix: int) -> tuple[int, LogTail] | None:
     return position, LogTail(*tail)
 
 
-def forget(index: Index, prefix: int) -> None:
+def forget(index: EntryStore, prefix: int) -> None:
     """Drop everything about a replica, durably: a later file of that name must not inherit it."""
     for family in _FAMILIES:
         index.delete_range(family, _PREFIX.pack(prefix), _PREFIX.pack(prefix + 1))
     index.flush()
 
 
-def forget_from(index: Index, prefix: int, position: int, tail: LogTail) -> None:
+def forget_from(index: EntryStore, prefix: int, position: int, tail: LogTail) -> None:
     """Lower the index to a new, shorter tail, durably, before the file is cut: never lead.
 
     Time points at the tail's own millisecond go too; points are sparse, one less is harmless.
@@ -80,7 +104,13 @@ def forget_from(index: Index, prefix: int, position: int, tail: LogTail) -> None
     index.flush()
 
 
-def floor_offset(index: Index, prefix: int, offset: int) -> tuple[int, int] | None:
+def has_points(index: EntryStore, identity: SegmentIdentity) -> bool:
+    """Whether the first batch of a log has its point, and so all those after it have theirs."""
+    key = _KEY.pack(key_prefix(identity), identity.base_offset)
+    return index.get("offset", key) is not None
+
+
+def floor_offset(index: EntryStore, prefix: int, offset: int) -> tuple[int, int] | None:
     """(base offset, position) of the last point at or before ``offset``."""
     found = index.floor("offset", _KEY.pack(prefix, offset), _KEY.pack(prefix, 0))
     if found is None:
@@ -88,7 +118,7 @@ def floor_offset(index: Index, prefix: int, offset: int) -> tuple[int, int] | No
     return _KEY.unpack(found[0])[1], _NUMBER.unpack(found[1])[0]
 
 
-def offset_before_time(index: Index, prefix: int, timestamp_ms: int) -> int | None:
+def offset_before_time(index: EntryStore, prefix: int, timestamp_ms: int) -> int | None:
     """Base offset of a batch appended before ``timestamp_ms``, near the first one that wasn't."""
     if timestamp_ms <= 0:
         return None

@@ -1,19 +1,16 @@
-"""One open replica in memory: its file, its tail, and where its newest batches start.
+"""One replica in memory: its tail, where its newest batches start, and the way to its file.
 
 I/O workers change it, reader threads only look: whatever both touch is replaced in one step, never
-edited in place. A file is closed when its last reader has left, so that a deleted file is never
-recycled under someone who still reads it.
+edited in place.
 """
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
 from dataclasses import dataclass
 
-from icecore.errors import IcecoreError, NotReplicaError
-from node.executor import Lock
+from icecore.errors import IcecoreError
 from node.ports import File
+from node.storage.open_files import LogFile
 from node.storage.segment_file import FILE_HEADER_LENGTH
 from node.storage.segment_index import PointMaker, key_prefix
 from node.store import BatchMark, LogTail, SegmentIdentity
@@ -37,7 +34,9 @@ class StoreSettings:
     sync_all_files_min: int = 32
     """From this many touched files on, one ``syncfs`` is cheaper than one fdatasync each."""
     open_files_max: int = 512
-    """Sealed files kept open beyond their use."""
+    """Segment files kept open beyond their use."""
+    descriptors_reserve: int = 0
+    """With fewer descriptors left nothing is created: what is there needs them."""
     recycle_bytes_max: int = 4 << 30
     """Of all files in the pool; 0 = there is none."""
     recycle_bytes_min: int = 8 << 20
@@ -99,18 +98,13 @@ class SegmentLog:
     """An open replica. ``tail`` and ``position`` move together in ``end``."""
 
     __slots__ = (
-        "_closing",
-        "_is_open",
-        "_lock",
-        "_open",
-        "_readers",
         "allocated",
         "end",
         "failed",
-        "file",
+        "handle",
         "identity",
+        "is_being_cut",
         "is_sealed",
-        "name",
         "points",
         "prefix",
         "recent",
@@ -121,37 +115,36 @@ class SegmentLog:
     def __init__(
         self,
         identity: SegmentIdentity,
-        name: str,
-        file: File,
+        handle: LogFile,
+        size_bytes: int,
         start: LogTail,
         settings: StoreSettings,
-        open_file: Callable[[str], File],
     ) -> None:
         """
         Args:
-            file: Open already.
+            size_bytes: Of the file.
             start: The tail of the empty log; meaningless until confirmed.
-            open_file: Opens ``name`` again after ``release``.
         """
         self.identity = identity
-        self.name = name
-        self.file = file
+        self.handle = handle
         self.start = start
         self.prefix = key_prefix(identity)
         self.end: tuple[LogTail, int] = (start, FILE_HEADER_LENGTH)
         """Durable tail and position (bytes)."""
-        self.allocated = file.size()
+        self.allocated = size_bytes
         self.is_sealed = False
+        self.is_being_cut = False
+        """The end is about to move back: an index that is made anew must not tell of it."""
         self.failed: IcecoreError | None = None
-        """Out of space in the middle of an append: nothing more until truncated or deleted."""
+        """What went wrong in the middle of an append: nothing more until truncated or deleted."""
         self.recent = Recent()
         self.tails: deque[tuple[LogTail, int]] = deque(maxlen=_RECENT_TAILS)
         self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
-        self._open = open_file
-        self._is_open = True
-        self._lock = Lock()
-        self._readers = 0
-        self._closing = False
+
+    @property
+    def file(self) -> File:
+        """The open file, for who holds ``handle``."""
+        return self.handle.file
 
     @property
     def tail(self) -> LogTail:
@@ -189,75 +182,3 @@ class SegmentLog:
             if tail.end_offset <= end_offset:
                 return tail, position
         return self.start, FILE_HEADER_LENGTH
-
-    # --- readers ------------------------------------------------------------------------------
-
-    @contextmanager
-    def reading(self) -> Iterator[File]:
-        """Hold the file open while reading. Raises NotReplicaError when it is being closed."""
-        with self._lock:
-            if self._closing:
-                raise NotReplicaError(
-                    f"segment {self.identity.segment_id} is closed",
-                    segment_id=self.identity.segment_id,
-                )
-            if not self._is_open:
-                self.file = self._open(self.name)
-                self._is_open = True
-            self._readers += 1
-        try:
-            yield self.file
-        finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._readers -= 1
-            is_last = self._closing and self._readers == 0
-        if is_last:
-            self.file.close()
-
-    def release(self) -> None:
-        """Give the descriptor of a sealed file back unless someone reads; ``reading`` reopens."""
-        with self._lock:
-            if self._is_open and self._readers == 0 and not self._closing:
-                self.file.close()
-                self._is_open = False
-
-    def close(self) -> bool:
-        """No new readers; close the file now or with the last one.
-
-        Returns:
-            Whether it is closed already, so that nobody can read its bytes any more.
-        """
-        with self._lock:
-            self._closing = True
-            is_free = self._readers == 0
-        if is_free:
-            self.file.close()
-        return is_free
-
-
-class OpenFiles:
-    """Bounds the descriptors held by sealed files: the least recently read one goes first."""
-
-    def __init__(self, files_max: int) -> None:
-        self._files_max = files_max
-        self._logs: OrderedDict[int, SegmentLog] = OrderedDict()
-        self._lock = Lock()
-
-    def used(self, log: SegmentLog) -> None:
-        """A sealed log was opened or is about to be read."""
-        with self._lock:
-            self._logs[log.identity.segment_id] = log
-            self._logs.move_to_end(log.identity.segment_id)
-            oldest = None
-            if len(self._logs) > self._files_max:
-                _, oldest = self._logs.popitem(last=False)
-        if oldest is not None:
-            oldest.release()
-
-    def forget(self, segment_id: int) -> None:
-        """The replica is gone."""
-        with self._lock:
-            self._logs.pop(segment_id, None)

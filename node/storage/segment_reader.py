@@ -8,8 +8,13 @@ and every byte is CRC-checked before it is returned.
 import logging
 
 from icecore.batch import HEADER_LENGTH, parse_header, peek
-from icecore.errors import CorruptBatchError, InvalidRequestError, StorageError
-from node.ports import File, Index
+from icecore.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    OutOfResourcesError,
+    StorageError,
+)
+from node.ports import File
 from node.storage import segment_index
 from node.storage.segment_file import (
     FILE_HEADER_LENGTH,
@@ -33,14 +38,14 @@ def _damaged(log: SegmentLog, what: object) -> StorageError:
 class SegmentReader:
     """Stateless but for the index; used by any number of threads."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: segment_index.EntryStore) -> None:
         self._index = index
 
     def read(
         self, log: SegmentLog, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``SegmentStore.read``."""
-        with log.reading() as file:
+        with log.handle.using() as file:
             tail, position = log.end
             end_offset = min(end_offset, tail.end_offset)
             if offset >= end_offset or not log.is_confirmed:
@@ -87,7 +92,7 @@ class SegmentReader:
         tail, position = log.nearest_tail(offset)
         try:
             point = segment_index.floor_offset(self._index, log.prefix, offset)
-        except StorageError as error:
+        except (StorageError, OutOfResourcesError) as error:
             _log.error("index look-up failed, scanning instead: %s", error)
             point = None
         if point is None or not position < point[1] < log.end[1]:
@@ -111,8 +116,8 @@ class SegmentReader:
         """See ``SegmentStore.offset_for_time``."""
         if not log.is_confirmed or log.tail.max_append_timestamp_ms < timestamp_ms:
             return None
-        with log.reading() as file:
-            near = segment_index.offset_before_time(self._index, log.prefix, timestamp_ms)
+        with log.handle.using() as file:
+            near = self._before(log, timestamp_ms)
             scan = self._scan_from(log, file, log.identity.base_offset if near is None else near)
             for found in scan:
                 header = found.header
@@ -123,13 +128,20 @@ class SegmentReader:
             self._check_whole(log, scan)
         return None
 
+    def _before(self, log: SegmentLog, timestamp_ms: int) -> int | None:
+        try:
+            return segment_index.offset_before_time(self._index, log.prefix, timestamp_ms)
+        except (StorageError, OutOfResourcesError) as error:
+            _log.error("index look-up failed, scanning instead: %s", error)
+            return None
+
     def _check_whole(self, log: SegmentLog, scan: BatchScan) -> None:
         if scan.position < log.end[1]:
             raise _damaged(log, f"{scan.stop} at {scan.position}")
 
     def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int]:
         """(tail, position) where the log ended at ``end_offset``."""
-        with log.reading() as file:
+        with log.handle.using() as file:
             end = log.end
             if end[0].end_offset == end_offset:
                 return end
@@ -150,7 +162,7 @@ class SegmentReader:
 
     def headers(self, log: SegmentLog, end_offset: int) -> list[bytes]:
         """See ``SegmentStore.headers``."""
-        with log.reading() as file:
+        with log.handle.using() as file:
             scan = BatchScan(
                 file, log.identity, FILE_HEADER_LENGTH, log.start, log.end[1], with_bodies=False
             )
@@ -164,7 +176,7 @@ class SegmentReader:
 
     def full_digest(self, log: SegmentLog) -> bytes:
         """See ``SegmentStore.full_digest``."""
-        with log.reading() as file:
+        with log.handle.using() as file:
             position = log.end[1]
             scan = BatchScan(
                 file, log.identity, FILE_HEADER_LENGTH, log.start, position, with_bodies=True
@@ -184,7 +196,7 @@ class LogVerification:
     def step(self, max_bytes: int) -> int:
         """See ``Verification.step``. May be repeated after an error: nothing has moved then."""
         log, start, end_position = self._log, self._position, self._log.end[1]
-        with log.reading() as file:
+        with log.handle.using() as file:
             scan = BatchScan(file, log.identity, start, self._tail, end_position, with_bodies=True)
             for _ in scan:
                 if scan.position - start >= max_bytes:

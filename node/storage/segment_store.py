@@ -1,8 +1,9 @@
 """The default storage engine: one file per segment, a RocksDB index, a control store.
 
-Bytes go through ``group_commit.py``, start-up through ``recovery.py``; here is the life
-of a replica: created, confirmed, read, cut, sealed, set aside, deleted. Whatever must survive is
-in the control store before anyone is told, and files go only by an intent that is stored there.
+Bytes go through ``group_commit.py``, new files through ``creation.py``, start-up through
+``recovery.py``; here is the life of a replica: confirmed, read, cut, sealed, set aside, deleted.
+Whatever must survive is in the control store before anyone is told, and files go only by an intent
+that is stored there.
 """
 
 import logging
@@ -12,14 +13,14 @@ from functools import partial
 from types import MappingProxyType
 
 from icecore.errors import (
+    SHORTAGES,
     IcecoreError,
     InvalidRequestError,
     NotReplicaError,
-    OutOfSpaceError,
     StorageError,
 )
 from node.executor import Lock
-from node.ports import DiskFailedError, File, FileSystem, Index
+from node.ports import DiskFailedError, FileSystem, Index
 from node.storage import segment_index
 from node.storage.control_store import (
     CONFIRMED,
@@ -30,10 +31,13 @@ from node.storage.control_store import (
     DeleteIntent,
     ReplicaRow,
 )
+from node.storage.creation import Creation
+from node.storage.derived_index import DerivedIndex
 from node.storage.fail_stop import FailStop
 from node.storage.group_commit import GroupCommit
+from node.storage.open_files import LogFile, OpenFiles
 from node.storage.recovery import Recovery, Verdict, report_unknown_files
-from node.storage.recycle import FOLDER, RecyclePool
+from node.storage.recycle import RecyclePool
 from node.storage.removal import Removal
 from node.storage.salvage import LogSalvage
 from node.storage.segment_file import (
@@ -41,12 +45,11 @@ from node.storage.segment_file import (
     aside_name,
     confirm_slot,
     empty_tail,
-    encode_file_header,
     file_name,
     folder_name,
-    set_aside_leftover,
 )
-from node.storage.segment_log import FIRST_ALLOCATION_BYTES, OpenFiles, SegmentLog, StoreSettings
+from node.storage.segment_index import Put
+from node.storage.segment_log import SegmentLog, StoreSettings
 from node.storage.segment_reader import LogVerification, SegmentReader
 from node.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
 
@@ -67,7 +70,6 @@ class SegmentFileStore:
         settings: StoreSettings = _DEFAULTS,
     ) -> None:
         self._fs = file_system
-        self._index = index
         self._control = control
         self._cluster_id = cluster_id
         self._settings = settings
@@ -75,40 +77,83 @@ class SegmentFileStore:
         self._life = Lock()
         """Serializes what adds and removes files; never taken by appends and reads."""
         file_system.make_dirs("segments")
-        self._pool = RecyclePool(file_system, settings)
-        self._open_files = OpenFiles(settings.open_files_max)
-        self._reader = SegmentReader(index)
         self._fail_stop = FailStop(control)
+        self._open_files = OpenFiles(settings.open_files_max, file_system.open)
+        self._pool = RecyclePool(file_system, settings, self._sync_folder)
+        self._index = DerivedIndex(index, self._standing)
+        self._reader = SegmentReader(self._index)
+        self._commit = GroupCommit(
+            file_system, self._index, settings, self._appendable, self._fail_stop
+        )
+        self._creation = Creation(
+            file_system,
+            control,
+            settings,
+            self._fail_stop,
+            self._pool,
+            self._open_files,
+            self._logs.__contains__,
+        )
         self._removal = Removal(
-            *(file_system, index, control, self._pool), self._sync_folders, self._forget
+            *(file_system, self._index, control, self._pool), self._sync_folders, self._forget
         )
         self.salvage = LogSalvage(file_system, control, self._fail_stop, self._judged)
-        self._commit = GroupCommit(file_system, index, settings, self._appendable, self._fail_stop)
 
     # --- start-up -----------------------------------------------------------------------------
 
     def recover(self) -> list[RecoveredReplica]:
         """See ``SegmentStore.recover``."""
-        if intents := self._control.intents():
-            self._removal.finish(intents)
-        poisoned = self._control.get("poisoned")
+        self._finish_deletions()
+        self._obey_earlier_version()
+        rebuilds = self._index.rebuilds
+        found = self._judge_all()
+        if self._index.rebuilds != rebuilds:
+            # What was judged before has lost its points: once more, with a new index.
+            self._logs.clear()
+            found = self._judge_all()
+        known = {file_name(row.identity(self._cluster_id)) for row in self._control.rows()}
+        try:
+            report_unknown_files(self._fs, known)
+        except StorageError as error:
+            _log.error("not all folders can be read: %s", error)
+        return found
+
+    def _finish_deletions(self) -> None:
+        """What an earlier process was ordered and had not done; each on its own if one fails."""
+        if not (intents := self._control.intents()):
+            return
+        for group in (intents, *([each] for each in intents)):
+            try:
+                self._removal.finish(group)
+            except DiskFailedError:
+                raise
+            except IcecoreError as error:  # the coordinator orders it again
+                _log.error("not deleted segments=%d error=%s", len(group), error)
+            else:
+                if group is intents:
+                    return
+
+    def _obey_earlier_version(self) -> None:
+        """It noted a failed sync without saying whose: any log that was open may be concerned."""
+        noted = self._control.get("poisoned")
+        if noted is not None:
+            unsealed = [row.segment_id for row in self._control.rows() if row.state == CONFIRMED]
+            self._control.condemn(unsealed, f"a sync had failed: {noted.decode()}")
+            self._control.put(poisoned=None)
+
+    def _judge_all(self) -> list[RecoveredReplica]:
+        """What each replica is worth. What is wrong with one is stored, and costs no other."""
         recovery = self._recovery()
         found: list[RecoveredReplica] = []
         damaged: list[ReplicaRow] = []
         for row in self._control.rows():
-            damage = row.damage
-            if poisoned and not damage and row.state == CONFIRMED:
-                damage = f"a sync had failed: {poisoned.decode()}"
-            verdict = Verdict(damage=damage, why=damage) if damage else recovery.judge(row)
-            if verdict.damage and verdict.damage != row.damage:
+            verdict = Verdict(damage=row.damage, why=row.damage)
+            if not row.damage:
+                verdict = recovery.judge(row)
+            if verdict.damage != row.damage:
                 damaged.append(replace(row, damage=verdict.damage))
             found.append(self._take_over(row, verdict))
         self._control.put_rows(damaged)
-        if poisoned:
-            self._control.put(poisoned=None)
-        report_unknown_files(
-            self._fs, {file_name(row.identity(self._cluster_id)) for row in self._control.rows()}
-        )
         return found
 
     def _recovery(self) -> Recovery:
@@ -123,32 +168,40 @@ class SegmentFileStore:
         replica.producer_snapshot = row.snapshot
         if verdict.damage:
             _log.error("segment %d is UNKNOWN: %s", row.segment_id, verdict.damage)
-            if verdict.file is not None:
-                verdict.file.close()
             return replica
-        assert verdict.file is not None
         if verdict.cut_bytes:
             _log.warning("segment %d: %s", row.segment_id, verdict.why)
         if row.rebuilding:
             replica.intact, replica.why = False, "rebuilding: not certified as complete"
-        log = self._opened(identity, verdict.file, row.start_timestamp_ms)
+        log = self._opened(identity, verdict.size_bytes, row.start_timestamp_ms)
         log.end = (verdict.tail, verdict.position)
         if row.state == SEALED:
             log.is_sealed = True
-            self._open_files.used(log)
             replica.sealed_end_offset = row.end_offset
             replica.seal_digest, replica.full_digest = row.seal_digest, row.full_digest
         else:
             replica.headers = verdict.headers
         return replica
 
-    def _opened(self, identity: SegmentIdentity, file: File, start_timestamp_ms: int) -> SegmentLog:
+    def _opened(
+        self, identity: SegmentIdentity, size_bytes: int, start_timestamp_ms: int
+    ) -> SegmentLog:
         start = _NO_TAIL
         if identity.base_offset >= 0:
             start = empty_tail(identity, start_timestamp_ms)
-        log = SegmentLog(identity, file_name(identity), file, start, self._settings, self._fs.open)
+        handle = LogFile(identity.segment_id, file_name(identity), self._open_files)
+        log = SegmentLog(identity, handle, size_bytes, start, self._settings)
         self._logs[identity.segment_id] = log
         return log
+
+    def _standing(self) -> list[Put]:
+        """How far each log that is written is durable, for an index that is begun anew. Sealed
+        ones get nothing, so that the next start scans them and gives them their points again."""
+        return [
+            segment_index.pack_durable(log.prefix, log.end[1], log.tail)
+            for log in list(self._logs.values())
+            if log.is_confirmed and not log.is_sealed and not log.is_being_cut
+        ]
 
     def join_cluster(self, cluster_id: bytes) -> None:
         """See ``SegmentStore.join_cluster``."""
@@ -163,83 +216,21 @@ class SegmentFileStore:
         is_copy: bool = False,
     ) -> list[IcecoreError | None]:
         """See ``SegmentStore.create``."""
-        results: list[IcecoreError | None] = []
-        made: list[tuple[ReplicaRow, SegmentIdentity, File]] = []
         with self._life:
-            for identity in identities:
-                try:
-                    created = self._create_file(identity, starts.get(identity.segment_id))
-                except DiskFailedError:
-                    raise
-                except IcecoreError as error:
-                    results.append(error)
-                    continue
-                if created is not None:
-                    row = replace(created[0], rebuilding=1) if is_copy else created[0]
-                    made.append((row, identity, created[1]))
-                results.append(None)
-            if made:
-                folders = {folder_name(identity) for _, identity, _ in made}
-                folders.add(FOLDER)  # some may have come from the pool
-                self._sync_folders(sorted(folders))
+            if identities:
+                self._cluster_id = self._cluster_id or identities[0].cluster_id  # just registered
+            made, errors = self._creation.make(identities, starts, self._cluster_id)
+            rows = [replace(each.row, rebuilding=1) if is_copy else each.row for each in made]
             # Of what is here now only: a promise tells that the segment was here once.
-            promises = [(row.segment_id, row.epoch) for row, _, _ in made]
-            self._control.put_rows([row for row, _, _ in made], promises)
-            for row, _, file in made:
-                self._opened(row.identity(self._cluster_id), file, row.start_timestamp_ms)
-        return results
-
-    def _sync_folders(self, folders: Sequence[str]) -> None:
-        for folder in folders:
-            self._fail_stop.sync([], partial(self._fs.sync_dir, folder))
-
-    def _create_file(
-        self, identity: SegmentIdentity, start: tuple[bytes, int] | None
-    ) -> tuple[ReplicaRow, File] | None:
-        """A synced file with its header; None when the replica is there already."""
-        self._cluster_id = self._cluster_id or identity.cluster_id  # just registered
-        if identity.cluster_id != self._cluster_id:
-            raise InvalidRequestError("a replica of another cluster")
-        row = self._control.row(identity.segment_id)
-        is_rebuilding = 0
-        if row is not None:
-            have = replace(row.identity(self._cluster_id), base_offset=-1)
-            if have != replace(identity, base_offset=-1) and row.state != QUARANTINED:
-                raise InvalidRequestError(f"segment {identity.segment_id} is here as {have}")
-            if identity.segment_id in self._logs:
-                return None
-            if row.state in (CONFIRMED, SEALED):
-                raise StorageError(f"segment {identity.segment_id} is UNKNOWN: {row.damage}")
-            is_rebuilding = int(row.state == QUARANTINED)
-        name = file_name(identity)
-        self._fs.make_dirs(folder_name(identity))
-        if self._fs.exists(name):
-            is_rebuilding |= set_aside_leftover(self._fs, name)
-        header = encode_file_header(identity, is_confirmed=start is not None)
-        file = self._new_file(identity.segment_id, name, header)
-        row = ReplicaRow.prepared(identity, is_rebuilding)
-        if start is not None:
-            row = row.confirmed(identity.base_offset, *start)
-        return row, file
-
-    def _new_file(self, segment_id: int, name: str, header: bytes) -> File:
-        recycled = self._pool.take(segment_id)
-        if recycled is not None:
-            file = self._fs.open(recycled)
-            file.pwritev([header], 0)
-            self._fail_stop.sync([segment_id], file.fdatasync)
-            self._fs.rename(recycled, name)
-            return file
-        file = self._fs.open(name, create=True)
-        try:
-            file.allocate(0, min(FIRST_ALLOCATION_BYTES, self._settings.allocation_step_bytes))
-            file.pwritev([header], 0)
-            self._fail_stop.sync([segment_id], file.fdatasync)
-        except StorageError:
-            file.close()
-            self._fs.unlink(name)
-            raise
-        return file
+            promises = [(row.segment_id, row.epoch) for row in rows]
+            try:
+                self._control.put_rows(rows, promises)
+            except IcecoreError:
+                self._creation.undo(made)
+                raise
+            for each in made:
+                self._opened(each.identity, each.size_bytes, each.row.start_timestamp_ms)
+        return errors
 
     def confirm(
         self, identity: SegmentIdentity, producer_snapshot: bytes, max_append_timestamp_ms: int
@@ -269,8 +260,9 @@ class SegmentFileStore:
             # Back to prepared first: its slot is overwritten now, and may be torn by a crash.
             self._control.change_row(segment_id, state=PREPARED, base_offset=-1)
         slot, position = confirm_slot(identity)
-        log.file.pwritev([slot], position)
-        self._sync_file(log)
+        with log.handle.using() as file:
+            file.pwritev([slot], position)
+            self._sync_file(log)
         self._control.put_rows(
             [row.confirmed(identity.base_offset, producer_snapshot, max_append_timestamp_ms)]
         )
@@ -299,12 +291,6 @@ class SegmentFileStore:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
         return log
 
-    def _readable(self, segment_id: int) -> SegmentLog:
-        log = self._find(segment_id)
-        if log.is_sealed:
-            self._open_files.used(log)
-        return log
-
     def _appendable(self, segment_id: int) -> SegmentLog:
         log = self._find(segment_id)
         if log.failed is not None:
@@ -328,21 +314,21 @@ class SegmentFileStore:
         self, segment_id: int, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``SegmentStore.read``. Nothing below ``end_offset`` yet: empty, and ``offset``."""
-        return self._reader.read(self._readable(segment_id), offset, max_bytes, end_offset)
+        return self._reader.read(self._find(segment_id), offset, max_bytes, end_offset)
 
     def offset_for_time(
         self, segment_id: int, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """See ``SegmentStore.offset_for_time``."""
-        return self._reader.offset_for_time(self._readable(segment_id), timestamp_ms, end_offset)
+        return self._reader.offset_for_time(self._find(segment_id), timestamp_ms, end_offset)
 
     def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
         """See ``SegmentStore.tail_at``."""
-        return self._reader.end_at(self._readable(segment_id), end_offset)[0]
+        return self._reader.end_at(self._find(segment_id), end_offset)[0]
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
         """See ``SegmentStore.headers``."""
-        return self._reader.headers(self._readable(segment_id), end_offset)
+        return self._reader.headers(self._find(segment_id), end_offset)
 
     def full_digest(self, segment_id: int) -> bytes:
         """See ``SegmentStore.full_digest``. Raises StorageError when a batch is damaged."""
@@ -351,13 +337,13 @@ class SegmentFileStore:
             raise InvalidRequestError(f"segment {segment_id} is not sealed here")
         if row.full_digest:
             return row.full_digest
-        digest = self._reader.full_digest(self._readable(segment_id))
+        digest = self._reader.full_digest(self._find(segment_id))
         self._control.change_row(segment_id, full_digest=digest)
         return digest
 
     def verification(self, segment_id: int) -> LogVerification:
         """See ``SegmentStore.verification``."""
-        log = self._readable(segment_id)
+        log = self._find(segment_id)
         if not log.is_sealed:
             raise InvalidRequestError(f"segment {segment_id} is not sealed here")
         return LogVerification(log)
@@ -373,10 +359,15 @@ class SegmentFileStore:
         # What was known stays known: the tripwire compares it with later decisions.
         known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
         tail = replace(tail, max_known_high_watermark=known)
-        segment_index.forget_from(self._index, log.prefix, position, tail)
-        log.file.truncate(position)
-        self._sync_file(log)
-        log.rewind(tail, position, self._settings)
+        with log.handle.using() as file:
+            log.is_being_cut = True
+            try:
+                segment_index.forget_from(self._index, log.prefix, position, tail)
+                file.truncate(position)
+                self._sync_file(log)
+                log.rewind(tail, position, self._settings)
+            finally:
+                log.is_being_cut = False
         return tail
 
     def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
@@ -390,8 +381,9 @@ class SegmentFileStore:
             )
         if log.is_sealed:
             return
-        log.file.truncate(position)
-        self._sync_file(log)
+        with log.handle.using() as file:
+            file.truncate(position)
+            self._sync_file(log)
         log.allocated = position
         self._control.change_row(
             segment_id,
@@ -405,7 +397,6 @@ class SegmentFileStore:
             seal_digest=seal_digest,
         )
         log.is_sealed = True
-        self._open_files.used(log)
 
     def certify(self, segment_id: int) -> None:
         """See ``SegmentStore.certify``."""
@@ -417,10 +408,7 @@ class SegmentFileStore:
 
     def condemn(self, segment_ids: Sequence[int], why: str) -> None:
         """See ``SegmentStore.condemn``."""
-        rows = [self._control.row(segment_id) for segment_id in segment_ids]
-        self._control.put_rows(
-            [replace(row, damage=why) for row in rows if row is not None and not row.damage]
-        )
+        self._control.condemn(segment_ids, why)
 
     def quarantine(self, segment_id: int, why: str) -> None:
         """See ``SegmentStore.quarantine``."""
@@ -435,11 +423,11 @@ class SegmentFileStore:
             self._control.change_row(segment_id, damage=why)
             log = self._forget(segment_id)
             if log is not None:
-                log.close()
+                log.handle.close()
             name = file_name(identity)
             if self._fs.exists(name):
                 self._fs.rename(name, aside_name(self._fs, name))
-                self._sync_folders([folder_name(identity)])
+                self._sync_folder(folder_name(identity))
             segment_index.forget(self._index, segment_index.key_prefix(identity))
             self._control.change_row(segment_id, state=QUARANTINED)
         _log.error("segment %d quarantined: %s", segment_id, why)
@@ -460,8 +448,15 @@ class SegmentFileStore:
         return file_name(row.identity(self._cluster_id))
 
     def _forget(self, segment_id: int) -> SegmentLog | None:
-        self._open_files.forget(segment_id)
         return self._logs.pop(segment_id, None)
+
+    def _sync_folders(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._sync_folder(name)
+
+    def _sync_folder(self, name: str) -> None:
+        """Of a folder in which a name has changed: whose it was is settled in the control store."""
+        self._fail_stop.sync([], partial(self._fs.sync_dir, name))
 
     # --- promises and the end of the process --------------------------------------------------
 
@@ -477,14 +472,14 @@ class SegmentFileStore:
         """See ``SegmentStore.sync_index``."""
         try:
             self._index.flush()
-        except OutOfSpaceError as error:
+        except SHORTAGES as error:
             _log.warning("the index lags: %s", error)
         self._control.keep_reserve()
 
     def close(self) -> None:
         """See ``SegmentStore.close``. Who opened index and control store closes them."""
         for log in self._logs.values():
-            log.close()
+            log.handle.close()
         self._logs.clear()
         self.sync_index()
         self._control.put(clean_shutdown=1)

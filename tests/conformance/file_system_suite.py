@@ -3,17 +3,27 @@
 Subclasses supply the fixture ``fs``: an empty data folder.
 """
 
+from contextlib import AbstractContextManager
+
 import pytest
 
-from icecore.errors import StorageError
-from node.ports import FileSystem
+from icecore.errors import OutOfResourcesError, StorageError
+from node.ports import FileSystem, SyncFailedError
 
 
 class FileSystemConformance:
-    """Inherit and define ``fs``."""
+    """Inherit, and define ``fs`` and the two faults."""
 
     @pytest.fixture
     def fs(self) -> FileSystem:
+        raise NotImplementedError
+
+    def fail_next_sync(self, fs: FileSystem) -> None:
+        """The next fdatasync fails."""
+        raise NotImplementedError
+
+    def without_descriptors(self, fs: FileSystem) -> AbstractContextManager[None]:
+        """Nothing can be opened in the block."""
         raise NotImplementedError
 
     def test_written_bytes_are_read_back(self, fs: FileSystem) -> None:
@@ -109,6 +119,35 @@ class FileSystemConformance:
         file.close()
         with pytest.raises(StorageError):
             file.pread(1, 0)
+
+    def test_a_failed_sync_says_that_it_was_the_sync(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"x"], 0)
+        self.fail_next_sync(fs)
+        with pytest.raises(SyncFailedError):
+            file.fdatasync()
+
+    def test_without_descriptors_nothing_opens_and_nothing_is_lost(self, fs: FileSystem) -> None:
+        fs.make_dirs("d")
+        file = fs.open("d/a", create=True)
+        file.pwritev([b"abc"], 0)
+        with self.without_descriptors(fs):
+            for attempt in (
+                lambda: fs.open("d/a"),
+                lambda: fs.open("d/b", create=True),
+                lambda: fs.sync_dir("d"),
+            ):
+                with pytest.raises(OutOfResourcesError):
+                    attempt()
+            assert not fs.exists("d/b")
+            file.fdatasync()
+            assert file.pread(3, 0) == b"abc"
+        fs.sync_dir("d")
+        assert fs.open("d/a").pread(3, 0) == b"abc"
+
+    def test_descriptors_are_counted(self, fs: FileSystem) -> None:
+        used, free = fs.descriptors()
+        assert used >= 0 and free > 0
 
     def test_space(self, fs: FileSystem) -> None:
         used, free = fs.space()

@@ -22,6 +22,17 @@ class IndexConformance:
     def index(self) -> Index:
         raise NotImplementedError
 
+    def test_a_wiped_index_is_empty_and_can_be_used(self, index: Index) -> None:
+        index.write([("durable", b"k", b"1"), ("offset", b"k", b"2")])
+        index.flush()
+        for _ in range(2):
+            index.wipe()
+            assert index.get("durable", b"k") is None
+            assert index.floor("offset", b"z", b"") is None
+            index.write([("durable", b"k", b"3")])
+            index.flush()
+            assert index.get("durable", b"k") == b"3"
+
     def test_the_last_write_of_a_key_wins(self, index: Index) -> None:
         assert index.get("durable", b"k") is None
         index.write([("durable", b"k", b"1"), ("offset", b"k", b"2"), ("durable", b"k", b"3")])

@@ -1,16 +1,19 @@
 """The real file system: the common suite, and what only a real disk can do."""
 
+import errno
 import os
 import platform
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
+from node.ports import FileSystem, SyncFailedError
 from node.storage.file_system import OsFileSystem
 from tests.conformance.file_system_suite import FileSystemConformance
 
@@ -23,6 +26,71 @@ class TestOsFileSystem(FileSystemConformance):
         fs = OsFileSystem(tmp_path)
         yield fs
         fs.close()
+
+    @pytest.fixture(autouse=True)
+    def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def fail_next_sync(self, fs: FileSystem) -> None:
+        real, failed = os.fdatasync, list[int]()
+
+        def fdatasync(fd: int) -> None:
+            if not failed:
+                failed.append(fd)
+                raise OSError(errno.ENOMEM, "whatever the kernel calls it")
+            real(fd)
+
+        self._monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    @contextmanager
+    def without_descriptors(self, fs: FileSystem) -> Iterator[None]:
+        def refuse(*_: object, **__: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with self._monkeypatch.context() as patch:
+            patch.setattr(os, "open", refuse)
+            yield
+
+    def test_a_folder_is_synced_again_after_a_sync_that_failed(
+        self, fs: OsFileSystem, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fs.make_dirs("segments")
+        real, synced = os.fsync, list[str]()
+
+        def fsync(fd: int) -> None:
+            synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+            if len(synced) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        with pytest.raises(SyncFailedError):
+            fs.make_dirs("segments/topic")
+        fs.make_dirs("segments/topic")
+        fs.make_dirs("segments/topic")
+        assert synced == ["segments", "segments"]
+
+    def test_a_folder_of_an_earlier_process_is_synced_once(
+        self, fs: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That process may have ended between making it and syncing its parent."""
+        (tmp_path / "segments" / "topic").mkdir(parents=True)
+        real, count = os.fsync, list[int]()
+
+        def fsync(fd: int) -> None:
+            count.append(fd)
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        for _ in range(3):
+            fs.make_dirs("segments/topic")
+        assert len(count) == 2
+
+    def test_descriptors_are_those_of_the_process(self, fs: OsFileSystem) -> None:
+        used, free = fs.descriptors()
+        file = fs.open("a", create=True)
+        assert fs.descriptors() == (used + 1, free - 1)
+        file.close()
 
     def test_names_cannot_leave_the_folder(self, fs: OsFileSystem, tmp_path: Path) -> None:
         for name in ("/etc/passwd", "../x", "a/../../x", "a\0b"):
@@ -58,8 +126,8 @@ class TestOsFileSystem(FileSystemConformance):
     def test_sync_all_is_refused_where_it_hides_errors(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(platform, "release", lambda: "5.4.0-generic")
-        with pytest.raises(ConfigurationError, match=r"needs Linux 5\.8"):
+        monkeypatch.setattr(platform, "release", lambda: "5.15.0-generic")
+        with pytest.raises(ConfigurationError, match=r"needs Linux 5\.17"):
             OsFileSystem(tmp_path, syncfs="always")
         assert not OsFileSystem(tmp_path).can_sync_all
 

@@ -1,5 +1,7 @@
 """The RocksDB index: the common suite, and what happens to a damaged database."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +43,37 @@ class TestRocksIndex(IndexConformance):
         assert index.get("offset", b"k") is None
         index.write([("offset", b"k", b"new")])
         assert index.get("offset", b"k") == b"new"
+        index.close()
+
+    def test_a_lack_of_descriptors_is_no_damage(self, tmp_path: Path) -> None:
+        """In a process of its own, because the limit is for all files."""
+        index = RocksIndex(tmp_path / "kept")
+        index.write([("offset", b"k", b"v")])
+        index.close()
+        code = (
+            "import os, resource, sys; from pathlib import Path\n"
+            "from icecore.errors import OutOfResourcesError\n"
+            "from node.storage.index import RocksIndex\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); held = []\n"
+            "try:\n"
+            "    while True: held.append(os.open('/dev/null', os.O_RDONLY))\n"
+            "except OSError: pass\n"
+            "for left in range(12):\n"
+            "    for fd in held[:left]: os.close(fd)\n"
+            "    del held[:left]\n"
+            "    try: RocksIndex(Path(sys.argv[1])).close(); print('opened'); break\n"
+            "    except OutOfResourcesError: print('short')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "kept")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        words = done.stdout.split()
+        assert words[0] == "short" and words[-1] == "opened", done.stderr
+        index = RocksIndex(tmp_path / "kept")
+        assert not index.was_rebuilt and index.get("offset", b"k") == b"v"
         index.close()
 
     def test_a_database_in_use_is_not_thrown_away(self, index: RocksIndex, tmp_path: Path) -> None:

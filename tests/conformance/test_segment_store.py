@@ -90,7 +90,7 @@ class TestSegmentFileStore(SegmentStoreConformance):
         for segment_id in (1, 2):
             append(harness.store, opened(harness.store, segment_id), 2, size=2000)
         log = harness.store._find(1)
-        with log.reading() as file:
+        with log.handle.using() as file:
             harness.store.delete([1], 1)
             harness.store.delete([2], 1)
             assert len(list((harness.path / "recycle").iterdir())) == 1

@@ -4,13 +4,14 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
 from coordinator.metadata_store import MetadataStore
 from coordinator.sqlite_store import SqliteDatabase, SqliteStore
-from node.ports import WorkerQueue
+from node.ports import FileSystem, WorkerQueue
 from node.storage.control_store import ControlStore
 from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
 from node.storage.segment_store import SegmentFileStore
@@ -35,6 +36,17 @@ class TestSimFileSystem(FileSystemConformance):
     @pytest.fixture
     def fs(self) -> SimFileSystem:
         return SimFileSystem(SimDisk(), None)
+
+    def fail_next_sync(self, fs: FileSystem) -> None:
+        assert isinstance(fs, SimFileSystem)
+        fs.disk.faults.failing_syncs = 1
+
+    @contextmanager
+    def without_descriptors(self, fs: FileSystem) -> Iterator[None]:
+        assert isinstance(fs, SimFileSystem)
+        fs.disk.faults.opens_left = 0
+        yield
+        fs.disk.faults.opens_left = None
 
 
 class TestSimIndex(IndexConformance):

@@ -330,6 +330,7 @@ class World:
         for host in self.hosts.values():
             host.disk.faults.operations_to_live = None
             host.disk.faults.failing_syncs = 0
+            host.disk.faults.opens_left = None
             host.disk.limit(None)
             host.stalled_until_s, host.slowness = 0.0, 1.0
         for skew in self._skews.values():

@@ -10,13 +10,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from icecore.errors import OutOfSpaceError, StorageError
-from node.ports import Buffer, File
+from icecore.errors import OutOfResourcesError, OutOfSpaceError, StorageError
+from node.ports import Buffer, File, SyncFailedError
 from tests.simulation.process import ProcessKilled, SimProcess
 
 SECTOR_BYTES = 512
 BLOCK_BYTES = 4096
 UNLIMITED_BYTES = 1 << 40
+UNLIMITED_DESCRIPTORS = 1 << 20
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
 
@@ -155,6 +156,10 @@ class DiskFaults:
     """So many of the next fdatasync calls fail, with the pages marked clean."""
     failed_syncs: int = 0
     """So many did."""
+    opens_left: int | None = None
+    """So many more files and folders can be opened, then there are no descriptors; None = any."""
+    failed_opens: int = 0
+    """So many could not be opened."""
     operations_to_live: int | None = None
     """After so many more changing operations the process dies in the middle of what it does."""
     on_mid_death: Callable[[], None] | None = field(default=None, repr=False)
@@ -236,6 +241,16 @@ class SimDisk:
                 faults.on_mid_death()
             raise ProcessKilled("died in the middle of a disk operation")
 
+    def opening(self) -> None:
+        """Take a descriptor. Raises OutOfResourcesError before anything changed."""
+        faults = self.faults
+        if faults.opens_left is None:
+            return
+        if faults.opens_left == 0:
+            faults.failed_opens += 1
+            raise OutOfResourcesError("simulated: too many open files")
+        faults.opens_left -= 1
+
     def flip_bit(self, name: str, bit: int) -> None:
         """Rot one durable bit of a file."""
         position, offset = divmod(bit, 8)
@@ -286,7 +301,7 @@ class SimFile:
             disk.faults.failing_syncs -= 1
             disk.faults.failed_syncs += 1
             inode.forget_dirty()
-            raise StorageError(f"{self._name}: fdatasync: simulated I/O error")
+            raise SyncFailedError(f"{self._name}: fdatasync: simulated I/O error")
         inode.sync()
 
     def allocate(self, position: int, length: int) -> None:
@@ -328,6 +343,7 @@ class SimFileSystem:
         """As node.ports."""
         self.check()
         name = _clean(name)
+        self.disk.opening()
         inode = self.disk.names.get(name)
         if create:
             if inode is not None:
@@ -381,6 +397,7 @@ class SimFileSystem:
     def sync_dir(self, name: str) -> None:
         """Names of one folder."""
         self.check()
+        self.disk.opening()
         self.disk.changing()
         self.disk.sync_names(_clean(name))
 
@@ -392,7 +409,7 @@ class SimFileSystem:
         if self.disk.faults.failing_syncs > 0:
             self.disk.faults.failing_syncs -= 1
             self.disk.faults.failed_syncs += 1
-            raise StorageError("syncfs: simulated I/O error")
+            raise SyncFailedError("syncfs: simulated I/O error")
         for inode in dict.fromkeys(self.disk.names.values()):
             inode.sync()
         self.disk.sync_names(None)
@@ -406,6 +423,10 @@ class SimFileSystem:
         """(used, free) bytes."""
         used = self.disk.used_bytes()
         return used, max(0, self.disk.faults.capacity_bytes - used)
+
+    def descriptors(self) -> tuple[int, int]:
+        """(used, free): another process may use up what the machine has, unseen from here."""
+        return 0, UNLIMITED_DESCRIPTORS
 
 
 def _garbled(old: bytearray, new: bytes, rng: random.Random) -> bytes:

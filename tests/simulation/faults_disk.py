@@ -217,6 +217,15 @@ async def disk_full(scene: Scene, fault: Fault) -> None:
     disk.limit(None)
 
 
+async def out_of_descriptors(scene: Scene, fault: Fault) -> None:
+    """Nothing more can be opened on a node, soon; what is open can be used."""
+    faults = scene.world.hosts[scene.victim(fault)].disk.faults
+    faults.opens_left = scene.rng(fault).randrange(8)
+    scene.world.count_fault(fault.kind)
+    await asyncio.sleep(fault.lasts_s)
+    faults.opens_left = None
+
+
 async def disk_stall(scene: Scene, fault: Fault) -> None:
     """Nothing that touches the disk goes on for a while."""
     world = scene.world
@@ -268,6 +277,7 @@ KINDS = (
     Kind("old_copy_restored", old_copy_restored, (1.0, 4.0), survives_damage, weight=3),
     Kind("snapshot_restored", snapshot_restored, (1.0, 4.0), survives_damage, weight=3),
     Kind("disk_full", disk_full, (0.5, 6.0)),
+    Kind("out_of_descriptors", out_of_descriptors, (0.2, 4.0)),
     Kind("disk_stall", disk_stall, (0.5, 30.0)),
     Kind("slow_disk", slow_disk, (0.5, 6.0)),
     Kind("index_lost", index_lost, (0.05, 1.0), weight=2),

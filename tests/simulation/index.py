@@ -48,6 +48,8 @@ class SimIndexDisk:
         self.families: dict[str, SortedMap] = {}
         self._durable: dict[str, SortedMap] = {}
         self._log: list[Change] = []
+        self.is_rotten = False
+        """What is read or written meets damage, until the database is wiped."""
 
     def change(self, change: Change) -> None:
         """Apply and log one batch of puts, or one (family, lower, upper) range deletion."""
@@ -70,6 +72,7 @@ class SimIndexDisk:
     def wipe(self) -> None:
         """The database is gone (damaged and removed)."""
         self.families, self._durable, self._log = {}, {}, []
+        self.is_rotten = False
 
 
 class SimIndex:
@@ -85,6 +88,8 @@ class SimIndex:
             self._process.check()
         if self._closed:
             raise StorageError("index is closed")
+        if self._disk.is_rotten:
+            raise StorageError("simulated: a block of the index is damaged")
         return self._disk
 
     def _family(self, family: str) -> SortedMap:
@@ -121,10 +126,17 @@ class SimIndex:
         """Make everything so far durable."""
         self._use().flush()
 
+    def wipe(self) -> None:
+        """Empty it."""
+        if self._process is not None:
+            self._process.check()
+        self._disk.wipe()
+
     def close(self) -> None:
         """Flush and forget; idempotent."""
         if not self._closed:
-            self.flush()
+            if not self._disk.is_rotten:
+                self.flush()
             self._closed = True
 
 

@@ -10,7 +10,7 @@ from node.ports import FileSystem
 from node.storage.control_store import ReplicaRow
 from node.storage.group_commit import GroupCommit, _Part
 from node.storage.recovery import Recovery, Verdict
-from node.storage.segment_file import ASIDE
+from node.storage.segment_file import ASIDE, file_name
 from node.storage.segment_index import forget_from, key_prefix, pack_durable
 from node.storage.segment_log import SegmentLog
 from node.storage.segment_store import SegmentFileStore
@@ -35,7 +35,7 @@ def index_before_data() -> Mistake:
             if part.requests:
                 end = part.log.end[1] + part.total_bytes
                 puts.append(pack_durable(part.log.prefix, end, part.requests[-1].tail))
-        self._write_index(puts)
+        self._index.write(puts)
         round_(self, parts)
 
     return patch(GroupCommit, "_round", wrong)
@@ -73,12 +73,13 @@ def damage_is_cut_off() -> Iterator[None]:
     def wrong(self: Recovery, row: ReplicaRow) -> Verdict:
         verdict = judge(self, row)
         if verdict.damage.startswith(("mid-log damage", "lost durable tail")):
-            assert verdict.file is not None
             verdict.damage, verdict.why = "", "clean"
-            prefix = key_prefix(row.identity(self._cluster_id))
-            forget_from(self._index, prefix, verdict.position, verdict.tail)
-            verdict.file.truncate(verdict.position)
-            verdict.file.fdatasync()
+            identity = row.identity(self._cluster_id)
+            forget_from(self._index, key_prefix(identity), verdict.position, verdict.tail)
+            file = self._fs.open(file_name(identity))
+            file.truncate(verdict.position)
+            file.fdatasync()
+            verdict.size_bytes = file.size()
         return verdict
 
     with patch(Recovery, "judge", wrong), log_may_go_back():

@@ -20,6 +20,7 @@ from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
+from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -98,6 +99,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.recovery_promises_too_little, "forged_fence"),
     Mutant(belief.any_token_is_believed, "forged_token"),
     Mutant(belief.any_disk_is_let_in, "foreign_disk"),
+    Mutant(shortage.shortage_is_a_failed_sync, "descriptors_run_out"),
+    Mutant(shortage.shortage_is_damage, "descriptors_run_out"),
+    Mutant(shortage.recovery_index_first, "dies_in_recovery"),
+    Mutant(shortage.index_rot_ends_the_node, "index_rots"),
 )
 
 

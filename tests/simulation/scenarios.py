@@ -22,6 +22,7 @@ from tests.simulation import (
     directed_poison,
     directed_registry,
     directed_repeats,
+    directed_shortage,
     directed_storage,
     invariants,
     marks,
@@ -137,6 +138,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_registry.PLANS,
     **directed.PLANS,
     **directed_belief.PLANS,
+    **directed_shortage.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

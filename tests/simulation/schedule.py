@@ -11,6 +11,7 @@ from tests.simulation import (
     directed_poison,
     directed_registry,
     directed_repeats,
+    directed_shortage,
     directed_storage,
     faults_cluster,
     faults_disk,
@@ -35,6 +36,7 @@ COMPOSED = (
     *directed_repeats.KINDS,
     *directed_registry.KINDS,
     *directed_belief.KINDS,
+    *directed_shortage.KINDS,
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
 

@@ -32,6 +32,20 @@ def test_a_new_folder_gets_its_layout_and_a_cookie(tmp_path: Path) -> None:
     other.close()
 
 
+def test_each_new_folder_is_durable_in_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, synced = os.fsync, list[str]()
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    DataFolder.open(tmp_path / "deep" / "data", 3).close()
+    assert {str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "deep" / "data")} <= set(synced)
+
+
 def test_the_clean_marker_is_gone_as_soon_as_the_folder_is_open(tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path, 1)
     folder.control.put(clean_shutdown=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import StorageError
+from node.ports import DiskFailedError, SyncFailedError
 from node.storage.control_store import ControlStore
 from node.storage.file_system import OsFile, OsFileSystem
 from node.storage.segment_file import (
@@ -399,22 +400,23 @@ def failing(error: Exception) -> Callable[[OsFile], None]:
     return fdatasync
 
 
-def test_after_a_failed_sync_nothing_unsealed_is_trusted(
+def test_after_a_failed_sync_its_log_is_not_trusted(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, sealed = confirmed(disk), confirmed(disk, 2)
+    log, sealed, other = confirmed(disk), confirmed(disk, 2), confirmed(disk, 3)
     append(disk, sealed, [10])
     disk.store.seal(2, 1, sealed.tail.digest)
     append(disk, log, [100])
+    append(disk, other, [100])
     log.make(1)
     with monkeypatch.context() as patch:
-        patch.setattr(OsFile, "fdatasync", failing(StorageError("simulated")))
-        with pytest.raises(StorageError, match="process must end"):
+        patch.setattr(OsFile, "fdatasync", failing(SyncFailedError("simulated")))
+        with pytest.raises(DiskFailedError, match="process must end"):
             disk.store.append_group([log.request_of(1, 2)])
     found = disk.open()
-    assert [replica.intact for replica in found] == [False, True]
+    assert [replica.intact for replica in found] == [False, True, True]
     assert "sync had failed" in found[0].why
-    assert [replica.intact for replica in disk.open()] == [False, True]
+    assert [replica.intact for replica in disk.open()] == [False, True, True]
 
 
 def test_data_is_synced_before_the_index_hears_of_it(

@@ -11,11 +11,7 @@ from icecore.errors import IcecoreError, InternalError
 from icecore.model import NodeInfo
 from node.context import NodeContext
 from node.coordinator_link import _Batcher
-from node.io_pool import IoPool
 from node.replication_client import LeaderLink
-from node.store import AppendRequest, LogTail
-
-TAIL = LogTail(10, 0, b"", 0, 0)
 
 
 class Broken(Exception):
@@ -55,46 +51,6 @@ async def test_who_waits_for_a_batched_answer_hears_of_it(call: Callable[..., An
     )
     assert [type(each) for each in outcomes] == [InternalError, InternalError]
     assert all(isinstance(each, IcecoreError) and each.indeterminate for each in outcomes)
-
-
-class Executor:
-    """Keeps what a worker would deliver to."""
-
-    def worker(self, name: str, process: Any, deliver: Any, *, group_items_max: int) -> Any:
-        self.process, self.deliver = process, deliver
-        self.queue: list[Any] = []
-        return SimpleNamespace(submit=self.queue.append)
-
-
-class Owner:
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error, self.durable = error, -1
-
-    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
-        if self.error is not None:
-            raise self.error
-        assert durable_tail is not None
-        self.durable = durable_tail.end_offset
-
-
-async def test_an_owner_that_fails_does_not_cost_the_others_their_appends() -> None:
-    executor, unexpected = Executor(), list[BaseException]()
-    pool = IoPool(
-        cast(Any, None), cast(Any, executor), cast(Any, None), cast(Any, None),
-        workers=1, group_items_max=8,
-    )  # fmt: skip
-    pool.on_unexpected = unexpected.append
-    bad, good = Owner(Broken()), Owner()
-    worker = pool.worker_for(b"t", 0)
-    for owner in (bad, good):
-        worker.append(AppendRequest(1, [], [], TAIL), owner)
-    probe = asyncio.ensure_future(worker.run(lambda: None))
-    await asyncio.sleep(0)
-    assert len(executor.queue) == 3
-    executor.deliver(executor.queue)
-    await asyncio.wait_for(probe, 30)
-    assert good.durable == 10
-    assert unexpected == [bad.error]
 
 
 async def test_a_stream_to_a_leader_is_opened_again_whatever_broke_it() -> None:

@@ -1,0 +1,77 @@
+"""Seeded mistakes about shortages and the derived index; see ``mistakes``."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from icecore.errors import IcecoreError, NotReplicaError, OutOfResourcesError
+from node.ports import File, SyncFailedError
+from node.replica import Replica
+from node.replicas import Replicas
+from node.storage.derived_index import DerivedIndex
+from node.storage.fail_stop import FailStop
+from node.storage.recovery import Recovery, Verdict
+from node.storage.segment_file import BatchScan
+from node.storage.segment_index import Put, key_prefix, pack_durable
+from node.store import SegmentIdentity
+from tests.simulation.mistakes import Mistake, patch
+
+T = TypeVar("T")
+
+
+def shortage_is_a_failed_sync() -> Mistake:
+    """R52: a folder that can't be opened to sync it counts as one whose sync has failed."""
+    sync = FailStop.sync
+
+    def wrong(self: FailStop, segment_ids: Sequence[int], call: Callable[[], None]) -> None:
+        def tried() -> None:
+            try:
+                call()
+            except OutOfResourcesError as error:
+                raise SyncFailedError(str(error)) from error
+
+        sync(self, segment_ids, tried)
+
+    return patch(FailStop, "sync", wrong)
+
+
+def shortage_is_damage() -> Mistake:
+    """R52: a file that can't be opened for lack of descriptors is damaged."""
+    read = Replicas.read
+
+    async def wrong(
+        self: Replicas, replica: Replica, function: Callable[..., T], *args: object
+    ) -> T:
+        try:
+            return await read(self, replica, function, *args)
+        except OutOfResourcesError as error:
+            self.condemn(replica, str(error))
+            raise NotReplicaError(str(error)) from error
+
+    return patch(Replicas, "read", wrong)
+
+
+def recovery_index_first() -> Mistake:
+    """R55: recovery tells the index what it saw before it syncs the file."""
+    judge_stop = Recovery._judge_stop
+
+    def wrong(
+        self: Recovery,
+        identity: SegmentIdentity,
+        file: File,
+        scan: BatchScan,
+        size: int,
+        verdict: Verdict,
+    ) -> bool:
+        self._index.write([pack_durable(key_prefix(identity), scan.position, scan.tail)])
+        return judge_stop(self, identity, file, scan, size, verdict)
+
+    return patch(Recovery, "_judge_stop", wrong)
+
+
+def index_rot_ends_the_node() -> Mistake:
+    """R55: a damaged index is an error for whoever meets it."""
+
+    def wrong(self: DerivedIndex, why: IcecoreError, puts: Sequence[Put] = ()) -> None:
+        raise why
+
+    return patch(DerivedIndex, "_begin_anew", wrong)
