@@ -3,7 +3,8 @@
 ``SimDisk`` outlives processes; each life of a process mounts it and gets a ``SimFileSystem`` that
 stops working with that life. A SIGKILL leaves the page cache alone. A power cut decides for each
 unsynced 512-byte sector whether it is kept, dropped or garbled, for each unsynced size whether it
-is the old or the new one, and for each unsynced create, rename and unlink whether it happened.
+is the old or the new one, for each unsynced create, rename and unlink whether it happened, and for
+each folder whose parent was not synced whether it is there at all.
 """
 
 import random
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from icecore.errors import OutOfSpaceError, StorageError
 from node.ports import Buffer, File
+from tests.simulation.machine import Machine, io_error
 from tests.simulation.process import ProcessKilled, SimProcess
 
 SECTOR_BYTES = 512
@@ -133,6 +135,12 @@ class Inode:
             return self.size
         return rng.randrange(self.durable_size, self.size + 1)
 
+    def durable_end(self) -> int:
+        """Everything before is on disk as it is in the page cache."""
+        if not self.dirty:
+            return self.durable_size
+        return min(min(self.dirty) * SECTOR_BYTES, self.durable_size)
+
     def used_bytes(self) -> int:
         return len(self.allocated | self.blocks.keys()) * BLOCK_BYTES
 
@@ -167,6 +175,8 @@ class SimDisk:
         self.names: dict[str, Inode] = {}
         self.durable_names: dict[str, Inode] = {}
         self.folders: set[str] = {""}
+        self.new_folders: set[str] = set()
+        """Those whose parent was not synced since they were made."""
         self.pending: list[NameChange] = []
         self.faults = DiskFaults()
         self.syncs = 0
@@ -174,9 +184,12 @@ class SimDisk:
 
     def power_cut(self, rng: random.Random) -> None:
         """Lose what was not synced. The caller has killed the process that had this mounted."""
-        names = dict(self.durable_names)
+        gone = [folder for folder in sorted(self.new_folders) if rng.random() < 0.5]
+        self.new_folders.clear()
+        self.folders = {each for each in self.folders if not _is_in(each, gone)}
+        names = {n: inode for n, inode in self.durable_names.items() if not _is_in(n, gone)}
         for change in self.pending:
-            if rng.random() < 0.5:
+            if rng.random() < 0.5 and not _is_in(change.new, gone):
                 self._apply(names, change)
         self.names = names
         self.durable_names = dict(names)
@@ -205,6 +218,12 @@ class SimDisk:
             else:
                 kept.append(change)
         self.pending = kept
+        is_kept = folder is not None
+        self.new_folders = {new for new in self.new_folders if is_kept and _folder(new) != folder}
+
+    def named(self, suffix: str) -> Inode | None:
+        """The file whose name ends so."""
+        return next((inode for name, inode in self.names.items() if name.endswith(suffix)), None)
 
     def limit(self, capacity_bytes: int | None) -> None:
         """How much there is room for; None = plenty."""
@@ -262,7 +281,12 @@ class SimFile:
         inode = self._use()
         disk = self._system.disk
         total = sum(memoryview(buffer).nbytes for buffer in buffers)
+        trouble = self._system.machine.begin("pwritev", self._name)
         disk.charge(inode, position, position + total)
+        if trouble is not None:
+            first = memoryview(buffers[0]).cast("B") if buffers else b""
+            inode.write(first[: len(first) // 2 * trouble.partly], position)
+            raise io_error("pwritev", self._name)
         for buffer in buffers:
             disk.changing()
             inode.write(buffer, position)
@@ -270,7 +294,9 @@ class SimFile:
 
     def pread(self, length: int, position: int) -> bytes:
         """From the page cache."""
-        return self._use().read(length, position)
+        inode = self._use()
+        self._system.machine.check("pread", self._name)
+        return inode.read(length, position)
 
     def start_write_back(self, position: int, length: int) -> None:
         """Promises nothing: what was not synced may be lost all the same."""
@@ -280,6 +306,7 @@ class SimFile:
         """Make the content and size durable, or fail as disks do."""
         inode = self._use()
         disk = self._system.disk
+        self._system.machine.begin("fdatasync")
         disk.changing()
         disk.syncs += 1
         if disk.faults.failing_syncs > 0:
@@ -293,6 +320,7 @@ class SimFile:
         """Reserve blocks; the size grows as with posix_fallocate."""
         inode = self._use()
         disk = self._system.disk
+        self._system.machine.check("allocate", self._name)
         disk.charge(inode, position, position + length)
         disk.changing()
         inode.size = max(inode.size, position + length)
@@ -300,6 +328,7 @@ class SimFile:
     def truncate(self, length: int) -> None:
         """Durable after fdatasync."""
         inode = self._use()
+        self._system.machine.check("truncate", self._name)
         self._system.disk.changing()
         inode.truncate(length)
 
@@ -315,8 +344,11 @@ class SimFile:
 class SimFileSystem:
     """node.ports.FileSystem: one mount of a disk by one life of a process."""
 
-    def __init__(self, disk: SimDisk, process: SimProcess | None) -> None:
+    def __init__(
+        self, disk: SimDisk, process: SimProcess | None, machine: Machine | None = None
+    ) -> None:
         self.disk = disk
+        self.machine = machine or Machine()
         self._process = process
 
     def check(self) -> None:
@@ -328,6 +360,7 @@ class SimFileSystem:
         """As node.ports."""
         self.check()
         name = _clean(name)
+        self.machine.check("open", name)
         inode = self.disk.names.get(name)
         if create:
             if inode is not None:
@@ -347,14 +380,21 @@ class SimFileSystem:
         return _clean(name) in self.disk.names or _clean(name) in self.disk.folders
 
     def make_dirs(self, name: str) -> None:
-        """Durable at once, as the port demands."""
+        """Durable on return, as the port demands; not before."""
         self.check()
-        self.disk.folders.update(_parents(_clean(name)))
+        for folder in _parents(_clean(name)):
+            if folder not in self.disk.folders:
+                self.disk.changing()
+                self.disk.folders.add(folder)
+                self.disk.new_folders.add(folder)
+            if folder in self.disk.new_folders:
+                self.sync_dir(_folder(folder))
 
     def list_dir(self, name: str) -> list[str]:
         """Sorted."""
         self.check()
         folder = _clean(name)
+        self.machine.check("list_dir", folder)
         everything = [*self.disk.names, *(other for other in self.disk.folders if other)]
         return sorted(path.rpartition("/")[2] for path in everything if _folder(path) == folder)
 
@@ -365,6 +405,7 @@ class SimFileSystem:
         inode = self.disk.names.get(old)
         if inode is None:
             raise StorageError(f"{old}: no such file")
+        self.machine.check("rename", old)
         self.disk.changing()
         self.disk.changed(NameChange(old, new, inode))
 
@@ -375,18 +416,21 @@ class SimFileSystem:
         inode = self.disk.names.get(name)
         if inode is None:
             raise StorageError(f"{name}: no such file")
+        self.machine.check("unlink", name)
         self.disk.changing()
         self.disk.changed(NameChange(name, "", inode))
 
     def sync_dir(self, name: str) -> None:
         """Names of one folder."""
         self.check()
+        self.machine.check("sync_dir", _clean(name))
         self.disk.changing()
         self.disk.sync_names(_clean(name))
 
     def sync_all(self) -> None:
         """Everything."""
         self.check()
+        self.machine.begin("sync_all")
         self.disk.changing()
         self.disk.syncs += 1
         if self.disk.faults.failing_syncs > 0:
@@ -424,6 +468,11 @@ def _clean(name: str) -> str:
 
 def _folder(name: str) -> str:
     return name.rpartition("/")[0] if name else "/"
+
+
+def _is_in(name: str, folders: Sequence[str]) -> bool:
+    """Whether a name is one of these folders, or lies in one."""
+    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -153,7 +153,8 @@ def run_seed(
     report = Report(seed, scenario, schedule=plan.faults)
     if keep_trace:
         world.loop.trace_log = report.trace
-    with marks.watch() as hit, invariants.watch(world) as broken:
+    waits_for_all = Acks.QUORUM not in plan.acks
+    with marks.watch() as hit, invariants.watch(world, waits_for_all=waits_for_all) as broken:
         try:
             world.run(lambda world: _run(world, plan, report))
         except (SimulationError, TimeoutError, IcecoreError) as error:

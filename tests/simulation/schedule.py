@@ -10,6 +10,7 @@ from tests.simulation import (
     faults_cluster,
     faults_disk,
     faults_network,
+    faults_ports,
     faults_process,
 )
 from tests.simulation.faults import Fault, Kind, Scene
@@ -21,8 +22,10 @@ SWARM = (
     *faults_disk.KINDS,
     *faults_cluster.KINDS,
 )
+PORTS = faults_ports.KINDS
+"""They come on top of a swarm: single calls go wrong while larger things do."""
 COMPOSED = (*faults_process.COMPOSED, *directed.KINDS, *directed_storage.KINDS)
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *PORTS, *COMPOSED)}
 
 
 def single(kind: str) -> tuple[Fault, ...]:
@@ -31,7 +34,8 @@ def single(kind: str) -> tuple[Fault, ...]:
 
 
 def draw(rng: random.Random, plan: Plan) -> tuple[Fault, ...]:
-    """A swarm: many faults of a few kinds, drawn anew for each seed, some at the same time."""
+    """A swarm: many faults of a few kinds, drawn anew for each seed, some at the same time; and in
+    two worlds of three some faults of single calls."""
     possible = [kind for kind in SWARM if kind.fits(plan) for _ in range(kind.weight)]
     rng.shuffle(possible)
     kinds = list(dict.fromkeys(possible))[: rng.randint(4, 12)]
@@ -40,12 +44,19 @@ def draw(rng: random.Random, plan: Plan) -> tuple[Fault, ...]:
     for number in range(rng.randint(10, 18)):
         at_s += rng.expovariate(1.0)
         kind = kinds[number] if number < len(kinds) else rng.choice(kinds)
-        partition = rng.randrange(plan.partitions)
-        target = rng.choice(
-            [f"leader {partition}", f"follower {partition}", f"node {rng.randrange(plan.nodes)}"]
-        )
-        faults.append(Fault(number, kind.name, at_s, rng.uniform(*kind.lasts_s), target))
+        faults.append(_fault(rng, plan, number, kind, at_s))
+    possible = [kind for kind in PORTS if kind.fits(plan) for _ in range(kind.weight)]
+    for number in range(len(faults), len(faults) + rng.choice([0, 2, 4])):
+        faults.append(_fault(rng, plan, number, rng.choice(possible), rng.uniform(0.2, at_s)))
     return tuple(faults)
+
+
+def _fault(rng: random.Random, plan: Plan, number: int, kind: Kind, at_s: float) -> Fault:
+    partition = rng.randrange(plan.partitions)
+    target = rng.choice(
+        [f"leader {partition}", f"follower {partition}", f"node {rng.randrange(plan.nodes)}"]
+    )
+    return Fault(number, kind.name, at_s, rng.uniform(*kind.lasts_s), target)
 
 
 async def inject(scene: Scene, faults: Iterable[Fault]) -> None:
