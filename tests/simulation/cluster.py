@@ -13,7 +13,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError
@@ -39,6 +39,9 @@ from tests.simulation.ports import (
 )
 from tests.simulation.process import SimProcess
 from tests.simulation.shells import Knobs, NodePorts
+
+if TYPE_CHECKING:
+    from tests.simulation.fleeting import FleetingTopic
 
 COORDINATOR = "coordinator"
 RESTART_S = 0.5
@@ -124,6 +127,9 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
+        self.fleeting: list[FleetingTopic] = []
+        """Topics that were made by a fault, to be judged at the end."""
+        self._kept: list[asyncio.Task[None]] = []
         self._older: list[SimProcess] = []
         """Coordinators that another one took over from."""
         self._skews: dict[str, Skew] = {}
@@ -385,6 +391,15 @@ class World:
         self.store_faults.heal()
         self.start_all()
 
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Something that may last until everything is healed."""
+        self._kept.append(task)
+
+    async def kept(self) -> None:
+        """Wait for all of that. Raises what it raises."""
+        for task in self._kept:
+            await task
+
     # --- watching -----------------------------------------------------------------------------
 
     async def watch(self) -> None:
@@ -393,11 +408,14 @@ class World:
         known: dict[Replica, tuple[str, int]] = {}
         while True:
             await asyncio.sleep(SAMPLE_S)
+            fleeting = {topic.name for topic in self.fleeting}
             for name in self.hosts:
                 node = self.shells.get(name)
                 if node is None or not self.is_up(name):
                     continue
                 for replica, partition, watermark in shells.high_watermarks(node):
+                    if partition[0] in fleeting:
+                        continue  # several logs under one name
                     observer, before = known.get(replica, ("", -1))
                     if before == watermark:
                         continue

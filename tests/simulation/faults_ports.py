@@ -1,8 +1,8 @@
-"""Faults of single calls of ports: a read, a write, an open, a sync of a folder, an index, a control
-store that fails once or for a while, or takes long; and death at any point of a start.
+"""Faults of single calls of ports: a read, a write, an open, a sync of a folder, an index, a store
+of promises that fails once or for a while, or takes long; and death at any point of a start.
 
 What fails for good, or is answered by giving a copy up, is damage: it hits the one node of a world
-whose disk may be damaged (see ``faults_disk``). An index is derived and the other way round: what it
+whose disk may be damaged (see ``faults_disk``). An index is derived, the other way round: what it
 loses can be made again from sound files only, so its faults leave that node alone.
 """
 
@@ -39,7 +39,7 @@ async def _trouble(scene: Scene, fault: Fault, name: str, trouble: Trouble) -> N
 
 def _some(rng: random.Random) -> dict[str, int]:
     """One call that fails, a few, or all."""
-    return {"times": rng.choice([1, 1, 3, LASTING]), "skip": rng.choice([0, 0, 2, 20])}
+    return {"times": rng.choice([1, 1, 3, LASTING]), "skip": rng.choice([0, 0, 0, 3])}
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -172,10 +172,10 @@ async def death_at_start(scene: Scene, fault: Fault) -> None:
 
 
 KINDS = (
-    Kind("read_error", read_error, (0.2, 2.0), survives_damage),
+    Kind("read_error", read_error, (1.0, 5.0), survives_damage),
     Kind("bad_sector", bad_sector, (0.05, 1.0), keeps_other_copies),
     Kind("write_error", write_error, (0.1, 1.0)),
-    Kind("name_error", name_error, (0.1, 2.0), survives_damage),
+    Kind("name_error", name_error, (0.5, 4.0), survives_damage),
     Kind("folder_sync_error", folder_sync_error, (0.5, 3.0), survives_damage),
     Kind("index_error", index_error, (0.1, 1.0)),
     Kind("index_rot", index_rot, (0.05, 1.0)),

@@ -29,6 +29,8 @@ from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.observer import Observer
 from tests.simulation.plan import TOPIC, Plan, draw_knobs
+from tests.simulation.readers import Wanderer, read_whole
+from tests.simulation.stored_logs import index_problems
 from tests.simulation.workload import TailReader, Traffic, create_topic
 
 HEAL_S = 60.0
@@ -178,12 +180,16 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
         watching = asyncio.create_task(world.watch())
         traffic = Traffic(world, TOPIC, plan)
         reader = TailReader(world, TOPIC, plan)
+        wanderer = Wanderer(world, TOPIC)
         traffic.start()
         reader.start()
+        wanderer.start()
         await schedule.inject(Scene(world, plan, traffic), plan.faults)
         world.heal()
         await asyncio.sleep(0.5)
         await traffic.finish(HEAL_S)
+        wanderer.stop()
+        await world.kept()
         # A coordinator that was just restarted believes for a lease what it last knew.
         await asyncio.sleep(plan.knobs.lease_ms / 1000 + 1)
         observer = Observer(world.client("observer")[1], shells.coordinator_address(COORDINATOR))
@@ -197,7 +203,17 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
             await _explain(world, plan, observer, report, missing)
         else:
             await reader.finish()
+            await read_whole(world, TOPIC)
+            for topic in world.fleeting:
+                report.problems += await topic.finish(observer)
+            report.problems += _wrong_index(world)
         watching.cancel()
+
+
+def _wrong_index(world: World) -> list[str]:
+    """Of one sound host, another one in each world: all of them would take long."""
+    sound = [host for name, host in world.hosts.items() if not world.is_suspect(name)]
+    return list(index_problems(sound[world.seed % len(sound)])) if sound else []
 
 
 async def _settle(world: World, observer: Observer, excused: Collection[int] = ()) -> str:

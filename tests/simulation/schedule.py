@@ -12,6 +12,7 @@ from tests.simulation import (
     faults_network,
     faults_ports,
     faults_process,
+    faults_topics,
 )
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.plan import Plan
@@ -22,10 +23,10 @@ SWARM = (
     *faults_disk.KINDS,
     *faults_cluster.KINDS,
 )
-PORTS = faults_ports.KINDS
+EXTRA = (*faults_ports.KINDS, *faults_topics.KINDS)
 """They come on top of a swarm: single calls go wrong while larger things do."""
 COMPOSED = (*faults_process.COMPOSED, *directed.KINDS, *directed_storage.KINDS)
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *PORTS, *COMPOSED)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *EXTRA, *COMPOSED)}
 
 
 def single(kind: str) -> tuple[Fault, ...]:
@@ -35,7 +36,7 @@ def single(kind: str) -> tuple[Fault, ...]:
 
 def draw(rng: random.Random, plan: Plan) -> tuple[Fault, ...]:
     """A swarm: many faults of a few kinds, drawn anew for each seed, some at the same time; and in
-    two worlds of three some faults of single calls."""
+    two worlds of three some of what comes on top."""
     possible = [kind for kind in SWARM if kind.fits(plan) for _ in range(kind.weight)]
     rng.shuffle(possible)
     kinds = list(dict.fromkeys(possible))[: rng.randint(4, 12)]
@@ -45,10 +46,13 @@ def draw(rng: random.Random, plan: Plan) -> tuple[Fault, ...]:
         at_s += rng.expovariate(1.0)
         kind = kinds[number] if number < len(kinds) else rng.choice(kinds)
         faults.append(_fault(rng, plan, number, kind, at_s))
-    possible = [kind for kind in PORTS if kind.fits(plan) for _ in range(kind.weight)]
-    for number in range(len(faults), len(faults) + rng.choice([0, 2, 4])):
-        faults.append(_fault(rng, plan, number, rng.choice(possible), rng.uniform(0.2, at_s)))
-    return tuple(faults)
+    possible = [kind for kind in EXTRA if kind.fits(plan) for _ in range(kind.weight)]
+    numbers = range(len(faults), len(faults) + rng.choice([0, 2, 4]))
+    single = (
+        _fault(rng, plan, number, rng.choice(possible), rng.uniform(0.2, at_s))
+        for number in numbers
+    )
+    return (*faults, *single)
 
 
 def _fault(rng: random.Random, plan: Plan, number: int, kind: Kind, at_s: float) -> Fault:
