@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
+from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -73,6 +74,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
+    Mutant(ports.verdict_not_stored, "dies_at_each_start"),
+    Mutant(ports.folder_not_synced, "folders_lost"),
+    Mutant(ports.write_error_ignored, "failing_writes"),
+    Mutant(ports.seek_keeps_old_records, "smoke"),
 )
 
 

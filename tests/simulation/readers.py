@@ -93,7 +93,7 @@ class Wanderer:
                     self._note(each.partition, each.offset, each.value or b"")
                 if rng.randrange(SEEK_EACH) == 0:
                     await self._seek(consumer)
-                await asyncio.sleep(rng.expovariate(1 / 0.2))
+                await asyncio.sleep(rng.expovariate(1 / 0.4))
             await consumer.close()
         except IcecoreError as error:
             self._world.loop.trace(f"wanderer ends: {error.reason}")

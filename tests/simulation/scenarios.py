@@ -17,6 +17,7 @@ from icecore.model import Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
+    directed_starts,
     directed_storage,
     invariants,
     marks,
@@ -24,6 +25,7 @@ from tests.simulation import (
     shells,
 )
 from tests.simulation.cluster import COORDINATOR, World
+from tests.simulation.copies import false_copies, surplus_copies
 from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
@@ -56,6 +58,8 @@ class Report:
     lost_by_leader_acks: int = 0
     unavailable: int = 0
     """Segments that nobody can read, and of which the coordinator says so."""
+    surplus: int = 0
+    """Copies of sealed segments beyond the replication factor, when all is well."""
     marks: set[str] = field(default_factory=set)
     trace_hash: str = ""
     trace: list[str] = field(default_factory=list)
@@ -125,7 +129,11 @@ def swarm_plan(seed: int) -> Plan:
     return replace(plan, faults=schedule.draw(rng, plan))
 
 
-STAGED: dict[str, Callable[[int], Plan]] = {**directed_storage.PLANS, **directed.PLANS}
+STAGED: dict[str, Callable[[int], Plan]] = {
+    **directed_storage.PLANS,
+    **directed.PLANS,
+    **directed_starts.PLANS,
+}
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,
@@ -206,14 +214,18 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
             await read_whole(world, TOPIC)
             for topic in world.fleeting:
                 report.problems += await topic.finish(observer)
-            report.problems += _wrong_index(world)
+            report.problems += _look_at_a_disk(world)
+            report.surplus = surplus_copies(world)
         watching.cancel()
 
 
-def _wrong_index(world: World) -> list[str]:
+def _look_at_a_disk(world: World) -> list[str]:
     """Of one sound host, another one in each world: all of them would take long."""
-    sound = [host for name, host in world.hosts.items() if not world.is_suspect(name)]
-    return list(index_problems(sound[world.seed % len(sound)])) if sound else []
+    sound = [name for name in world.hosts if not world.is_suspect(name)]
+    if not sound:
+        return []
+    name = sound[world.seed % len(sound)]
+    return [*index_problems(world.hosts[name]), *false_copies(world, name)]
 
 
 async def _settle(world: World, observer: Observer, excused: Collection[int] = ()) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.simulation import (
     directed,
+    directed_starts,
     directed_storage,
     faults_cluster,
     faults_disk,
@@ -25,7 +26,12 @@ SWARM = (
 )
 EXTRA = (*faults_ports.KINDS, *faults_topics.KINDS)
 """They come on top of a swarm: single calls go wrong while larger things do."""
-COMPOSED = (*faults_process.COMPOSED, *directed.KINDS, *directed_storage.KINDS)
+COMPOSED = (
+    *faults_process.COMPOSED,
+    *directed.KINDS,
+    *directed_storage.KINDS,
+    *directed_starts.KINDS,
+)
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *EXTRA, *COMPOSED)}
 
 

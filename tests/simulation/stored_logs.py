@@ -19,7 +19,7 @@ from node.storage.segment_file import (
 )
 from node.storage.segment_index import key_prefix
 from node.store import LogTail, SegmentIdentity
-from tests.simulation.disk import BLOCK_BYTES, Inode
+from tests.simulation.inode import BLOCK_BYTES, Inode
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Host
