@@ -5,6 +5,7 @@ an unsynced size whether it is the old or the new one.
 """
 
 import random
+from bisect import bisect_left
 
 from node.ports import Buffer
 
@@ -136,11 +137,23 @@ class Inode:
             return self.size
         return rng.randrange(self.durable_size, self.size + 1)
 
-    def durable_end(self) -> int:
-        """Everything before is on disk as it is in the page cache."""
-        if not self.dirty and not self.lost:
-            return self.durable_size
-        return min(min(self.dirty | self.lost) * SECTOR_BYTES, self.durable_size)
+    def is_durable(self, end: int) -> bool:
+        """Whether everything before ``end`` is on disk as it is in the page cache. A sector that
+        is being written may hold bytes that were synced before: those are safe."""
+        if end > self.durable_size:
+            return False
+        unsynced = sorted(self.dirty | self.lost if self.lost else self.dirty)
+        return all(
+            self._is_as_on_disk(sector * SECTOR_BYTES, min(end, (sector + 1) * SECTOR_BYTES))
+            for sector in unsynced[: bisect_left(unsynced, -(-end // SECTOR_BYTES))]
+        )
+
+    def _is_as_on_disk(self, start: int, end: int) -> bool:
+        """Of a part of one block."""
+        number, first = divmod(start, BLOCK_BYTES)
+        part = slice(first, first + end - start)
+        cached, durable = self.blocks.get(number), self.durable_blocks.get(number)
+        return (cached or _ZERO_BLOCK)[part] == (durable or _ZERO_BLOCK)[part]
 
     def used_bytes(self) -> int:
         return len(self.allocated | self.blocks.keys()) * BLOCK_BYTES

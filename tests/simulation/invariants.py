@@ -140,11 +140,8 @@ class Invariants:
         segment_id, generation = divmod(int.from_bytes(key, "big"), 1 << 16)
         inode = host.disk.named(f"/{segment_id:020d}.{generation}.log")
         position = int.from_bytes(value[:8], "little")
-        if inode is not None and position > inode.durable_end():
-            self._note(
-                f"I20: the index has segment {segment_id} durable to {position}, the file is to"
-                f" {inode.durable_end()}"
-            )
+        if inode is not None and not inode.is_durable(position):
+            self._note(f"I20: the index has segment {segment_id} durable to {position}, it is not")
 
     # --- I17, I18, I21, and the lease -----------------------------------------------------------
 
