@@ -37,9 +37,17 @@ async def _trouble(scene: Scene, fault: Fault, name: str, trouble: Trouble) -> N
         machine.troubles.remove(trouble)
 
 
-def _some(rng: random.Random) -> dict[str, int]:
-    """One call that fails, a few, or all."""
-    return {"times": rng.choice([1, 1, 3, LASTING]), "skip": rng.choice([0, 0, 0, 3])}
+def _drawn(
+    rng: random.Random,
+    kind: str,
+    operations: tuple[str, ...],
+    *,
+    names: str = "",
+    partly: bool = False,
+) -> Trouble:
+    """One call that fails, a few, or all; at once or a little later."""
+    times, skip = rng.choice([1, 1, 3, LASTING]), rng.choice([0, 0, 0, 3])
+    return Trouble(kind, operations, times, skip, names, partly)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -48,7 +56,7 @@ def _some(rng: random.Random) -> dict[str, int]:
 async def read_error(scene: Scene, fault: Fault) -> None:
     """Reads of one node's files fail, and a copy that can't be read is given up."""
     name = scene.damaged(fault)
-    trouble = Trouble(fault.kind, READS, names="segments/", **_some(scene.rng(fault)))
+    trouble = _drawn(scene.rng(fault), fault.kind, READS, names="segments/")
     await _trouble(scene, fault, name, trouble)
 
 
@@ -69,7 +77,7 @@ async def bad_sector(scene: Scene, fault: Fault) -> None:
 async def write_error(scene: Scene, fault: Fault) -> None:
     """Writes of one node fail after a part of them: it must stop, and nothing of them counts."""
     rng = scene.rng(fault)
-    trouble = Trouble(fault.kind, WRITES, partly=rng.random() < 0.7, **_some(rng))
+    trouble = _drawn(rng, fault.kind, WRITES, partly=rng.random() < 0.7)
     await _trouble(scene, fault, scene.victim(fault), trouble)
 
 
@@ -77,7 +85,7 @@ async def name_error(scene: Scene, fault: Fault) -> None:
     """Files of one node can't be opened, listed, renamed or removed for a while."""
     rng = scene.rng(fault)
     operations = tuple(rng.sample(NAMES, rng.randint(1, len(NAMES))))
-    trouble = Trouble(fault.kind, operations, **_some(rng))
+    trouble = _drawn(rng, fault.kind, operations)
     await _trouble(scene, fault, scene.damaged(fault), trouble)
 
 
@@ -101,7 +109,7 @@ async def index_error(scene: Scene, fault: Fault) -> None:
     name, rng = _indexed(scene, fault), scene.rng(fault)
     if name:
         operations = rng.choice([INDEX_READS, INDEX_WRITES, (*INDEX_READS, *INDEX_WRITES)])
-        await _trouble(scene, fault, name, Trouble(fault.kind, operations, **_some(rng)))
+        await _trouble(scene, fault, name, _drawn(rng, fault.kind, operations))
 
 
 async def index_rot(scene: Scene, fault: Fault) -> None:
@@ -130,7 +138,7 @@ def _rot_index(host: Host, rng: random.Random) -> bool:
 async def control_error(scene: Scene, fault: Fault) -> None:
     """Transactions of one node's control store fail; some were carried out all the same."""
     rng = scene.rng(fault)
-    trouble = Trouble(fault.kind, CONTROL[1:], partly=rng.random() < 0.3, **_some(rng))
+    trouble = _drawn(rng, fault.kind, CONTROL[1:], partly=rng.random() < 0.3)
     await _trouble(scene, fault, scene.damaged(fault), trouble)
 
 

@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from icecore.client.consumer import Consumer
+from icecore.client.offsets import Position
 from icecore.errors import IcecoreError
 from tests.simulation.history import Read
 from tests.simulation.process import SimProcess
@@ -103,7 +104,7 @@ class Wanderer:
         positions = consumer.position()
         partition = self._rng.choice(sorted(positions))
         offset = self._rng.randint(0, positions[partition])
-        where = self._rng.choice([offset, offset, "earliest", "latest"])
+        where: Position = self._rng.choice([offset, offset, "earliest", "latest"])
         # Whatever becomes of the call: another session begins, and what comes next is not known.
         self._due.pop(partition, None)
         self._seeks[partition] = self._seeks.get(partition, 0) + 1
