@@ -65,7 +65,7 @@ def check_state(core: LeaderCore | FollowerCore) -> None:
     if not isinstance(core, LeaderCore):
         return
     isr, maximal = core.isr, core.maximal_isr
-    _hold(set(isr) <= set(maximal), "I7: committed outside maximal", core)
+    _hold(isr is maximal or set(isr) <= set(maximal), "I7: committed outside maximal", core)
     _hold(core.node_id in isr, "the leader left its own in-sync set", core)
     _hold(set(maximal) <= set(core.segment.replicas), "stranger in sync", core)
     is_first = max(core.durable_by_node.values()) <= now.log_end_offset

@@ -66,9 +66,9 @@ class Wanderer:
         self._task = asyncio.create_task(self._live())
 
     def stop(self) -> None:
-        """Read no more."""
-        assert self._task is not None
-        self._task.cancel()
+        """Read no more, if it does."""
+        if self._task is not None:
+            self._task.cancel()
         process = self._world.processes.get("wanderer")
         if process is not None:
             process.kill("stopped", self._world.loop.time())
