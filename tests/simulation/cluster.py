@@ -55,6 +55,7 @@ DAMAGE = frozenset(
         "old_copy_restored",
         "read_error",
         "bad_sector",
+        "write_error",
         "name_error",
         "folder_sync_error",
         "control_error",

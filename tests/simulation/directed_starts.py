@@ -14,7 +14,7 @@ from dataclasses import replace
 from icecore.model import Acks
 from tests.simulation.directed import PATIENCE_S, cut, plan, roles, until
 from tests.simulation.faults import Fault, Kind, Scene
-from tests.simulation.machine import WRITES, Trouble
+from tests.simulation.machine import Trouble
 from tests.simulation.plan import Plan
 
 DEATHS = 7
@@ -80,7 +80,8 @@ async def failing_writes(scene: Scene, fault: Fault) -> None:
     await roles(world)
     for _ in range(3):
         for host in world.hosts.values():
-            host.machine.troubles.append(Trouble("write_error", WRITES, times=2, partly=True))
+            trouble = Trouble("write_error", ("pwritev",), times=2, partly=True)
+            host.machine.troubles.append(trouble)
         await asyncio.sleep(2.5)
 
 

@@ -75,10 +75,11 @@ async def bad_sector(scene: Scene, fault: Fault) -> None:
 
 
 async def write_error(scene: Scene, fault: Fault) -> None:
-    """Writes of one node fail after a part of them: it must stop, and nothing of them counts."""
+    """Writes of one node fail after a part of them, and nothing of them counts. A log that can't be
+    cut at a start may be given up."""
     rng = scene.rng(fault)
     trouble = _drawn(rng, fault.kind, WRITES, partly=rng.random() < 0.7)
-    await _trouble(scene, fault, scene.victim(fault), trouble)
+    await _trouble(scene, fault, scene.damaged(fault), trouble)
 
 
 async def name_error(scene: Scene, fault: Fault) -> None:
@@ -182,7 +183,7 @@ async def death_at_start(scene: Scene, fault: Fault) -> None:
 KINDS = (
     Kind("read_error", read_error, (1.0, 5.0), survives_damage),
     Kind("bad_sector", bad_sector, (0.05, 1.0), keeps_other_copies),
-    Kind("write_error", write_error, (0.1, 1.0)),
+    Kind("write_error", write_error, (0.1, 1.0), survives_damage),
     Kind("name_error", name_error, (0.5, 4.0), survives_damage),
     Kind("folder_sync_error", folder_sync_error, (0.5, 3.0), survives_damage),
     Kind("index_error", index_error, (0.1, 1.0)),
