@@ -57,39 +57,32 @@ def view(core: LeaderCore | FollowerCore) -> View:
 
 def check_state(core: LeaderCore | FollowerCore) -> None:
     """Raise AssertionError unless this core is consistent in itself."""
-    now, story = view(core), core.story()
-    _hold(now.base_offset <= now.durable_end_offset <= now.log_end_offset, "log ends", now, story)
-    _hold(now.base_offset <= now.high_watermark, "high watermark below the base", now, story)
-    _hold(
-        now.high_watermark <= now.durable_end_offset,
-        "visible before it is durable here",
-        now,
-        story,
-    )
+    now = view(core)
+    _hold(now.base_offset <= now.durable_end_offset <= now.log_end_offset, "log ends", core)
+    _hold(now.base_offset <= now.high_watermark, "high watermark below the base", core)
+    is_durable = now.high_watermark <= now.durable_end_offset
+    _hold(is_durable, "visible before it is durable here", core)
     if not isinstance(core, LeaderCore):
         return
-    _hold(set(core.isr) <= set(core.maximal_isr), "I7: committed outside maximal", now, story)
-    _hold(core.node_id in core.isr, "the leader left its own in-sync set", now, story)
-    _hold(set(core.maximal_isr) <= set(core.segment.replicas), "stranger in sync", now, story)
-    _hold(
-        max(core.durable_by_node.values()) <= now.log_end_offset,
-        "a follower is ahead of the leader",
-        now,
-        story,
-    )
-    _hold(now.acked_end <= now.high_watermark, "acked above the high watermark", now, story)
-    _hold(not (core.stopped and core.pending_count), "stopped with waiters", now, story)
+    isr, maximal = core.isr, core.maximal_isr
+    _hold(isr is maximal or set(isr) <= set(maximal), "I7: committed outside maximal", core)
+    _hold(core.node_id in isr, "the leader left its own in-sync set", core)
+    _hold(set(maximal) <= set(core.segment.replicas), "stranger in sync", core)
+    is_first = max(core.durable_by_node.values()) <= now.log_end_offset
+    _hold(is_first, "a follower is ahead of the leader", core)
+    _hold(now.acked_end <= now.high_watermark, "acked above the high watermark", core)
+    _hold(not (core.stopped and core.pending_count), "stopped with waiters", core)
 
 
 def check_step(before: View, core: LeaderCore | FollowerCore) -> None:
     """Raise AssertionError unless the step from ``before`` to now was a lawful one."""
-    now, story = view(core), core.story()
+    now = view(core)
     for name in ("log_end_offset", "durable_end_offset", "high_watermark", "version", "acked_end"):
-        _hold(getattr(now, name) >= getattr(before, name), f"{name} went back", now, story)
-    _hold(now.stopped or not before.stopped, "a stopped core came back", now, story)
+        _hold(getattr(now, name) >= getattr(before, name), f"{name} went back", core)
+    _hold(now.stopped or not before.stopped, "a stopped core came back", core)
     appended = now.log_end_offset > before.log_end_offset
-    _hold(not (appended and before.stopped), "append after the end", now, story)
-    _hold(not (appended and before.seal_sent), "append after the seal was sent", now, story)
+    _hold(not (appended and before.stopped), "append after the end", core)
+    _hold(not (appended and before.seal_sent), "append after the seal was sent", core)
 
 
 def check_watermarks(watermarks: Iterable[int], end_offset: int) -> None:
@@ -130,6 +123,6 @@ def check_prefixes(logs: Mapping[int, Sequence[object]]) -> None:
         )
 
 
-def _hold(condition: bool, what: str, now: View, story: str) -> None:
+def _hold(condition: bool, what: str, core: LeaderCore | FollowerCore) -> None:
     if not condition:
-        raise AssertionError(f"{what}\n{now}\nlast inputs:\n{story}")
+        raise AssertionError(f"{what}\n{view(core)}\nlast inputs:\n{core.story()}")

@@ -213,10 +213,12 @@ def changed(history: History) -> Iterator[Violation]:
 def watermark(history: History) -> Iterator[Violation]:
     """High watermarks never pass the end and never go back within one life of a process."""
     last: dict[tuple[str, Partition], int] = {}
+    ends = {
+        partition: max((offset for offset, _ in records), default=-1) + 1
+        for partition, records in history.final.items()
+    }
     for seen in history.watermarks:
-        records = history.final.get(seen.partition, [])
-        end = max((offset for offset, _ in records), default=-1) + 1
-        end = max(end, history.log_start.get(seen.partition, 0))
+        end = max(ends.get(seen.partition, 0), history.log_start.get(seen.partition, 0))
         is_beyond = seen.high_watermark > end
         if is_beyond and not history.is_unavailable(seen.partition, seen.high_watermark - 1):
             what = f"{seen.observer} showed {seen.high_watermark}, the end is {end}"

@@ -13,10 +13,11 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError, WrongClusterError
+from icecore.model import Segment
 from node.replica import Replica
 from tests.simulation import operator, shells
 from tests.simulation.disk import SimDisk, SimFileSystem
@@ -25,6 +26,7 @@ from tests.simulation.history import History, WatermarkSeen
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.log import SimLog
 from tests.simulation.loop import SimLoop
+from tests.simulation.machine import Machine
 from tests.simulation.network import SimNet, SimNetwork
 from tests.simulation.ports import (
     SimClock,
@@ -38,8 +40,30 @@ from tests.simulation.ports import (
 from tests.simulation.process import SimProcess
 from tests.simulation.shells import Knobs, NodePorts
 
+if TYPE_CHECKING:
+    from tests.simulation.fleeting import FleetingTopic
+
 COORDINATOR = "coordinator"
 RESTART_S = 0.5
+DAMAGE = frozenset(
+    [
+        "fsync_error",
+        "bit_rot_sealed",
+        "bit_rot_active",
+        "truncation",
+        "disk_replaced",
+        "old_copy_restored",
+        "snapshot_restored",
+        "read_error",
+        "bad_sector",
+        "write_error",
+        "name_error",
+        "folder_sync_error",
+        "control_error",
+        "control_full",
+    ]
+)
+"""Kinds of faults that take away what was durable; what a node then has may be UNKNOWN."""
 SAMPLE_S = 0.1
 SLOW_DELAY_S = 0.02
 
@@ -56,6 +80,10 @@ class Host:
     """Nothing that touches the disk ends before."""
     slowness: float = 1.0
     """How many times as long its threads take."""
+    machine: Machine = field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        self.machine.changing = lambda: self.disk.changing()
 
     def delay_s(self, delay_s: float, now_s: float) -> float:
         """What becomes of the delay of a thread."""
@@ -89,14 +117,21 @@ class World:
         """By kind: those that really happened."""
         self.damaged = ""
         """The host whose disk was chosen to be damaged."""
+        self.suspects: set[str] = set()
+        """Hosts whose disks were chosen: what they hold may be UNKNOWN."""
         self.store_faults = StoreFaults(count=self.count_fault)
-        self.hosts = {f"node-{number}": Host(number) for number in range(1, nodes + 1)}
+        self.hosts: dict[str, Host] = {}
+        for _ in range(nodes):
+            self.add_host()
         if slow := self.hosts.get(f"node-{knobs.slow_node}"):
             slow.slowness = SLOW_DELAY_S / knobs.thread_delay_s
         self.processes: dict[str, SimProcess] = {}
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
+        self.fleeting: list[FleetingTopic] = []
+        """Topics that were made by a fault, to be judged at the end."""
+        self._kept: list[asyncio.Task[None]] = []
         self._older: list[SimProcess] = []
         """Coordinators that another one took over from."""
         self._skews: dict[str, Skew] = {}
@@ -182,10 +217,11 @@ class World:
                 mean_delay_s=self.knobs.thread_delay_s,
                 fail_stop=lambda error: self._fail_stop(process, error),
                 disk_delay=lambda delay_s: host.delay_s(delay_s, self.loop.time()),
+                spent_s=lambda: host.machine.spent_s() * host.slowness,
             ),
-            files=SimFileSystem(host.disk, process),
-            index=SimIndex(host.index, process),
-            control=SimConnection(host.control, process),
+            files=SimFileSystem(host.disk, process, host.machine),
+            index=SimIndex(host.index, process, host.machine),
+            control=SimConnection(host.control, process, host.machine),
         )
         node = shells.make_node(host.node_id, process.name, COORDINATOR, ports, self.knobs)
         self.shells[process.name] = node
@@ -245,6 +281,18 @@ class World:
         """Something went wrong, on purpose."""
         self.faults[kind] += 1
 
+    def is_suspect(self, name: str) -> bool:
+        """Whether a disk may have lost what was durable. A staged world that names nobody may have
+        damaged anybody's."""
+        return name in self.suspects or (not self.suspects and bool(DAMAGE & set(self.faults)))
+
+    def stored_segment(self, segment_id: int) -> Segment | None:
+        """As the coordinator has it, if there is one."""
+        coordinator = self.shells.get(COORDINATOR)
+        state = coordinator.ledger.state if coordinator is not None else None
+        record = state.segments.get(segment_id) if state is not None else None
+        return None if record is None else record.segment
+
     def kill(self, name: str, *, power_cut: bool = False, kind: str | None = None) -> None:
         """SIGKILL, or with ``power_cut`` the whole machine; down until ``start``."""
         self._wanted.discard(name)
@@ -258,11 +306,18 @@ class World:
             host.disk.power_cut(self.rng)
             host.index.power_cut(self.rng)
 
-    def kill_in_mid_write(self, name: str, operations: int, *, power_cut: bool = False) -> None:
-        """Kill a node in the middle of its next disk operations."""
+    def kill_in_mid_write(
+        self,
+        name: str,
+        operations: int,
+        *,
+        power_cut: bool = False,
+        kind: str = "kill_in_mid_write",
+    ) -> None:
+        """Kill a node in the middle of its next operations on disk, index or control store."""
         faults = self.hosts[name].disk.faults
         faults.operations_to_live = operations
-        faults.on_mid_death = lambda: self.kill(name, power_cut=power_cut, kind="kill_in_mid_write")
+        faults.on_mid_death = lambda: self.kill(name, power_cut=power_cut, kind=kind)
 
     def terminate(self, name: str) -> None:
         """SIGTERM of a node: it hands over, stops cleanly and stays down until ``start``."""
@@ -289,9 +344,11 @@ class World:
 
     def add_host(self) -> str:
         """A machine that was not there before; its name."""
-        number = len(self.hosts) + 1
-        self.hosts[f"node-{number}"] = Host(number)
-        return f"node-{number}"
+        host = Host(len(self.hosts) + 1)
+        host.machine.count_fault = self.count_fault
+        host.machine.usual_costs(self.knobs.thread_delay_s)
+        self.hosts[f"node-{host.node_id}"] = host
+        return f"node-{host.node_id}"
 
     def set_clock(self, name: str, skew_ms: int) -> None:
         """Move the wall clock of a host."""
@@ -333,10 +390,20 @@ class World:
             host.disk.faults.opens_left = None
             host.disk.limit(None)
             host.stalled_until_s, host.slowness = 0.0, 1.0
+            host.machine.heal(self.knobs.thread_delay_s)
         for skew in self._skews.values():
             skew.ms = 0
         self.store_faults.heal()
         self.start_all()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Something that may last until everything is healed."""
+        self._kept.append(task)
+
+    async def kept(self) -> None:
+        """Wait for all of that. Raises what it raises."""
+        for task in self._kept:
+            await task
 
     # --- watching -----------------------------------------------------------------------------
 
@@ -346,11 +413,14 @@ class World:
         known: dict[Replica, tuple[str, int]] = {}
         while True:
             await asyncio.sleep(SAMPLE_S)
+            fleeting = {topic.name for topic in self.fleeting}
             for name in self.hosts:
                 node = self.shells.get(name)
                 if node is None or not self.is_up(name):
                     continue
                 for replica, partition, watermark in shells.high_watermarks(node):
+                    if partition[0] in fleeting:
+                        continue  # several logs under one name
                     observer, before = known.get(replica, ("", -1))
                     if before == watermark:
                         continue

@@ -236,6 +236,8 @@ def lagging_third(harm: str) -> Callable[[Scene, Fault], asyncio.Future[None]]:
         cut(world, leader, [third])
         await asyncio.sleep(world.rng.uniform(0.4, 0.8))
         host = world.hosts[second]
+        if harm != "none":
+            world.suspects.add(second)
         if harm == "unsynced":
             host.disk.faults.failing_syncs = 1
             await until(lambda: host.disk.faults.failing_syncs == 0)
@@ -307,6 +309,7 @@ def _replace_disk(world: World, name: str) -> None:
     """A stopped node has an empty folder."""
     host = world.hosts[name]
     host.disk, host.index, host.control = SimDisk(), SimIndexDisk(), memory_database()
+    world.suspects.add(name)
     world.count_fault("disk_replaced")
 
 

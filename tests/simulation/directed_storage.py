@@ -37,6 +37,7 @@ async def file_removed(scene: Scene, fault: Fault) -> None:
     disk = world.hosts[second].disk
     disk.names.pop(file, None)
     disk.durable_names.pop(file, None)
+    world.suspects.add(second)
     world.count_fault("truncation")  # of all there is
     world.start(second)
     await asyncio.sleep(PATIENCE_S)
@@ -65,6 +66,7 @@ async def rot_without_index(scene: Scene, fault: Fault) -> None:
     world.kill(second)
     host.index.wipe()
     host.disk.names[file].flip_bit(FILE_HEADER_LENGTH + 40, world.rng.randrange(8))
+    world.suspects.add(second)
     world.count_fault("bit_rot_active")
     world.start(second)
     await asyncio.sleep(PATIENCE_S)

@@ -3,7 +3,8 @@
 ``SimDisk`` outlives processes; each life of a process mounts it and gets a ``SimFileSystem`` that
 stops working with that life. A SIGKILL leaves the page cache alone. A power cut decides for each
 unsynced 512-byte sector whether it is kept, dropped or garbled, for each unsynced size whether it
-is the old or the new one, and for each unsynced create, rename and unlink whether it happened.
+is the old or the new one, for each unsynced create, rename and unlink whether it happened, and for
+each folder whose parent was not synced whether it is there at all.
 """
 
 import random
@@ -12,130 +13,12 @@ from dataclasses import dataclass, field
 
 from icecore.errors import OutOfResourcesError, OutOfSpaceError, StorageError
 from node.ports import Buffer, File, SyncFailedError
+from tests.simulation.inode import BLOCK_BYTES, Inode
+from tests.simulation.machine import Machine, io_error
 from tests.simulation.process import ProcessKilled, SimProcess
 
-SECTOR_BYTES = 512
-BLOCK_BYTES = 4096
 UNLIMITED_BYTES = 1 << 40
 UNLIMITED_DESCRIPTORS = 1 << 20
-_ZERO_BLOCK = bytes(BLOCK_BYTES)
-
-
-class Inode:
-    """The bytes of one file, sparse: as the page cache shows them and as they are durable."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, bytearray] = {}
-        self.size = 0
-        self.allocated: set[int] = set()
-        self.durable_blocks: dict[int, bytes] = {}
-        self.durable_size = 0
-        self.dirty: set[int] = set()
-        """Numbers of the sectors written since the last sync."""
-
-    def write(self, data: Buffer, position: int) -> None:
-        view = memoryview(data).cast("B")
-        end = position + len(view)
-        done = 0
-        while done < len(view):
-            number, start = divmod(position + done, BLOCK_BYTES)
-            length = min(BLOCK_BYTES - start, len(view) - done)
-            block = self.blocks.get(number)
-            if block is None:
-                block = self.blocks[number] = bytearray(BLOCK_BYTES)
-            block[start : start + length] = view[done : done + length]
-            done += length
-        self.size = max(self.size, end)
-        self.dirty.update(range(position // SECTOR_BYTES, (end + SECTOR_BYTES - 1) // SECTOR_BYTES))
-
-    def read(self, length: int, position: int) -> bytes:
-        length = max(0, min(length, self.size - position))
-        parts: list[Buffer] = []
-        done = 0
-        while done < length:
-            number, start = divmod(position + done, BLOCK_BYTES)
-            count = min(BLOCK_BYTES - start, length - done)
-            parts.append(self.blocks.get(number, _ZERO_BLOCK)[start : start + count])
-            done += count
-        return b"".join(parts)
-
-    def truncate(self, length: int) -> None:
-        if length < self.size:
-            first = length // BLOCK_BYTES
-            for number in [number for number in self.blocks if number > first]:
-                del self.blocks[number]
-            block = self.blocks.get(first)
-            if block is not None:
-                start = length - first * BLOCK_BYTES
-                block[start:] = bytes(BLOCK_BYTES - start)
-            end = max(self.size, self.durable_size)
-            self.dirty.update(
-                range(length // SECTOR_BYTES, (end + SECTOR_BYTES - 1) // SECTOR_BYTES)
-            )
-            self.allocated = {number for number in self.allocated if number <= first}
-        self.size = length
-
-    def sync(self) -> None:
-        for number in {sector * SECTOR_BYTES // BLOCK_BYTES for sector in self.dirty}:
-            block = self.blocks.get(number)
-            if block is None:
-                self.durable_blocks.pop(number, None)
-            else:
-                self.durable_blocks[number] = bytes(block)
-        self.durable_size = self.size
-        self.dirty.clear()
-
-    def forget_dirty(self) -> None:
-        """What a failed fsync does: the pages look clean and are not on disk."""
-        self.dirty.clear()
-
-    def flip_bit(self, position: int, bit: int) -> None:
-        """On disk and in the page cache; what else is not synced stays so."""
-        number, start = divmod(position, BLOCK_BYTES)
-        block = self.blocks.get(number)
-        if block is not None:
-            block[start] ^= 1 << bit
-        durable = self.durable_blocks.get(number)
-        if durable is not None:
-            changed = bytearray(durable)
-            changed[start] ^= 1 << bit
-            self.durable_blocks[number] = bytes(changed)
-
-    def power_cut(self, rng: random.Random) -> None:
-        """Decide sector by sector what was on disk."""
-        cached, self.blocks = self.blocks, {}
-        size = self._size_after_cut(rng)
-        for number, durable in self.durable_blocks.items():
-            self.blocks[number] = bytearray(durable)
-        for sector in sorted(self.dirty):
-            number, start = divmod(sector * SECTOR_BYTES, BLOCK_BYTES)
-            fate = rng.random()
-            if fate < 0.45:
-                continue
-            block = self.blocks.setdefault(number, bytearray(BLOCK_BYTES))
-            content = bytes(cached.get(number, _ZERO_BLOCK)[start : start + SECTOR_BYTES])
-            if fate >= 0.9:
-                content = _garbled(block[start : start + SECTOR_BYTES], content, rng)
-            block[start : start + SECTOR_BYTES] = content
-        self.size = max(size, self.durable_size)
-        self.truncate(size)
-        self.dirty = set(range((self.size + SECTOR_BYTES - 1) // SECTOR_BYTES))
-        self.durable_blocks.clear()
-        self.allocated = set(self.blocks)
-        self.sync()
-
-    def _size_after_cut(self, rng: random.Random) -> int:
-        if self.size == self.durable_size:
-            return self.size
-        fate = rng.random()
-        if fate < 0.4:
-            return self.durable_size
-        if fate < 0.8 or self.size < self.durable_size:
-            return self.size
-        return rng.randrange(self.durable_size, self.size + 1)
-
-    def used_bytes(self) -> int:
-        return len(self.allocated | self.blocks.keys()) * BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +55,8 @@ class SimDisk:
         self.names: dict[str, Inode] = {}
         self.durable_names: dict[str, Inode] = {}
         self.folders: set[str] = {""}
+        self.new_folders: set[str] = set()
+        """Those whose parent was not synced since they were made."""
         self.pending: list[NameChange] = []
         self.faults = DiskFaults()
         self.syncs = 0
@@ -179,9 +64,12 @@ class SimDisk:
 
     def power_cut(self, rng: random.Random) -> None:
         """Lose what was not synced. The caller has killed the process that had this mounted."""
-        names = dict(self.durable_names)
+        gone = [folder for folder in sorted(self.new_folders) if rng.random() < 0.5]
+        self.new_folders.clear()
+        self.folders = {each for each in self.folders if not _is_in(each, gone)}
+        names = {n: inode for n, inode in self.durable_names.items() if not _is_in(n, gone)}
         for change in self.pending:
-            if rng.random() < 0.5:
+            if rng.random() < 0.5 and not _is_in(change.new, gone):
                 self._apply(names, change)
         self.names = names
         self.durable_names = dict(names)
@@ -210,6 +98,12 @@ class SimDisk:
             else:
                 kept.append(change)
         self.pending = kept
+        is_kept = folder is not None
+        self.new_folders = {new for new in self.new_folders if is_kept and _folder(new) != folder}
+
+    def named(self, suffix: str) -> Inode | None:
+        """The file whose name ends so."""
+        return next((inode for name, inode in self.names.items() if name.endswith(suffix)), None)
 
     def limit(self, capacity_bytes: int | None) -> None:
         """How much there is room for; None = plenty."""
@@ -277,7 +171,12 @@ class SimFile:
         inode = self._use()
         disk = self._system.disk
         total = sum(memoryview(buffer).nbytes for buffer in buffers)
+        trouble = self._system.machine.begin("pwritev", self._name)
         disk.charge(inode, position, position + total)
+        if trouble is not None:
+            first = memoryview(buffers[0]).cast("B") if buffers else b""
+            inode.write(first[: len(first) // 2 * trouble.partly], position)
+            raise io_error("pwritev", self._name)
         for buffer in buffers:
             disk.changing()
             inode.write(buffer, position)
@@ -285,7 +184,9 @@ class SimFile:
 
     def pread(self, length: int, position: int) -> bytes:
         """From the page cache."""
-        return self._use().read(length, position)
+        inode = self._use()
+        self._system.machine.check("pread", self._name)
+        return inode.read(length, position)
 
     def start_write_back(self, position: int, length: int) -> None:
         """Promises nothing: what was not synced may be lost all the same."""
@@ -295,6 +196,7 @@ class SimFile:
         """Make the content and size durable, or fail as disks do."""
         inode = self._use()
         disk = self._system.disk
+        self._system.machine.begin("fdatasync")
         disk.changing()
         disk.syncs += 1
         if disk.faults.failing_syncs > 0:
@@ -308,6 +210,7 @@ class SimFile:
         """Reserve blocks; the size grows as with posix_fallocate."""
         inode = self._use()
         disk = self._system.disk
+        self._system.machine.check("allocate", self._name)
         disk.charge(inode, position, position + length)
         disk.changing()
         inode.size = max(inode.size, position + length)
@@ -315,6 +218,7 @@ class SimFile:
     def truncate(self, length: int) -> None:
         """Durable after fdatasync."""
         inode = self._use()
+        self._system.machine.check("truncate", self._name)
         self._system.disk.changing()
         inode.truncate(length)
 
@@ -330,8 +234,11 @@ class SimFile:
 class SimFileSystem:
     """node.ports.FileSystem: one mount of a disk by one life of a process."""
 
-    def __init__(self, disk: SimDisk, process: SimProcess | None) -> None:
+    def __init__(
+        self, disk: SimDisk, process: SimProcess | None, machine: Machine | None = None
+    ) -> None:
         self.disk = disk
+        self.machine = machine or Machine()
         self._process = process
 
     def check(self) -> None:
@@ -344,6 +251,7 @@ class SimFileSystem:
         self.check()
         name = _clean(name)
         self.disk.opening()
+        self.machine.check("open", name)
         inode = self.disk.names.get(name)
         if create:
             if inode is not None:
@@ -363,14 +271,21 @@ class SimFileSystem:
         return _clean(name) in self.disk.names or _clean(name) in self.disk.folders
 
     def make_dirs(self, name: str) -> None:
-        """Durable at once, as the port demands."""
+        """Durable on return, as the port demands; not before."""
         self.check()
-        self.disk.folders.update(_parents(_clean(name)))
+        for folder in _parents(_clean(name)):
+            if folder not in self.disk.folders:
+                self.disk.changing()
+                self.disk.folders.add(folder)
+                self.disk.new_folders.add(folder)
+            if folder in self.disk.new_folders:
+                self.sync_dir(_folder(folder))
 
     def list_dir(self, name: str) -> list[str]:
         """Sorted."""
         self.check()
         folder = _clean(name)
+        self.machine.check("list_dir", folder)
         everything = [*self.disk.names, *(other for other in self.disk.folders if other)]
         return sorted(path.rpartition("/")[2] for path in everything if _folder(path) == folder)
 
@@ -381,6 +296,7 @@ class SimFileSystem:
         inode = self.disk.names.get(old)
         if inode is None:
             raise StorageError(f"{old}: no such file")
+        self.machine.check("rename", old)
         self.disk.changing()
         self.disk.changed(NameChange(old, new, inode))
 
@@ -391,6 +307,7 @@ class SimFileSystem:
         inode = self.disk.names.get(name)
         if inode is None:
             raise StorageError(f"{name}: no such file")
+        self.machine.check("unlink", name)
         self.disk.changing()
         self.disk.changed(NameChange(name, "", inode))
 
@@ -398,12 +315,14 @@ class SimFileSystem:
         """Names of one folder."""
         self.check()
         self.disk.opening()
+        self.machine.check("sync_dir", _clean(name))
         self.disk.changing()
         self.disk.sync_names(_clean(name))
 
     def sync_all(self) -> None:
         """Everything."""
         self.check()
+        self.machine.begin("sync_all")
         self.disk.changing()
         self.disk.syncs += 1
         if self.disk.faults.failing_syncs > 0:
@@ -429,22 +348,17 @@ class SimFileSystem:
         return 0, UNLIMITED_DESCRIPTORS
 
 
-def _garbled(old: bytearray, new: bytes, rng: random.Random) -> bytes:
-    """Noise where a write was under way. Bytes it did not change are safe, synced neighbours in the
-    same sector above all (powersafe overwrite, which node/storage/recovery.py assumes)."""
-    noise = rng.randbytes(len(new))
-    return bytes(
-        before if before == after else chance
-        for before, after, chance in zip(old, new, noise, strict=True)
-    )
-
-
 def _clean(name: str) -> str:
     return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 def _folder(name: str) -> str:
     return name.rpartition("/")[0] if name else "/"
+
+
+def _is_in(name: str, folders: Sequence[str]) -> bool:
+    """Whether a name is one of these folders, or lies in one."""
+    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """I/O threads and reader threads as turns of the simulated loop.
 
-A group runs in one turn, some seeded time after it was submitted, and its result is delivered some
-time later, so a kill can fall before the work, between work and answer, and (through the disk's
-``operations_to_live``) into the middle of the work. Results of one queue come in order.
+A group runs in one turn, some seeded time after it was submitted. Its thread is busy for as long as
+its operations take, then its result is delivered, so a kill can fall before the work, between work
+and answer, and (through the disk's ``operations_to_live``) into the middle of the work. Results of
+one queue come in order.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ class SimWorkerQueue:
         self._items: deque[Any] = deque()
         self._results: deque[object] = deque()
         self._busy = False
+        self._free_at_s = 0.0
         self._closed = False
 
     def submit(self, item: Any) -> None:
@@ -51,7 +53,9 @@ class SimWorkerQueue:
     def _wake(self) -> None:
         if not self._busy and self._items:
             self._busy = True
-            asyncio.get_running_loop().call_later(self._executor.delay_s(), self._work)
+            loop = asyncio.get_running_loop()
+            begins_s = max(loop.time(), self._free_at_s)
+            loop.call_at(begins_s + self._executor.delay_s(), self._work)
 
     def _work(self) -> None:
         group = [self._items.popleft() for _ in range(min(len(self._items), self._group_items_max))]
@@ -63,7 +67,9 @@ class SimWorkerQueue:
             self._executor.fail_stop(error)
             return
         self._results.append(result)
-        asyncio.get_running_loop().call_later(self._executor.delay_s(), self._done)
+        loop = asyncio.get_running_loop()
+        self._free_at_s = loop.time() + self._executor.cost_s()
+        loop.call_at(self._free_at_s + self._executor.delay_s(), self._done)
         self._busy = False
         self._wake()
 
@@ -80,6 +86,7 @@ class SimExecutor:
         mean_delay_s: Of starting a group, of delivering it, and of each ``run``.
         fail_stop: Called with the exception that ends the process.
         disk_delay: What a slow or stalled disk makes of a delay.
+        spent_s: How long the operations took since it was last asked.
     """
 
     def __init__(
@@ -90,7 +97,9 @@ class SimExecutor:
         mean_delay_s: float = 0.0005,
         fail_stop: Callable[[BaseException], None] | None = None,
         disk_delay: Callable[[float], float] = lambda delay_s: delay_s,
+        spent_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._spent_s = spent_s
         self._disk_delay = disk_delay
         self._process = process
         self._rng = rng
@@ -105,6 +114,10 @@ class SimExecutor:
     def delay_s(self) -> float:
         """How long the next step of a thread takes."""
         return self._disk_delay(self._rng.expovariate(1.0 / self.mean_delay_s))
+
+    def cost_s(self) -> float:
+        """How long the work of this turn took."""
+        return self._spent_s()
 
     def fail_stop(self, error: BaseException) -> None:
         """End the process as production does."""
@@ -132,17 +145,23 @@ class SimExecutor:
 
         def work() -> None:
             try:
-                result = function(*args)
+                outcome: tuple[T | None, Exception | None] = function(*args), None
             except ProcessKilled:
                 return
             except DiskFailedError as error:
                 self.fail_stop(error)
+                return
             except Exception as error:
-                if not future.done():
-                    future.set_exception(error)
+                outcome = None, error
+            loop.call_later(self.cost_s(), done, *outcome)
+
+        def done(result: Any, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
             else:
-                if not future.done():
-                    future.set_result(result)
+                future.set_result(result)
 
         loop.call_later(self.delay_s(), work)
         return await future

@@ -63,11 +63,11 @@ class Scene:
         """The host whose disk may be damaged. It is the same for a whole world, unless the world
         is one of those in which data may become unavailable: see Plan.is_damage_bounded."""
         world = self.world
-        if not self.plan.is_damage_bounded:
-            return self.victim(fault)
-        if not world.damaged:
-            world.damaged = self.victim(fault)
-        return world.damaged
+        if self.plan.is_damage_bounded:
+            world.damaged = world.damaged or self.victim(fault)
+        name = world.damaged or self.victim(fault)
+        world.suspects.add(name)
+        return name
 
 
 async def back_later(scene: Scene, name: str, down_s: float) -> None:

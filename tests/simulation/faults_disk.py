@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
 from tests.simulation.cluster import COORDINATOR, Host, World
-from tests.simulation.disk import Inode, SimDisk
+from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault, Kind, Scene, back_later
 from tests.simulation.index import SimIndexDisk
+from tests.simulation.inode import Inode
 from tests.simulation.plan import Plan
 from tests.simulation.ports import memory_database
 

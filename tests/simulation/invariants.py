@@ -6,7 +6,7 @@ in the same world: a promise that was not stored only matters if the node dies i
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -26,25 +26,16 @@ from node.leader import Leader
 from node.storage.control_store import ReplicaRow
 from node.storage.recovery import Recovery, Verdict
 from node.storage.segment_file import ASIDE
+from replication.follower import FollowerCore
+from replication.leader import LeaderCore
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
+from tests.simulation.index import SimIndex
+from tests.simulation.invariants_cores import CoreInvariants, stepping
 from tests.simulation.process import PROCESS, SimProcess
+from tests.simulation.stored_logs import durable_tail
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
-
-
-DAMAGE = frozenset(
-    [
-        "fsync_error",
-        "bit_rot_sealed",
-        "bit_rot_active",
-        "truncation",
-        "disk_replaced",
-        "old_copy_restored",
-        "snapshot_restored",
-    ]
-)
-"""Kinds of faults after which a log may be UNKNOWN."""
 
 
 class Invariants:
@@ -52,11 +43,13 @@ class Invariants:
 
     Args:
         world: All processes of it are looked at.
+        waits_for_all: No record is acknowledged by a quorum.
     """
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", *, waits_for_all: bool) -> None:
         self.broken: dict[str, None] = {}
         """In the order they were noticed; each text once."""
+        self.cores = CoreInvariants(world, self._note, waits_for_all=waits_for_all)
         self._world = world
         self._answered: dict[tuple[int, int], int] = {}
         self._beats_ms: dict[tuple[int, int], float] = {}
@@ -102,31 +95,53 @@ class Invariants:
             if not isinstance(record, SegmentRecord) or record.segment.lossy:
                 continue
             old, segment = before.get(record.segment.segment_id), record.segment
+            self.cores.on_stored(segment)
             was_sealed = old is not None and old.segment.state is SegmentState.SEALED
             if segment.state is SegmentState.SEALED and not was_sealed:
                 for node_id in segment.replicas:
                     self._check_copy(node_id, segment)
 
     def _check_copy(self, node_id: int, segment: Segment) -> None:
-        """Of those that run; what a copy became that was damaged meanwhile is another matter."""
-        node = self._world.shells.get(f"node-{node_id}")
+        """As the node knows it; of one that is down, or has not looked yet, what is on its disk.
+        What a copy became that was damaged meanwhile is another matter."""
+        name = f"node-{node_id}"
+        node = self._world.shells.get(name)
         replica = node.replicas.get(segment.segment_id) if node is not None else None
-        if replica is None or not replica.intact or replica.base_offset < 0:
+        if replica is None:
+            if self._world.is_suspect(name):
+                return
+            tail = durable_tail(self._world.hosts[name], segment.segment_id, segment.end_offset)
+        elif replica.intact and replica.base_offset >= 0:
+            tail = replica.durable_tail
+        else:
             return
-        tail = replica.durable_tail
-        is_other = tail.end_offset == segment.end_offset and tail.digest != segment.seal_digest
-        if tail.end_offset < segment.end_offset or is_other:
+        end = -1 if tail is None else tail.end_offset
+        is_other = tail is not None and end == segment.end_offset
+        is_other = is_other and tail.digest != segment.seal_digest  # type: ignore[union-attr]
+        if end < segment.end_offset or is_other:
             self._note(
                 f"I11: segment {segment.segment_id} is sealed at {segment.end_offset}, its copy on"
-                f" node {node_id} ends at {tail.end_offset}{' with other bytes' * is_other}"
+                f" node {node_id} ends at {end}{' with other bytes' * is_other}"
             )
 
     # --- I20: what start-up says of a log -------------------------------------------------------
 
     def on_judged(self, segment_id: int, damage: str) -> None:
         """A node that starts judges a replica; what a crash leaves is no damage."""
-        if damage and not DAMAGE & set(self._world.faults):
-            self._note(f"I20: segment {segment_id} is UNKNOWN, no disk is damaged: {damage}")
+        process = PROCESS.get()
+        if damage and process is not None and not self._world.is_suspect(process.name):
+            self._note(f"I20: segment {segment_id} is UNKNOWN, its disk is sound: {damage}")
+
+    def on_indexed(self, process: SimProcess | None, key: bytes, value: bytes) -> None:
+        """An index says how far a file is durable: it never leads the file."""
+        host = self._world.hosts.get(process.name) if process is not None else None
+        if host is None:
+            return
+        segment_id, generation = divmod(int.from_bytes(key, "big"), 1 << 16)
+        inode = host.disk.named(f"/{segment_id:020d}.{generation}.log")
+        position = int.from_bytes(value[:8], "little")
+        if inode is not None and not inode.is_durable(position):
+            self._note(f"I20: the index has segment {segment_id} durable to {position}, it is not")
 
     # --- I17, I18, I21, and the lease -----------------------------------------------------------
 
@@ -170,9 +185,14 @@ class Invariants:
 
 
 @contextmanager
-def watch(world: "World") -> Iterator[dict[str, None]]:
-    """What breaks an invariant from here to the end of the block, as text."""
-    seen = Invariants(world)
+def watch(world: "World", *, waits_for_all: bool = False) -> Iterator[dict[str, None]]:
+    """What breaks an invariant from here to the end of the block, as text.
+
+    Args:
+        world: All of it is looked at.
+        waits_for_all: No record of it is acknowledged by a quorum.
+    """
+    seen = Invariants(world, waits_for_all=waits_for_all)
     with ExitStack() as stack:
         for owner, name, watched in _watched(seen):
             original = vars(owner)[name]
@@ -187,6 +207,7 @@ def _watched(seen: Invariants) -> list[Watched]:
     """Each function that is looked at, and what replaces it."""
     return [
         *((role, "_append", _appending(seen)) for role in (Leader, Follower)),
+        *((core, "step", stepping(seen.cores)) for core in (LeaderCore, FollowerCore)),
         (NodeCommands, "fence", _fencing(seen)),
         (Ledger, "_commit", _committing(seen)),
         (SqliteStore, "txn", _transacting(seen)),
@@ -194,6 +215,7 @@ def _watched(seen: Invariants) -> list[Watched]:
         (SimFileSystem, "rename", _renaming(seen)),
         (SimFileSystem, "unlink", _unlinking(seen)),
         (SimFile, "fdatasync", _syncing(seen)),
+        (SimIndex, "write", _indexing(seen)),
         (Recovery, "judge", _judging(seen)),
         (NodeSessions, "beat", _beating(seen)),
         (CoordinatorLink, "lease_valid", _leasing(seen)),
@@ -303,6 +325,21 @@ def _syncing(seen: Invariants) -> Callable[[Any], Any]:
             seen.on_sync(self._system._process, is_done=True)
 
         return fdatasync
+
+    return replace
+
+
+def _indexing(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def write(self: SimIndex, puts: Iterable[tuple[str, bytes, bytes]]) -> None:
+            puts = list(puts)
+            for family, key, value in puts:
+                if family == "durable":
+                    seen.on_indexed(self._process, key, value)
+            original(self, puts)
+
+        return write
 
     return replace
 

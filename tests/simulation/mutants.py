@@ -18,6 +18,7 @@ from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_poison as poison
+from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
 from tests.simulation import mistakes_shortage as shortage
@@ -103,6 +104,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(shortage.shortage_is_damage, "descriptors_run_out"),
     Mutant(shortage.recovery_index_first, "dies_in_recovery"),
     Mutant(shortage.index_rot_ends_the_node, "index_rots"),
+    Mutant(ports.verdict_not_stored, "dies_at_each_start"),
+    Mutant(ports.folder_not_synced, "folders_lost"),
+    Mutant(ports.write_error_ignored, "failing_writes"),
+    Mutant(ports.seek_keeps_old_records, "smoke"),
 )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from icecore.errors import (
     ConfigurationError,
     IcecoreError,
+    InvalidRequestError,
     RequestTimeoutError,
     UnsupportedError,
     error_from_reason,
@@ -26,6 +27,8 @@ from tests.simulation.process import SimProcess
 from tests.simulation.stream import SimConnection, SimStreamEnd
 
 CONNECT_TIMEOUT_S = 1.0
+MESSAGE_BYTES_MAX = 2 << 20
+"""Of one message, as small as everything else here is: gRPC has 64 MiB."""
 EPHEMERAL_PORT = 40_000
 REPEATS_AFTER = (-5.0, 1.5)
 """From 10 microseconds to 30 seconds, as powers of ten: each distance is as likely."""
@@ -80,6 +83,7 @@ class SimNetwork:
         self.loop = loop
         self.faults = LinkFaults()
         self.keepalive_s = keepalive_s
+        self.message_bytes_max = MESSAGE_BYTES_MAX
         self._count_fault = count_fault
         self._rng = rng
         self._latency_s = latency_s
@@ -203,6 +207,12 @@ class SimNetwork:
         else:
             callback()
 
+    def check_size(self, method: str, body: bytes) -> None:
+        """Raises InvalidRequestError, as a sender's gRPC does, when a message is too large."""
+        if len(body) > self.message_bytes_max:
+            what = f"{len(body)} bytes, larger than max {self.message_bytes_max}"
+            raise InvalidRequestError(f"{method}: sent message of {what}")
+
     def happens(self, probability: float, kind: str) -> bool:
         """Whether this message is one that is lost or repeated."""
         if probability and self._rng.random() < probability:
@@ -282,6 +292,7 @@ class SimNet:
         self._process.check()
         if not isinstance(body, bytes):
             raise TypeError(f"{method}: body is {type(body).__name__}, not bytes")
+        self._network.check_size(method, body)
         exchange = Exchange(self._network, self._process, address, method, body, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
@@ -394,6 +405,7 @@ class Exchange(SimConnection):
                 outcome = await handler(self._body, context)
                 if not isinstance(outcome, bytes):
                     raise TypeError(f"{self.method} answered {type(outcome).__name__}")
+                network.check_size(self.method, outcome)
             except IcecoreError as error:
                 outcome = error_from_reason(error.reason, error.message, dict(error.metadata))
             except Exception as error:

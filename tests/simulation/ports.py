@@ -15,6 +15,7 @@ from typing import Any
 from coordinator.metadata_store import Compare, MetadataStore, Stored
 from icecore.errors import StorageError
 from tests.simulation.loop import SimLoop
+from tests.simulation.machine import Machine, Trouble
 from tests.simulation.process import SimProcess
 
 EPOCH_MS = 1_700_000_000_000
@@ -60,17 +61,56 @@ class SimRng:
 
 
 class SimConnection:
-    """The part of sqlite3.Connection that stores use, for one life of a process."""
+    """The part of sqlite3.Connection that stores use, for one life of a process.
 
-    def __init__(self, connection: sqlite3.Connection, process: SimProcess) -> None:
+    Transactions may fail where they begin or where they end; one that fails at its end may have
+    been carried out all the same, as SQLite says of an I/O error at COMMIT.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, process: SimProcess, machine: Machine | None = None
+    ) -> None:
         if connection.in_transaction:
             connection.rollback()
         self._connection = connection
         self._process = process
+        self._machine = machine or Machine()
+
+    def execute(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """One statement. Raises sqlite3.OperationalError when it meets trouble."""
+        self._process.check()
+        operation = _OPERATIONS.get(query.split(maxsplit=1)[0], "control change")
+        if operation == "control commit":
+            self._machine.changing()
+        trouble = self._machine.begin(operation)
+        if trouble is None:
+            return self._connection.execute(query, values)
+        if trouble.partly and operation == "control commit":
+            self._connection.execute(query, values)
+        raise _sqlite_error(trouble)
 
     def __getattr__(self, name: str) -> Any:
         self._process.check()
         return getattr(self._connection, name)
+
+
+_OPERATIONS = {
+    "SELECT": "control read",
+    "BEGIN": "control begin",
+    "COMMIT": "control commit",
+    "ROLLBACK": "control rollback",
+    "PRAGMA": "control pragma",
+}
+
+
+def _sqlite_error(trouble: Trouble) -> sqlite3.OperationalError:
+    """``disk I/O error``, or ``database or disk is full`` of a kind that is named so."""
+    is_full = trouble.kind.endswith("_full")
+    error = sqlite3.OperationalError(
+        f"simulated: {'database or disk is full' if is_full else 'disk I/O error'}"
+    )
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL if is_full else sqlite3.SQLITE_IOERR
+    return error
 
 
 def memory_database() -> sqlite3.Connection:

@@ -101,6 +101,7 @@ def summary(reports: list[Report]) -> str:
         "acks_checked": sum(report.acks_checked for report in reports),
         **{name: categories[name] for name in SUMMED},
         "unavailable": sum(report.unavailable for report in reports),
+        "surplus": sum(report.surplus for report in reports),
         "marks": f"{len(marks.ALL) - len(unhit(reports))}/{len(marks.ALL)}",
         "failed_seeds": sum(bool(report.problems) for report in reports),
     }

@@ -23,6 +23,7 @@ from tests.simulation import (
     directed_registry,
     directed_repeats,
     directed_shortage,
+    directed_starts,
     directed_storage,
     invariants,
     marks,
@@ -31,11 +32,14 @@ from tests.simulation import (
     shells,
 )
 from tests.simulation.cluster import COORDINATOR, World
+from tests.simulation.copies import false_copies, surplus_copies
 from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.observer import Observer
 from tests.simulation.plan import TOPIC, Plan, draw_knobs
+from tests.simulation.readers import Wanderer, read_whole
+from tests.simulation.stored_logs import index_problems
 from tests.simulation.workload import TailReader, Traffic, create_topic
 
 HEAL_S = 60.0
@@ -61,6 +65,8 @@ class Report:
     lost_by_leader_acks: int = 0
     unavailable: int = 0
     """Segments that nobody can read, and of which the coordinator says so."""
+    surplus: int = 0
+    """Copies of sealed segments beyond the replication factor, when all is well."""
     marks: set[str] = field(default_factory=set)
     trace_hash: str = ""
     trace: list[str] = field(default_factory=list)
@@ -139,6 +145,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed.PLANS,
     **directed_belief.PLANS,
     **directed_shortage.PLANS,
+    **directed_starts.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
@@ -169,7 +176,8 @@ def run_seed(
     report = Report(seed, scenario, schedule=plan.faults)
     if keep_trace:
         world.loop.trace_log = report.trace
-    with marks.watch() as hit, invariants.watch(world) as broken:
+    waits_for_all = Acks.QUORUM not in plan.acks
+    with marks.watch() as hit, invariants.watch(world, waits_for_all=waits_for_all) as broken:
         try:
             world.run(lambda world: _run(world, plan, report))
         except (SimulationError, TimeoutError, IcecoreError) as error:
@@ -193,12 +201,17 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
         watching = asyncio.create_task(world.watch())
         traffic = Traffic(world, TOPIC, plan)
         reader = TailReader(world, TOPIC, plan)
+        wanderer = Wanderer(world, TOPIC)
         traffic.start()
         reader.start()
+        if world.seed % 2:  # it is as dear as a tenth of a world
+            wanderer.start()
         await schedule.inject(Scene(world, plan, traffic), plan.faults)
         world.heal()
         await asyncio.sleep(0.5)
         await traffic.finish(HEAL_S)
+        wanderer.stop()
+        await world.kept()
         # A coordinator that was just restarted believes for a lease what it last knew.
         await asyncio.sleep(plan.knobs.lease_ms / 1000 + 1)
         observer = Observer(world.client("observer")[1], shells.coordinator_address(COORDINATOR))
@@ -213,7 +226,21 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
             await _explain(world, plan, observer, report, missing)
         else:
             await reader.finish()
+            await read_whole(world, TOPIC)
+            for topic in world.fleeting:
+                report.problems += await topic.finish(observer)
+            report.problems += _look_at_a_disk(world)
+            report.surplus = surplus_copies(world)
         watching.cancel()
+
+
+def _look_at_a_disk(world: World) -> list[str]:
+    """Of one sound host, another one in each world: all of them would take long."""
+    sound = [name for name in world.hosts if not world.is_suspect(name)]
+    if not sound:
+        return []
+    name = sound[world.seed % len(sound)]
+    return [*index_problems(world.hosts[name]), *false_copies(world, name)]
 
 
 async def _settle(world: World, observer: Observer, excused: Collection[int] = ()) -> str:

@@ -12,11 +12,14 @@ from tests.simulation import (
     directed_registry,
     directed_repeats,
     directed_shortage,
+    directed_starts,
     directed_storage,
     faults_cluster,
     faults_disk,
     faults_network,
+    faults_ports,
     faults_process,
+    faults_topics,
 )
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.plan import Plan
@@ -27,6 +30,8 @@ SWARM = (
     *faults_disk.KINDS,
     *faults_cluster.KINDS,
 )
+EXTRA = (*faults_ports.KINDS, *faults_topics.KINDS)
+"""They come on top of a swarm: single calls go wrong while larger things do."""
 COMPOSED = (
     *faults_process.COMPOSED,
     *directed.KINDS,
@@ -37,8 +42,9 @@ COMPOSED = (
     *directed_registry.KINDS,
     *directed_belief.KINDS,
     *directed_shortage.KINDS,
+    *directed_starts.KINDS,
 )
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *COMPOSED)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *EXTRA, *COMPOSED)}
 
 
 def single(kind: str) -> tuple[Fault, ...]:
@@ -47,7 +53,8 @@ def single(kind: str) -> tuple[Fault, ...]:
 
 
 def draw(rng: random.Random, plan: Plan) -> tuple[Fault, ...]:
-    """A swarm: many faults of a few kinds, drawn anew for each seed, some at the same time."""
+    """A swarm: many faults of a few kinds, drawn anew for each seed, some at the same time; and in
+    two worlds of three some of what comes on top."""
     possible = [kind for kind in SWARM if kind.fits(plan) for _ in range(kind.weight)]
     rng.shuffle(possible)
     kinds = list(dict.fromkeys(possible))[: rng.randint(4, 12)]
@@ -56,12 +63,22 @@ def draw(rng: random.Random, plan: Plan) -> tuple[Fault, ...]:
     for number in range(rng.randint(10, 18)):
         at_s += rng.expovariate(1.0)
         kind = kinds[number] if number < len(kinds) else rng.choice(kinds)
-        partition = rng.randrange(plan.partitions)
-        target = rng.choice(
-            [f"leader {partition}", f"follower {partition}", f"node {rng.randrange(plan.nodes)}"]
-        )
-        faults.append(Fault(number, kind.name, at_s, rng.uniform(*kind.lasts_s), target))
-    return tuple(faults)
+        faults.append(_fault(rng, plan, number, kind, at_s))
+    possible = [kind for kind in EXTRA if kind.fits(plan) for _ in range(kind.weight)]
+    numbers = range(len(faults), len(faults) + rng.choice([0, 2, 4]))
+    single = (
+        _fault(rng, plan, number, rng.choice(possible), rng.uniform(0.2, at_s))
+        for number in numbers
+    )
+    return (*faults, *single)
+
+
+def _fault(rng: random.Random, plan: Plan, number: int, kind: Kind, at_s: float) -> Fault:
+    partition = rng.randrange(plan.partitions)
+    target = rng.choice(
+        [f"leader {partition}", f"follower {partition}", f"node {rng.randrange(plan.nodes)}"]
+    )
+    return Fault(number, kind.name, at_s, rng.uniform(*kind.lasts_s), target)
 
 
 async def inject(scene: Scene, faults: Iterable[Fault]) -> None:

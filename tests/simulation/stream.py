@@ -231,6 +231,7 @@ class SimStreamEnd:
         """As icecore.ports."""
         if not isinstance(body, bytes):
             raise TypeError(f"stream message is {type(body).__name__}, not bytes")
+        self._connection.network.check_size(self._connection.method, body)
         pipe = self._outbound
         while True:
             self._check()

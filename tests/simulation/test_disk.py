@@ -5,8 +5,9 @@ import random
 import pytest
 
 from icecore.errors import OutOfSpaceError, StorageError
-from tests.simulation.disk import BLOCK_BYTES, SECTOR_BYTES, SimDisk, SimFileSystem
+from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
+from tests.simulation.inode import BLOCK_BYTES, SECTOR_BYTES
 from tests.simulation.process import ProcessKilled, SimProcess
 
 SEEDS = range(40)

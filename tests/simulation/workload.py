@@ -17,6 +17,7 @@ from icecore.model import Acks
 from tests.simulation.history import Outcome, Produce, Read
 from tests.simulation.plan import Plan
 from tests.simulation.process import SimProcess
+from tests.simulation.readers import make_consumer
 from tests.simulation.shells import coordinator_address
 
 if TYPE_CHECKING:
@@ -203,18 +204,8 @@ class TailReader:
 
     def start(self) -> None:
         """Begin to read."""
-        process, net, clock, rng = self._world.client("consumer")
         chance = random.Random(f"consumer {self._world.seed}")
-        consumer = Consumer(
-            coordinator_address(COORDINATOR),
-            self._topic,
-            max_bytes=chance.choice([2_000, 1 << 20]),
-            fetch_bytes=chance.choice([500, 100_000]),
-            max_wait_ms=chance.choice([50, 200, 500]),
-            net=net,
-            clock=clock,
-            rng=rng,
-        )
+        process, consumer = make_consumer(self._world, "consumer", self._topic, chance)
         self._task = process.spawn(self._consume(consumer))
 
     async def _consume(self, consumer: Consumer) -> None:

@@ -1,0 +1,136 @@
+"""What lies on a host's disk, read without its node: logs as a power cut would leave them, and an
+index that must say the same as they do.
+
+A node tells what it believes. Invariants that are about disks must hold while it is down, too, and
+for what it would find if it came back.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from node.ports import File
+from node.storage.control_store import PREPARED, QUARANTINED, ReplicaRow
+from node.storage.segment_file import (
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    FoundBatch,
+    empty_tail,
+    file_name,
+)
+from node.storage.segment_index import key_prefix
+from node.store import LogTail, SegmentIdentity
+from tests.simulation.inode import BLOCK_BYTES, Inode
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Host
+
+_ZERO_BLOCK = bytes(BLOCK_BYTES)
+_COLUMNS = ", ".join(ReplicaRow.__dataclass_fields__)
+
+
+class DurableFile:
+    """The reading half of node.ports.File, over what of an inode is on disk."""
+
+    def __init__(self, inode: Inode) -> None:
+        self._inode = inode
+
+    def size(self) -> int:
+        """The durable one."""
+        return self._inode.durable_size
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Durable bytes."""
+        end = min(position + length, self._inode.durable_size)
+        blocks = self._inode.durable_blocks
+        first = position // BLOCK_BYTES
+        wanted = range(first, (end + BLOCK_BYTES - 1) // BLOCK_BYTES)
+        data = b"".join(blocks.get(number, _ZERO_BLOCK) for number in wanted)
+        start = position - first * BLOCK_BYTES
+        return data[start : start + max(0, end - position)]
+
+
+def replica_rows(host: "Host", segment_id: int | None = None) -> Iterator[ReplicaRow]:
+    """What the control store of a host says of its replicas, of one or of all."""
+    wanted = "" if segment_id is None else f" WHERE segment_id = {segment_id}"
+    yield from (
+        ReplicaRow(*row)
+        for row in host.control.execute(f"SELECT {_COLUMNS} FROM replicas{wanted}").fetchall()
+    )
+
+
+def identity_of(host: "Host", row: ReplicaRow) -> SegmentIdentity:
+    """Of a replica in this host's folder."""
+    found = host.control.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
+    return row.identity(bytes(found[0]) if found else b"")
+
+
+def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | None:
+    """Where the durable log of a segment ends, or its tail at ``end_offset`` if it is longer; None
+    when the host has no such log, or knows it to be damaged."""
+    for row in replica_rows(host, segment_id):
+        identity = identity_of(host, row)
+        inode = host.disk.durable_names.get(file_name(identity))
+        if inode is None or row.damage or row.state in (PREPARED, QUARANTINED):
+            return None
+        scan = _scan(host, row, inode)
+        while scan.tail.end_offset < end_offset:
+            if next(scan, None) is None:
+                break
+        return scan.tail
+    return None
+
+
+def index_problems(host: "Host") -> Iterator[str]:
+    """I20: what the index of a host says that a scan of its durable logs does not."""
+    for row in replica_rows(host):
+        if row.damage or row.rebuilding or row.state in (PREPARED, QUARANTINED):
+            continue
+        identity = identity_of(host, row)
+        inode = host.disk.durable_names.get(file_name(identity))
+        if inode is None:
+            yield f"I20: segment {row.segment_id} has no durable file"
+            continue
+        scan = _scan(host, row, inode)
+        batches = {found.header.base_offset: found for found in scan}
+        yield from _wrong_points(host, identity, batches)
+        durable = _entries(host, "durable", identity)
+        for value in durable.values():
+            position = int.from_bytes(value[:8], "little")
+            if position > scan.position:
+                yield (
+                    f"I20: segment {row.segment_id} is durable to {scan.position}, its index says"
+                    f" {position}"
+                )
+
+
+def _scan(host: "Host", row: ReplicaRow, inode: Inode) -> BatchScan:
+    identity = identity_of(host, row)
+    file = cast(File, DurableFile(inode))
+    end = row.end_position if row.end_position >= 0 else inode.durable_size
+    start = empty_tail(identity, row.start_timestamp_ms)
+    return BatchScan(file, identity, FILE_HEADER_LENGTH, start, end, with_bodies=False)
+
+
+def _entries(host: "Host", family: str, identity: SegmentIdentity) -> dict[bytes, bytes]:
+    """What a family of the index holds of one replica."""
+    found = host.index.families.get(family)
+    prefix = key_prefix(identity).to_bytes(8, "big")
+    if found is None:
+        return {}
+    return {key: value for key, value in found.values.items() if key.startswith(prefix)}
+
+
+def _wrong_points(
+    host: "Host", identity: SegmentIdentity, batches: dict[int, FoundBatch]
+) -> Iterator[str]:
+    where = f"I20: segment {identity.segment_id}"
+    for key, value in _entries(host, "offset", identity).items():
+        offset, position = int.from_bytes(key[8:], "big"), int.from_bytes(value, "big")
+        found = batches.get(offset)
+        if found is None or found.position != position:
+            yield f"{where}: its index has offset {offset} at {position}, a scan has {found}"
+    for key, value in _entries(host, "time", identity).items():
+        time_ms, offset = int.from_bytes(key[8:], "big"), int.from_bytes(value, "big")
+        found = batches.get(offset)
+        if found is None or max(found.header.append_timestamp_ms, 0) != time_ms:
+            yield f"{where}: its index has time {time_ms} at offset {offset}, a scan has {found}"
