@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
-from icecore.errors import UnavailableError, WrongClusterError
+from icecore.errors import IcecoreError, UnavailableError, WrongClusterError
 from icecore.model import NodeInfo
 from icecore.ports import Clock, Net, Rng
 from node.config import NodeSettings
@@ -63,6 +63,15 @@ class NodeContext:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_unexpected(error)
+
+    async def has_space(self) -> bool:
+        """Whether the disk has room for logs to grow; False as well while that is unknown."""
+        try:
+            _, free_bytes = await self.executor.run(self.files.space)
+        except IcecoreError as error:
+            _log.warning("how much space is left is unknown error=%s", error)
+            return False
+        return free_bytes >= 2 * self.settings.preallocate_bytes
 
     def peer_address(self, node_id: int) -> str:
         """Where a peer listens. Raises UnavailableError when it is not known."""

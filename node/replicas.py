@@ -243,7 +243,7 @@ class Replicas:
         follower = replica.follower
         while replica.intact and (replica.follower is follower or replica.idle):
             await asyncio.sleep(SPACE_RETRY_S)
-            if not await self._has_space():
+            if not await self._context.has_space():
                 continue
             async with self.orders.alone(replica.segment_id):
                 if replica.follower is not follower and not replica.idle:
@@ -262,14 +262,6 @@ class Replicas:
         segment = replica.segment
         if is_here and replica.idle and segment and segment.state is SegmentState.ACTIVE:
             self._apply_active(replica, segment)
-
-    async def _has_space(self) -> bool:
-        try:
-            _, free_bytes = await self._context.executor.run(self._context.files.space)
-        except IcecoreError as error:
-            _log.warning("how much space is left is unknown error=%s", error)
-            return False
-        return free_bytes >= 2 * self._context.settings.preallocate_bytes
 
     def pause_following(self) -> None:
         """Follow nothing until told otherwise; leaders hear of it at once."""

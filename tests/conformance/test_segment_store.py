@@ -14,13 +14,8 @@ from node.storage.segment_log import StoreSettings
 from node.storage.segment_store import SegmentFileStore
 from node.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
-from tests.conformance.segment_store_suite import (
-    FAR,
-    SegmentStoreConformance,
-    append,
-    opened,
-    read_all,
-)
+from tests.conformance.segment_store_suite import SegmentStoreConformance
+from tests.conformance.store_harness import FAR, append, opened, read_all
 
 SMALL = StoreSettings(
     group_bytes_max=32 << 10,

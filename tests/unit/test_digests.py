@@ -6,7 +6,7 @@ import pytest
 
 from icecore.errors import NotReplicaError
 from node.storage.segment_reader import SegmentReader
-from tests.conformance.segment_store_suite import append, opened
+from tests.conformance.store_harness import append, opened
 from tests.unit.test_segment_recovery import Disk
 
 

@@ -1,0 +1,69 @@
+"""What every suite of a storage engine needs: a store over one data folder, and logs in it.
+
+Subclasses supply the fixture ``harness``: opens a store over one empty data folder, and opens it
+again as after a SIGKILL (``kill``) or a clean stop (``stop``).
+"""
+
+from typing import Protocol
+
+import pytest
+
+from node.store import RecoveredReplica, SegmentStore
+from tests.conformance.log_builder import LogBuilder, identity
+
+FAR = 1 << 40
+
+
+class StoreHarness(Protocol):
+    """One data folder and the store that has it open, already recovered."""
+
+    store: SegmentStore
+
+    def kill(self) -> list[RecoveredReplica]:
+        """The process dies, nothing unsynced is lost; a new one recovers."""
+        ...
+
+    def stop(self) -> list[RecoveredReplica]:
+        """Close cleanly and open again."""
+        ...
+
+    def damage(self, segment_id: int, position: int) -> None:
+        """Flip a byte of a segment's data, ``position`` bytes after its first batch's start."""
+        ...
+
+
+def opened(store: SegmentStore, segment_id: int, base_offset: int = 0) -> LogBuilder:
+    """A confirmed, empty segment."""
+    assert store.create([identity(segment_id)]) == [None]
+    log = LogBuilder(segment_id, base_offset)
+    assert store.confirm(log.identity, b"state", 0) == log.tail
+    return log
+
+
+def append(store: SegmentStore, log: LogBuilder, batches: int = 1, **shape: int) -> None:
+    """Append new batches of one log as one group."""
+    request = log.request(batches, **shape)
+    assert store.append_group([request]) == [request]
+    assert request.error is None
+
+
+def read_all(store: SegmentStore, log: LogBuilder, max_bytes: int = 1000) -> bytes:
+    """The whole log, in runs."""
+    offset, data = log.identity.base_offset, b""
+    while offset < log.tail.end_offset:
+        run, next_offset = store.read(log.identity.segment_id, offset, max_bytes, FAR)
+        assert run and next_offset > offset
+        offset, data = next_offset, data + run
+    return data
+
+
+class OnHarness:
+    """Inherit and define ``harness``."""
+
+    @pytest.fixture
+    def harness(self) -> StoreHarness:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, harness: StoreHarness) -> SegmentStore:
+        return harness.store
