@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coordinator.backoff import Backoff
-from coordinator.cluster_state import Change, ClusterState, PartitionKey
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.lossy_changes import begin_unclean
@@ -26,6 +26,7 @@ from coordinator.node_calls import (
     fan_out,
 )
 from coordinator.node_sessions import NodeSessions
+from coordinator.records import Change, PartitionKey
 from coordinator.segment_changes import EPOCH_STEP, Opening, Sealing, seal, start_recovery
 from coordinator.segment_opening import SegmentOpening
 from icecore.errors import FencedError, IcecoreError, StorageError

@@ -16,8 +16,8 @@ from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
-from coordinator.cluster_state import Change, SegmentRecord
 from coordinator.ledger import Ledger
+from coordinator.records import Change, SegmentRecord
 from icecore.errors import (
     ConflictError,
     FencedError,
