@@ -7,11 +7,12 @@ from typing import Any, cast
 
 from coordinator import topic_changes, topic_deletion
 from coordinator.admin_messages import Describer, grace_of, settings_of
-from coordinator.cluster_state import Change, ClusterState, TopicRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.deletions import Deletions
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, by_node, fan_out
+from coordinator.records import Change, TopicRecord
 from coordinator.segment_opening import TailOpener
 from icecore.convert import error_to_proto, node_to_proto
 from icecore.errors import (

@@ -3,17 +3,16 @@
 from dataclasses import replace
 from typing import Any, cast
 
-from coordinator.cluster_state import (
+from coordinator.cluster_state import ClusterState, NodeLoad
+from coordinator.ledger import Ledger
+from coordinator.node_sessions import NodeSessions, Usage
+from coordinator.records import (
     DELETE_GRACE_MS,
-    ClusterState,
-    NodeLoad,
     PartitionRecord,
     SegmentRecord,
     TopicRecord,
     is_prepared,
 )
-from coordinator.ledger import Ledger
-from coordinator.node_sessions import NodeSessions, Usage
 from coordinator.recovery import Recovery
 from coordinator.topic_deletion import kept_topics
 from icecore.convert import flush_mode_from_proto, node_to_proto, segment_to_proto

@@ -12,17 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.backoff import Backoff
-from coordinator.cluster_state import (
-    Change,
-    ClusterState,
-    PartitionKey,
-    SegmentRecord,
-    is_prepared,
-)
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, WriteBackItem, Written, by_node
 from coordinator.node_sessions import NodeSessions
+from coordinator.records import Change, PartitionKey, SegmentRecord, is_prepared
 from coordinator.sealing import LiveSealing
 from coordinator.segment_changes import add_sealed_replica, remove_sealed_replica
 from coordinator.segment_opening import SegmentOpening

@@ -13,7 +13,6 @@ from typing import Any
 from coordinator.admin_handlers import AdminHandlers
 from coordinator.admin_messages import Describer
 from coordinator.auditor import Auditor
-from coordinator.cluster_state import Change, NodeRecord, PartitionRecord, TopicRecord
 from coordinator.config import Timing
 from coordinator.deletions import Deletions
 from coordinator.leaving import HandOver
@@ -24,6 +23,7 @@ from coordinator.node_calls import NodeCalls
 from coordinator.node_handlers import NodeHandlers
 from coordinator.node_sessions import NodeSessions
 from coordinator.producer_naming import ProducerNaming
+from coordinator.records import Change, NodeRecord, PartitionRecord, TopicRecord
 from coordinator.recovery import Recovery
 from coordinator.seal_checking import SealChecker
 from coordinator.sealing import LiveSealing

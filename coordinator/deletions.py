@@ -8,8 +8,8 @@ are remembered for as long as an old disk might turn up with their bytes.
 
 import logging
 
-from coordinator.cluster_state import Change, TopicRecord
 from coordinator.ledger import Ledger
+from coordinator.records import Change, TopicRecord
 from coordinator.topic_deletion import continue_delete, kept_topics, spend_grace
 from icecore.ports import Clock
 

@@ -8,7 +8,8 @@ is another one reads its own file again (R66).
 
 from dataclasses import replace
 
-from coordinator.cluster_state import Change, ClusterState, SegmentRecord, updated_segment
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, SegmentRecord, updated_segment
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import SegmentState
 

@@ -10,7 +10,8 @@ back with the disk that it had.
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.cluster_state import Change, ClusterState, NodeRecord, updated
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, NodeRecord, updated
 from icecore.errors import InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.model import Segment, SegmentState
 

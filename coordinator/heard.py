@@ -9,8 +9,9 @@ slot of many segments per row. It is forgotten when its segment is sealed or del
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from coordinator.cluster_state import Change, ClusterState, HeardRecord, updated
+from coordinator.cluster_state import ClusterState
 from coordinator.ledger import Decision
+from coordinator.records import Change, HeardRecord, updated
 from icecore.v1 import coordinator_pb2 as pb
 
 SLOTS = 256

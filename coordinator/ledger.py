@@ -10,14 +10,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from coordinator.cluster_state import (
-    RECORD_TYPES,
-    Change,
-    ClusterRecord,
-    ClusterState,
-)
+from coordinator.cluster_state import ClusterState
 from coordinator.metadata_store import Compare, MetadataStore
 from coordinator.record_json import encode
+from coordinator.records import RECORD_TYPES, Change, ClusterRecord
 from icecore.errors import FencedError, IcecoreError, NotCoordinatorError
 from icecore.ports import Rng
 

@@ -6,7 +6,8 @@ segment. These two acts are for when the alternative is to wait for ever.
 
 from collections.abc import Callable
 
-from coordinator.cluster_state import Change, ClusterState, SegmentRecord, updated_segment
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, SegmentRecord, updated_segment
 from icecore.errors import InvalidRequestError
 from icecore.model import SegmentState
 

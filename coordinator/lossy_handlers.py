@@ -3,11 +3,11 @@
 import asyncio
 import logging
 
-from coordinator.cluster_state import SegmentRecord
 from coordinator.disk_changes import accept_disk, last_copies
 from coordinator.ledger import Ledger
 from coordinator.lossy_changes import allow_unclean, declare_lost, named
 from coordinator.node_sessions import NodeSessions
+from coordinator.records import SegmentRecord
 from coordinator.recovery import Recovery
 from icecore.convert import segment_to_proto
 from icecore.errors import NotEnoughReplicasError

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from coordinator.cluster_state import Change, ClusterState, NodeRecord, updated
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, NodeRecord, updated
 from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
 from icecore.model import SegmentState
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from coordinator.cluster_state import Change, ClusterState, NodeRecord, updated
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.digest_changes import disagreeing, set_full_digest
 from coordinator.disk_changes import check_disk, with_new_disk
@@ -22,6 +22,7 @@ from coordinator.node_changes import (
 )
 from coordinator.node_sessions import NodeSessions, Registered, Session
 from coordinator.producer_naming import ProducerNaming
+from coordinator.records import Change, NodeRecord, updated
 from coordinator.recovery import Recovery
 from coordinator.sealing import Asker, LiveSealing, Sealed, SealReport, pair
 from coordinator.segment_changes import (

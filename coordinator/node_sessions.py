@@ -12,9 +12,12 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from coordinator.cluster_state import (
+from coordinator.cluster_state import ClusterState
+from coordinator.heard import Heard
+from coordinator.node_changes import HeldReplica, Registration
+from coordinator.pages import Pages
+from coordinator.records import (
     Change,
-    ClusterState,
     DeletedRecord,
     NodeRecord,
     PartitionKey,
@@ -24,9 +27,6 @@ from coordinator.cluster_state import (
     TopicRecord,
     is_prepared,
 )
-from coordinator.heard import Heard
-from coordinator.node_changes import HeldReplica, Registration
-from coordinator.pages import Pages
 from icecore.convert import node_to_proto, segment_to_proto
 from icecore.model import NodeState, SegmentState
 from icecore.ports import Clock, ServerStream

@@ -22,7 +22,8 @@ there are others: its append times would hold for everything after them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.cluster_state import ClusterState, NodeLoad, NodeRecord
+from coordinator.cluster_state import ClusterState, NodeLoad
+from coordinator.records import NodeRecord
 from icecore.model import NodeState
 
 IMBALANCE = 0.10

@@ -4,7 +4,8 @@ A name stands for one producer id for ever. Taking it raises the epoch, which sh
 it before; nobody but its taker may raise it further without taking it.
 """
 
-from coordinator.cluster_state import Change, ClusterState, ProducerRecord, updated
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, ProducerRecord, updated
 from icecore.errors import InvalidRequestError, ProducerFencedError
 from icecore.model import TOPIC_NAME
 

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.cluster_state import Change, ClusterState, ProducerRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls
 from coordinator.producer_changes import take_name
+from coordinator.records import Change, ProducerRecord
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import SegmentState
 from icecore.ports import Clock

@@ -4,41 +4,28 @@ Freeze the in-sync set (RECOVERING), fence every replica, decide the end from wh
 the rest back, open the successor, and seal both in one transaction. Each step may be repeated and
 is, by this coordinator or the next one: only the last transaction counts. All segments that need it
 at the same moment go through the steps together, with one call per node and step. Rules in
-docs/PROTOCOL.md.
+docs/PROTOCOL.md; what is known of one segment meanwhile is its ``recovery_case``.
 """
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coordinator.backoff import Backoff
-from coordinator.cluster_state import Change, ClusterState, PartitionKey
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.lossy_changes import begin_unclean
-from coordinator.node_calls import (
-    NodeCalls,
-    OpenItem,
-    WriteBackItem,
-    Written,
-    by_node,
-    fan_out,
-)
+from coordinator.node_calls import NodeCalls, Written, by_node, fan_out
 from coordinator.node_sessions import NodeSessions
-from coordinator.segment_changes import EPOCH_STEP, Opening, Sealing, seal, start_recovery
+from coordinator.records import Change, PartitionKey
+from coordinator.recovery_case import Case
+from coordinator.segment_changes import Opening, seal, start_recovery
 from coordinator.segment_opening import SegmentOpening
 from icecore.errors import FencedError, IcecoreError, StorageError
 from icecore.model import Segment, SegmentState
 from icecore.ports import Clock
-from replication.producers import snapshot_digest
-from replication.recovery import (
-    EndDecision,
-    FenceReply,
-    decide_end,
-    decide_unclean,
-    may_decide,
-)
+from replication.recovery import FenceReply
 
 log = logging.getLogger(__name__)
 
@@ -46,54 +33,6 @@ T = TypeVar("T")
 
 DELETED_AT_ONCE = 16
 """Their seals share disks with whoever produces."""
-
-
-@dataclass
-class Case:
-    """One segment on its way through a recovery."""
-
-    segment: Segment
-    """As RECOVERING: frozen."""
-    is_unclean_allowed: bool = False
-    known_promise: int = 0
-    """The highest one that a replica refused ours for."""
-    is_lossy: bool = False
-    """The end is not proved, or was not in an earlier round, but chosen with an admin's word."""
-    is_lost: bool = False
-    """And nobody has a copy."""
-    replies: dict[int, FenceReply] = field(default_factory=dict)
-    end: EndDecision | None = None
-    donor: Written | None = None
-    verified: dict[int, int] = field(default_factory=dict)
-    """Nodes that hold everything to the end durably, with their incarnation."""
-
-    @property
-    def segment_id(self) -> int:
-        return self.segment.segment_id
-
-    @property
-    def key(self) -> PartitionKey:
-        return (self.segment.topic_id, self.segment.partition)
-
-    @property
-    def promise(self) -> int:
-        """The epoch that shuts the old leader out; below the successor's, unless somebody else had
-        a higher one promised: what counts is that no leader of this segment has it."""
-        return max(self.segment.epoch + EPOCH_STEP - 1, self.known_promise)
-
-    @property
-    def segment_to_write(self) -> Segment:
-        """As nodes see it: only with a person's word they cut off what readers have seen (R66)."""
-        return self.segment.changed(lossy=self.is_lossy)
-
-    @property
-    def is_empty(self) -> bool:
-        return self.end is not None and self.end.end_offset == self.segment.base_offset
-
-    def is_written(self) -> bool:
-        return (
-            self.is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
-        )
 
 
 class Laps:
@@ -300,7 +239,7 @@ class Recovery:
             ),
             lambda node_id, mine: self._calls.fence(node_id, mine, self._timing.fence_call_s),
             take,
-            lambda: all(may_decide(case.replies, case.segment) for case in cases),
+            lambda: all(case.may_decide() for case in cases),
         )
         for case in cases:
             self._decide(case)
@@ -345,7 +284,7 @@ class Recovery:
 
     def _decide(self, case: Case) -> None:
         """Set the end that the replies prove, if they prove one."""
-        if may_decide(case.replies, case.segment) is None:
+        if not case.may_decide():
             intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
             log.warning(
                 "event=recovery_undecided segment=%d replicas=%s intact=%s",
@@ -353,7 +292,7 @@ class Recovery:
             )
             return
         try:
-            case.end = decide_end(case.replies, self._tripwire(case))
+            case.decide(self._tripwire(case))
         except StorageError as error:
             self._sessions.pages.page(case.segment_id, error.message)
 
@@ -361,44 +300,33 @@ class Recovery:
         return self._sessions.heard.high_watermark(case.segment_id) or 0
 
     def _decide_unclean(self, case: Case) -> None:
-        """An admin accepted the loss: the longest log there is, or none."""
-        case.end = decide_unclean(case.replies)
-        if case.end is not None and not case.replies[case.end.donor].intact:
+        """Set the end that an admin accepted, and say loudly what it is."""
+        case.decide_unclean(self._tripwire(case), self._clock.now_ms())
+        end = case.decided
+        if case.is_donor_unknown:
             log.critical(
                 "event=salvaged segment=%d node=%d end_offset=%d",
-                *(case.segment_id, case.end.donor, case.end.end_offset),
+                *(case.segment_id, end.donor, end.end_offset),
             )
-        if case.end is None:
-            case.is_lost = True
-            # Offsets that somebody has seen must not be given out again.
-            end_offset = max(case.segment.base_offset, self._tripwire(case))
-            case.end = EndDecision(end_offset, donor=0, last_header_crc32c=0)
-            now_ms = self._clock.now_ms()
-            case.donor = Written(0, b"", b"", b"", max_append_timestamp_ms=now_ms, length_bytes=0)
         log.critical(
             "event=unclean_recovery segment=%d end_offset=%d donor=%d seen=%d",
-            *(case.segment_id, case.end.end_offset, case.end.donor, self._tripwire(case)),
+            *(case.segment_id, end.end_offset, end.donor, self._tripwire(case)),
         )
 
     async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
 
         def take(case: Case, node_id: int, written: Written) -> None:
-            if snapshot_digest(written.producer_snapshot) == written.producer_digest:
-                case.donor = written
-            else:
+            if not case.take_donor(written):
                 log.critical(
                     "event=producer_state_refused segment=%d node=%d", case.segment_id, node_id
                 )
 
-        asked = []
-        for case in cases:
-            assert case.end is not None
-            if case.is_lost:
-                continue
-            is_unknown = not case.replies[case.end.donor].intact
-            item = WriteBackItem(case.segment_to_write, case.end.end_offset, salvage=is_unknown)
-            asked.append((case.end.donor, (case, item)))
+        asked = [
+            (case.decided.donor, (case, case.order_to_donor()))
+            for case in cases
+            if not case.is_lost
+        ]
         await self._ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
@@ -406,33 +334,28 @@ class Recovery:
             lambda: all(case.donor is not None for case in cases),
         )
         for case in cases:
-            if case.end is not None and case.donor is not None and not case.is_lost:
-                case.verified[case.end.donor] = case.donor.incarnation
-                self._sessions.copied(case.end.donor, case.segment_id)
+            if case.donor is not None and not case.is_lost:
+                case.verified[case.decided.donor] = case.donor.incarnation
+                self._sessions.copied(case.decided.donor, case.segment_id)
         return [case for case in cases if case.donor is not None]
 
     async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
         """Cases with at least min_insync durable copies through their end."""
 
         def take(case: Case, node_id: int, written: Written) -> None:
-            assert case.donor is not None
-            told = (written.seal_digest, written.producer_digest)
-            if told == (case.donor.seal_digest, case.donor.producer_digest):
+            if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
                 self._sessions.copied(node_id, case.segment_id)
             else:
                 self._sessions.pages.page(case.segment_id, f"node {node_id}: digests differ")
 
+        state = self._ledger.state
         asked = []
         for case in cases:
-            assert case.end is not None and case.donor is not None
             if case.is_lost:
                 continue
-            donor_address = self._ledger.state.nodes[case.end.donor].address
-            item = WriteBackItem(
-                case.segment_to_write, case.end.end_offset, donor_address, case.donor.seal_digest
-            )
-            for node_id in self._targets(case):
+            item = case.order_to_target(state.nodes[case.decided.donor].address)
+            for node_id in case.targets(state):
                 self._sessions.heard.forget_end(case.segment_id, node_id)
                 asked.append((node_id, (case, item)))
         await self._ask(
@@ -443,36 +366,14 @@ class Recovery:
         )
         return [case for case in cases if case.is_written()]
 
-    def _targets(self, case: Case) -> list[int]:
-        """Live replicas besides the donor; fresh nodes too when there are fewer than min_insync."""
-        assert case.end is not None
-        if case.is_empty:
-            return []
-        state, donor = self._ledger.state, case.end.donor
-        live = [n for n in case.segment.replicas if n != donor and state.is_live(n)]
-        missing = case.segment.settings.min_insync - 1 - len(live)
-        fresh = [
-            each.node_id
-            for each in state.eligible_nodes()
-            if each.node_id not in case.segment.replicas
-        ]
-        return live + fresh[: max(0, missing)]
-
     async def _open_successors(self, cases: Sequence[Case]) -> dict[PartitionKey, Opening]:
         wanted: dict[PartitionKey, Segment | None] = {case.key: case.segment for case in cases}
         prepared = await self._opening.prepare(wanted)
-        items = []
-        for case in cases:
-            successor = prepared.get(case.key)
-            if successor is not None and case.end is not None and case.donor is not None:
-                items.append(
-                    OpenItem(
-                        successor,
-                        case.end.end_offset,
-                        case.donor.producer_snapshot,
-                        case.donor.max_append_timestamp_ms,
-                    )
-                )
+        items = [
+            case.successor_to_open(successor)
+            for case in cases
+            if (successor := prepared.get(case.key)) is not None
+        ]
         openings = await self._opening.confirm(items)
         return {
             key: openings[successor.segment_id]
@@ -484,20 +385,7 @@ class Recovery:
         now_ms = self._clock.now_ms()
 
         def decision(state: ClusterState, case: Case) -> Change:
-            assert case.end is not None and case.donor is not None
-            replicas = [n for n, known in case.verified.items() if state.incarnation(n) == known]
-            sealing = Sealing(
-                case.segment_id,
-                case.segment.version,
-                case.end.end_offset,
-                case.donor.seal_digest,
-                tuple(sorted(replicas)),
-                case.donor.length_bytes,
-                case.donor.producer_digest,
-                case.donor.max_append_timestamp_ms,
-                case.is_lossy,
-            )
-            return seal(state, sealing, openings.get(case.key), now_ms)
+            return seal(state, case.sealing(state), openings.get(case.key), now_ms)
 
         results = await self._ledger.decide_all(
             [lambda state, each=case: decision(state, each) for case in cases]  # type: ignore[misc]
@@ -512,6 +400,6 @@ class Recovery:
             opening = openings.get(case.key)
             log.info(
                 "event=recovered segment=%d end_offset=%d replicas=%s successor=%d",
-                *(case.segment_id, case.end.end_offset if case.end else -1),
+                *(case.segment_id, case.decided.end_offset),
                 *(sorted(case.verified), opening.segment_id if opening else 0),
             )

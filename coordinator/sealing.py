@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.backoff import Backoff
-from coordinator.cluster_state import Change, ClusterState, PartitionKey, is_prepared
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import OpenItem
+from coordinator.records import Change, PartitionKey, is_prepared
 from coordinator.seal_checking import SealChecker
 from coordinator.segment_changes import Opening, Sealing, check_leader, seal
 from coordinator.segment_opening import SegmentOpening

@@ -8,18 +8,17 @@ the version it started from.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.cluster_state import (
+from coordinator.cluster_state import ClusterState, without_repeats
+from coordinator.placement import Placement
+from coordinator.records import (
     Change,
-    ClusterState,
     DeletedRecord,
     PartitionKey,
     SegmentRecord,
     is_prepared,
     updated,
     updated_segment,
-    without_repeats,
 )
-from coordinator.placement import Placement
 from icecore.errors import (
     ConflictError,
     FencedError,

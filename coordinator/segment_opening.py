@@ -10,12 +10,13 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from coordinator.backoff import Backoff
-from coordinator.cluster_state import Change, ClusterState, PartitionKey, SegmentRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, OpenItem, by_node, fan_out
 from coordinator.node_sessions import NodeSessions
 from coordinator.placement import Placer
+from coordinator.records import Change, PartitionKey, SegmentRecord
 from coordinator.segment_changes import Opening, drop_prepared, open_tail, prepare
 from coordinator.start_states import StartStates
 from icecore.errors import IcecoreError

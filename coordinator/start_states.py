@@ -10,11 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.cluster_state import ClusterState, PartitionKey, SegmentRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, WriteBackItem, Written, by_node, fan_out
 from coordinator.node_sessions import NodeSessions
+from coordinator.records import PartitionKey, SegmentRecord
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
 from icecore.ports import Clock

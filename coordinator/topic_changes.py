@@ -6,14 +6,8 @@ by whoever finds it so, which makes creation and recovery the same path.
 
 from dataclasses import replace
 
-from coordinator.cluster_state import (
-    DELETE_GRACE_MS,
-    Change,
-    ClusterState,
-    PartitionRecord,
-    TopicRecord,
-    updated,
-)
+from coordinator.cluster_state import ClusterState
+from coordinator.records import DELETE_GRACE_MS, Change, PartitionRecord, TopicRecord, updated
 from icecore.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 from icecore.errors import (
     InvalidRequestError,

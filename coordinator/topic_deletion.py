@@ -5,7 +5,8 @@ time that coordinators have counted while they ran; what they counted is taken o
 and then. So neither a wall clock nor a restart shortens it (R68).
 """
 
-from coordinator.cluster_state import Change, ClusterState, TopicRecord, updated
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, TopicRecord, updated
 from coordinator.segment_changes import drop
 from coordinator.topic_changes import RECORDS_PER_CHANGE, check_free
 from icecore.errors import InvalidRequestError, UnknownTopicError

@@ -43,6 +43,7 @@ PURE_FILES = frozenset(
         "coordinator/placement.py",
         "coordinator/producer_changes.py",
         "coordinator/record_json.py",
+        "coordinator/records.py",
         "coordinator/segment_changes.py",
         "coordinator/topic_changes.py",
     }

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator.cluster_state import Change, ClusterState
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change
 from coordinator.segment_changes import Opening, Sealing, seal
 from icecore.model import NodeInfo, Segment
 from replication import isr, recovery, sealing, watermark

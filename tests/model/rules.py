@@ -13,13 +13,8 @@ from itertools import combinations, product
 from typing import Any
 
 from coordinator import segment_changes
-from coordinator.cluster_state import (
-    Change,
-    ClusterState,
-    NodeRecord,
-    PartitionRecord,
-    SegmentRecord,
-)
+from coordinator.cluster_state import ClusterState
+from coordinator.records import Change, NodeRecord, PartitionRecord, SegmentRecord
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
 from replication import isr, leader_state, recovery, sealing, watermark

@@ -12,9 +12,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from coordinator.cluster_state import Change, SegmentRecord
 from coordinator.ledger import Ledger
 from coordinator.node_sessions import NodeSessions, Session
+from coordinator.records import Change, SegmentRecord
 from coordinator.sqlite_store import SqliteStore
 from icecore.errors import StorageError
 from icecore.model import Segment, SegmentState

@@ -16,8 +16,8 @@ from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
-from coordinator.cluster_state import Change, SegmentRecord
 from coordinator.ledger import Ledger
+from coordinator.records import Change, SegmentRecord
 from icecore.errors import (
     ConflictError,
     FencedError,
@@ -179,8 +179,8 @@ LOGGED: dict[str, str] = {
 """Mark to a pattern in a message of production's loggers."""
 
 CALLS: tuple[Call, ...] = (
-    Call("decided_by_s1", "coordinator.recovery:may_decide", _decided_by("S1")),
-    Call("decided_by_s3", "coordinator.recovery:may_decide", _decided_by("S3")),
+    Call("decided_by_s1", "coordinator.recovery_case:may_decide", _decided_by("S1")),
+    Call("decided_by_s3", "coordinator.recovery_case:may_decide", _decided_by("S3")),
     Call("empty_segment_dropped", "coordinator.recovery:seal", _drops_empty),
     Call("write_back_copied", "node.copying:SegmentCopier._append", _copied(is_repair=False)),
     Call("repair_copied", "node.copying:SegmentCopier._append", _copied(is_repair=True)),

@@ -13,7 +13,8 @@ from typing import Any
 from unittest import mock
 
 from coordinator.cluster_state import ClusterState
-from coordinator.recovery import Case, Recovery
+from coordinator.recovery import Recovery
+from coordinator.recovery_case import Case
 from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
@@ -283,7 +284,7 @@ def one_member_decides() -> Mistake:
         members = tuple(node for node, reply in replies.items() if reply.intact)
         return Decision("S3", members) if set(members) & set(segment.isr) else None
 
-    return mock.patch("coordinator.recovery.may_decide", may_decide)
+    return mock.patch("coordinator.recovery_case.may_decide", may_decide)
 
 
 def s3_without_isr_clause() -> Mistake:
@@ -294,7 +295,7 @@ def s3_without_isr_clause() -> Mistake:
         settings = replace(segment.settings, min_insync=segment.settings.quorum)
         return recovery.may_decide(replies, segment.changed(settings=settings))
 
-    return mock.patch("coordinator.recovery.may_decide", may_decide)
+    return mock.patch("coordinator.recovery_case.may_decide", may_decide)
 
 
 def seal_without_write_back() -> Mistake:
@@ -303,7 +304,7 @@ def seal_without_write_back() -> Mistake:
     async def list_all(self: Recovery, cases: Sequence[Case]) -> list[Case]:
         state = self._ledger.state
         for case in cases:
-            for node_id in self._targets(case):
+            for node_id in case.targets(state):
                 case.verified[node_id] = state.incarnation(node_id)
         return list(cases)
 

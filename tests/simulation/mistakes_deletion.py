@@ -1,7 +1,8 @@
 """Seeded mistakes in what becomes of deleted topics; see ``mistakes``."""
 
-from coordinator.cluster_state import Change, ClusterState
+from coordinator.cluster_state import ClusterState
 from coordinator.deletions import Deletions
+from coordinator.records import Change
 from coordinator.segment_changes import drop
 from icecore.model import SegmentState
 from tests.simulation.mistakes import Mistake, patch

@@ -2,16 +2,9 @@
 
 from dataclasses import replace
 
-from coordinator.cluster_state import (
-    Change,
-    ClusterRecord,
-    ClusterState,
-    NodeRecord,
-    NodeStatus,
-    Record,
-    SegmentRecord,
-)
+from coordinator.cluster_state import ClusterState, NodeStatus
 from coordinator.placement import Placement
+from coordinator.records import Change, ClusterRecord, NodeRecord, Record, SegmentRecord
 from coordinator.segment_changes import (
     Opening,
     Sealing,

@@ -6,8 +6,9 @@ from typing import Any, cast
 import pytest
 
 from coordinator.auditor import Auditor
-from coordinator.cluster_state import Change, ClusterState, NodeRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
+from coordinator.records import Change, NodeRecord
 from coordinator.segment_changes import Opening, alter_isr, seal
 from icecore.v1 import coordinator_pb2 as pb
 from replication.isr import IsrProposal

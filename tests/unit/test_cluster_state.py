@@ -6,11 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cluster_state import (
+from coordinator.cluster_state import ClusterState
+from coordinator.lossy_changes import allow_unclean, begin_unclean, declare_lost, named
+from coordinator.node_changes import (
+    HeldReplica,
+    lost_copies,
+)
+from coordinator.record_json import decode, encode
+from coordinator.records import (
     RECORD_TYPES,
     Change,
     ClusterRecord,
-    ClusterState,
     CounterRecord,
     DeletedRecord,
     NodeRecord,
@@ -20,12 +26,6 @@ from coordinator.cluster_state import (
     SegmentRecord,
     TopicRecord,
 )
-from coordinator.lossy_changes import allow_unclean, begin_unclean, declare_lost, named
-from coordinator.node_changes import (
-    HeldReplica,
-    lost_copies,
-)
-from coordinator.record_json import decode, encode
 from coordinator.segment_changes import (
     Opening,
     add_sealed_replica,

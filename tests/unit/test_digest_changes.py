@@ -2,9 +2,10 @@
 
 import pytest
 
-from coordinator.cluster_state import Change, ClusterState, SegmentRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.digest_changes import disagreeing, reported_digests, set_full_digest
 from coordinator.record_json import decode, encode
+from coordinator.records import Change, SegmentRecord
 from coordinator.segment_changes import Opening, remove_sealed_replica, seal
 from icecore.errors import ConflictError, InvalidRequestError
 from tests.unit.cluster_states import (

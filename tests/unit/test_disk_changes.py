@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.cluster_state import Change, ClusterState, NodeRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.disk_changes import accept_disk, check_disk, last_copies, with_new_disk
 from coordinator.node_changes import Registration, activate, check_registration, register
+from coordinator.records import Change, NodeRecord
 from coordinator.segment_changes import Opening, remove_sealed_replica, seal
 from icecore.errors import InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.model import NodeState

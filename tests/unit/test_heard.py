@@ -3,10 +3,11 @@
 import pytest
 
 from coordinator import heard as room
-from coordinator.cluster_state import Change, ClusterState, HeardRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.heard import SLOTS_PER_STORE, Heard
 from coordinator.node_changes import HeldReplica, Registration, register, shrunk_logs
 from coordinator.record_json import decode, encode
+from coordinator.records import Change, HeardRecord
 from coordinator.segment_changes import seal, start_recovery
 from icecore.v1 import coordinator_pb2 as pb
 from tests.unit.cluster_states import ALL, commit, sealing, started

@@ -5,13 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.cluster_state import Change, ClusterState
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.leaving import ASK_AGAIN_MS, SETTLE_MS, HandOver
 from coordinator.ledger import Ledger
 from coordinator.node_calls import NodeCalls, Rolling
 from coordinator.node_sessions import NodeSessions
 from coordinator.placement import Placer
+from coordinator.records import Change
 from coordinator.sealing import LiveSealing
 from coordinator.segment_changes import Opening, seal, start_recovery
 from icecore.errors import UnavailableError

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.cluster_state import ClusterState, updated
+from coordinator.cluster_state import ClusterState
 from coordinator.node_calls import NodeCalls, OpenItem, WriteBackItem
+from coordinator.records import updated
 from icecore.errors import FencedError, UnavailableError
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from coordinator.cluster_state import Change, ClusterState
+from coordinator.cluster_state import ClusterState
 from coordinator.node_calls import fan_out
 from coordinator.node_sessions import NodeSessions, Session
+from coordinator.records import Change
 from coordinator.segment_changes import start_recovery
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NodeState

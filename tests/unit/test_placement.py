@@ -5,14 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cluster_state import (
-    Change,
-    ClusterState,
-    NodeRecord,
-    NodeStatus,
-    SegmentRecord,
-)
+from coordinator.cluster_state import ClusterState, NodeStatus
 from coordinator.placement import Placer
+from coordinator.records import Change, NodeRecord, SegmentRecord
 from icecore.model import NodeState, Segment, SegmentState
 
 MAX_LOAD = 12

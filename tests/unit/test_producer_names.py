@@ -3,8 +3,9 @@
 import pytest
 
 from coordinator import producer_changes
-from coordinator.cluster_state import ClusterState, ProducerRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.producer_changes import take_name
+from coordinator.records import ProducerRecord
 from icecore.errors import InvalidRequestError, ProducerFencedError
 from icecore.v1 import coordinator_pb2 as pb
 from replication.effects import Append, FailProduce

@@ -4,10 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.cluster_state import (
-    Change,
-    ClusterState,
-)
+from coordinator.cluster_state import ClusterState
 from coordinator.node_changes import (
     HeldReplica,
     Registration,
@@ -16,6 +13,7 @@ from coordinator.node_changes import (
     deletions_confirmed,
     register,
 )
+from coordinator.records import Change
 from coordinator.segment_changes import (
     Opening,
     drop_prepared,

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.cluster_state import Change, ClusterState, TopicRecord
+from coordinator.cluster_state import ClusterState
 from coordinator.config import Timing
 from coordinator.deletions import STORE_EVERY_MS, Deletions
 from coordinator.placement import Placement
 from coordinator.record_json import decode, encode
+from coordinator.records import Change, TopicRecord
 from coordinator.recovery import DELETED_AT_ONCE, Recovery
 from coordinator.segment_changes import Opening, open_tail, prepare, seal
 from coordinator.topic_changes import (
