@@ -209,7 +209,9 @@ def test_they_are_sealed_a_few_at_a_time_after_what_is_used(state: ClusterState)
     clock = FakeClock()
     unused = cast(Any, None)
     ledger = cast(Any, DirectLedger(state))
-    recovery = Recovery(ledger, unused, cast(Any, SimpleNamespace(shut_out={})), unused, clock, Timing())
+    recovery = Recovery(
+        ledger, unused, cast(Any, SimpleNamespace(shut_out={})), unused, clock, Timing()
+    )
     assert recovery.needed() == []
     delete(state)
     assert len(recovery.needed()) == DELETED_AT_ONCE
