@@ -15,7 +15,7 @@ from icecore import checks
 from icecore.client.connection import Connection
 from icecore.client.corrupt import CorruptPolicy, Decoder
 from icecore.client.fetcher import Chunk, Fetcher, OutOfRangePolicy, Reader
-from icecore.client.metadata import Metadata
+from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import OffsetLookup, Position, check_position
 from icecore.errors import (
     ConfigurationError,
@@ -376,7 +376,10 @@ class Consumer:
         reader = self._fetcher.readers.get(checks.partition_number(partition))
         if reader is None:
             raise InvalidRequestError(f"partition {partition} is not read here")
-        offset = (await self._lookup.find(partition, position)).offset
+        lookup = self._lookup
+        offset = (await lookup.find(partition, position)).offset
+        if reader.is_left:  # what is in store of it still counts
+            raise topic_recreated(self._topic, lookup.topic_id, self._fetcher.topic_id)
         reader.move_to(offset)
         self._fetcher.dispatch()
 

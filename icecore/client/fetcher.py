@@ -328,12 +328,9 @@ class Fetcher:
         """Deal with the failure, then fetch again; or end everything when nothing can help."""
         reader.is_busy = True
         reader.attempts += 1
-        if isinstance(error, OffsetOutOfRangeError) and self._on_out_of_range != "error":
-            name = "log_start_offset" if self._on_out_of_range == "earliest" else "high_watermark"
-            found = error.metadata.get(name, "")
-            if found.isdecimal() and int(found) != reader.offset:
-                reader.move_to(int(found))
-                return
+        if isinstance(error, OffsetOutOfRangeError):
+            self._start(self._leave_range(reader, error, reader.generation))
+            return
         suspicious = isinstance(error, _SUSPICIOUS)
         if node_id and isinstance(error, UnknownTopicError):
             suspicious = False  # it may have lost its disk: whether topics are is the coordinator's
@@ -346,6 +343,40 @@ class Fetcher:
         if node_id:
             reader.avoided.add(node_id)
         self._start(self._recover(reader, error, reader.generation))
+
+    async def _leave_range(
+        self, reader: Reader, error: OffsetOutOfRangeError, generation: int
+    ) -> None:
+        """Believe the bounds only when the topic is still the one that we read.
+
+        A log that is being deleted, or one made again under the name, has bounds as well: who took
+        these for its own would end with the wrong error, or go on in the other topic.
+        """
+        failure: IcecoreError | None = None
+        try:
+            await self._metadata.refresh(is_newer=True)
+            failure = self._metadata.error(self._topic)
+        except IcecoreError as caught:
+            failure = caught
+        known = self._metadata.known(self._topic)
+        is_same = known is not None and known.topic_id == self.topic_id
+        if generation == reader.generation and not reader.is_left:
+            if failure is not None:
+                self._failed(reader, failure)
+            elif is_same:
+                self._apply_policy(reader, error)
+        self.dispatch()  # which also notices that the topic is another one
+
+    def _apply_policy(self, reader: Reader, error: OffsetOutOfRangeError) -> None:
+        """Move to an end of the log, or give up."""
+        if self._on_out_of_range != "error":
+            name = "log_start_offset" if self._on_out_of_range == "earliest" else "high_watermark"
+            found = error.metadata.get(name, "")
+            if found.isdecimal() and int(found) != reader.offset:
+                reader.move_to(int(found))
+                return
+        reader.failure = error
+        self.news.set()
 
     async def _recover(self, reader: Reader, error: IcecoreError, generation: int) -> None:
         backoff = Backoff(self._connection.rng, 20, 1000 if isinstance(error, _SUSPICIOUS) else 200)

@@ -112,13 +112,17 @@ class Metadata:
                 raise error
             await asyncio.sleep(delay_s)
 
-    async def refresh(self) -> None:
-        """Ask the coordinator again; concurrent callers share one question.
+    async def refresh(self, *, is_newer: bool = False) -> None:
+        """Ask the coordinator again; concurrent callers share one question. With ``is_newer`` it is
+        one that goes out after the call: the answer to an earlier one may be out of date.
 
         Raises:
             IcecoreError: No coordinator answered in time.
         """
         running = self._running
+        if is_newer and running is not None:
+            await asyncio.wait({running})
+            running = self._running
         if running is None or running.done():
             running = self._running = share(self._refresh())
         # Not awaited itself: a caller that is cancelled must not take the others' answer away.
@@ -170,7 +174,10 @@ class Metadata:
         topics = dict(self._view.topics)
         has_other = False
         for message in answer.topics:
-            if (error := convert.error_from_proto(message.error)) is not None:
+            error = convert.error_from_proto(message.error)
+            if error is None and not message.partitions:  # it is being made: nothing can be sent
+                error = UnknownTopicError(f"topic {message.name} has no partitions yet")
+            if error is not None:
                 self._errors[message.name] = error
                 continue
             self._errors.pop(message.name, None)

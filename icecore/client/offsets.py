@@ -128,8 +128,8 @@ class OffsetLookup:
         segments = await list_segments(
             self._connection, self._topic, [partition], timeout_s=self._timeout_s
         )
-        if segments:
-            self._check_topic(segments[0].topic_id)
+        for segment in segments:  # all: the topic may have been made again between two pages
+            self._check_topic(segment.topic_id)
         sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_lost]
         best: data_pb2.ListOffsetsResult | None = None
         low, high = 0, len(sealed)

@@ -194,10 +194,12 @@ class Producer:
             await self.flush()
         finally:
             self._loop = None
-            await self._sender.close()
-            self._abandon()
-            await self._metadata.close()
-            await self._connection.close()
+            try:
+                await self._sender.close()
+            finally:  # also when this wait is given up: every handle has an outcome
+                self._abandon()
+                await self._metadata.close()
+                await self._connection.close()
 
     def _abandon(self) -> None:
         """Nobody sends anything any more: fail what is left, and refuse what comes."""

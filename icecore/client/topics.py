@@ -14,7 +14,8 @@ from icecore.checks import topic_name
 from icecore.client.batches import Batch, PartitionQueue
 from icecore.client.buffer import Buffer
 from icecore.client.metadata import Metadata
-from icecore.errors import IcecoreError, InternalError, UnavailableError
+from icecore.client.types import TopicMetadata
+from icecore.errors import IcecoreError, InternalError, UnavailableError, UnknownTopicError
 from icecore.ports import Clock, Rng
 
 
@@ -109,8 +110,8 @@ class Topics:
         """Find out the partitions of a topic, then handle what was sent to it meanwhile."""
         failure: IcecoreError | None = None
         try:
-            await self._metadata.topic(topic.name, timeout_s=self._timeout_s)
-            self._extend(topic)
+            found = await self._metadata.topic(topic.name, timeout_s=self._timeout_s)
+            self._extend(topic, found)
         except IcecoreError as error:
             failure = error
         except Exception as error:  # whatever it is, nobody may wait for ever
@@ -123,29 +124,36 @@ class Topics:
         if topic not in self._unrouted:
             return  # abandoned meanwhile
         del self._unrouted[topic]
+        if failure is None and not topic.queues:  # who has none and is not looked for, never would
+            failure = UnknownTopicError(f"topic {topic.name} has no partitions yet")
         if failure is not None and self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]  # the next send asks again
         while topic.waiting:
             route, fail, size_bytes = topic.waiting.popleft()
             self._buffer.reserve(-size_bytes)  # counted again where they end up
-            try:
-                if failure is not None:
-                    raise failure
-                route(topic)
-            except IcecoreError as error:
+            error = failure or self._attempt(route, topic)
+            if error is not None:
                 batch = Batch(self._clock.monotonic_ms(), topic.routing.get_loop())
                 fail(batch)
                 batch.fail(error)
                 self._buffer.note(batch)
         topic.routing.set_result(None)
 
+    @staticmethod
+    def _attempt(route: Callable[[Topic], None], topic: Topic) -> IcecoreError | None:
+        """Route some records; why that failed, None when it did not."""
+        try:
+            route(topic)
+        except IcecoreError as error:
+            return error
+        except Exception as error:  # those behind them have an outcome all the same
+            return InternalError(f"records for topic {topic.name} found no batch: {error!r}")
+        return None
+
     # --- partitions -----------------------------------------------------------------------------
 
-    def _extend(self, topic: Topic) -> None:
+    def _extend(self, topic: Topic, known: TopicMetadata) -> None:
         """Queues for partitions that are new; keys then spread over all of them."""
-        known = self._metadata.known(topic.name)
-        if known is None:
-            return
         topic.topic_id = topic.topic_id or known.topic_id
         first, count = len(topic.queues), len(known.partitions)
         if first < count:
@@ -161,7 +169,7 @@ class Topics:
             if not topic.queues or known is None:
                 continue
             if known.topic_id == topic.topic_id:
-                self._extend(topic)
+                self._extend(topic, known)
             else:
                 del self.by_name[topic.name]
 

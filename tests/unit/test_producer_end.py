@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from icecore import Producer
 from icecore.client.batches import Batch
+from icecore.client.types import TopicMetadata
 from icecore.errors import (
     IcecoreError,
     InternalError,
@@ -174,6 +175,109 @@ async def test_looking_for_a_topic_fails_in_an_unknown_way(
                 await handle
         monkeypatch.undo()
         assert (await producer.send_and_wait("t", b"2")).offset == 0
+
+
+@pytest.mark.parametrize("has_partitions", [False, True])
+async def test_a_topic_without_partitions_is_looked_for_until_it_has_some(
+    cluster: FakeCluster, has_partitions: bool
+) -> None:
+    """It is being made: the coordinator knows it before its partitions."""
+    cluster.add_topic("new", 0)
+    async with Producer(
+        cluster.bootstrap, net=cluster.net, delivery_timeout_ms=20_000 if has_partitions else 200
+    ) as producer:
+        handles: list[Any] = [producer.send("new", b"0"), producer.send_batch("new", [b"1"])]
+        while cluster.calls.count((0, "GetMetadata")) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if has_partitions:
+            cluster.add_partitions("new", 1)
+            assert (await handles[0]).offset == 0
+            assert (await handles[1])[0].end_offset == 2
+            return
+        for handle in handles:
+            with pytest.raises(UnknownTopicError, match="no partitions yet"):
+                await handle
+        assert producer.buffered_bytes == 0
+        cluster.add_partitions("new", 1)
+        assert (await producer.send_and_wait("new", b"2")).offset == 0
+
+
+async def test_a_topic_found_without_partitions_is_not_found(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the search says: a topic that nobody looks for has queues, or is not kept."""
+
+    async def find(name: str, **_: object) -> TopicMetadata:
+        return TopicMetadata(name, b"i" * 16, (), "xxh64")
+
+    async with Producer(cluster.bootstrap, net=cluster.net) as producer:
+        monkeypatch.setattr(producer._metadata, "topic", find)
+        for _ in range(2):
+            handles: list[Any] = [producer.send("t", b"0"), producer.send_batch("t", [b"1"])]
+            for handle in handles:
+                with pytest.raises(UnknownTopicError):
+                    await handle
+            assert producer.buffered_bytes == 0
+        monkeypatch.undo()
+        assert (await producer.send_and_wait("t", b"2")).offset == 0
+
+
+async def test_a_topic_that_is_forgotten_once_found_still_has_its_queues(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(cluster.bootstrap, net=cluster.net) as producer:
+        monkeypatch.setattr(producer._metadata, "known", lambda _: None)
+        assert (await producer.send_and_wait("t", b"0")).offset == 0
+        producer._topics.look()
+        assert (await producer.send_and_wait("t", b"1")).offset == 1
+
+
+async def test_records_that_cannot_be_routed_hold_up_nobody(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(cluster.bootstrap, net=cluster.net) as producer:
+        append = producer._append
+
+        def fail(topic: Any, partition: Any, row: Any) -> Any:
+            if row[0] == b"bad":
+                raise RuntimeError("a mistake")
+            return append(topic, partition, row)
+
+        monkeypatch.setattr(producer, "_append", fail)
+        bad, good = producer.send("t", b"bad"), producer.send("t", b"good")
+        with pytest.raises(InternalError, match="a mistake"):
+            await bad
+        assert (await good).offset == 0
+        assert producer.buffered_bytes == 0
+
+
+async def test_who_gives_up_closing_twice_leaves_nobody_waiting(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked = await hang_at(cluster, "_Produce")
+    is_closing = asyncio.Event()
+    producer = Producer(cluster.bootstrap, net=cluster.net)
+    await producer.start()
+    handle = producer.send("t", b"0")
+    await is_asked.wait()
+    close = producer._sender.close
+
+    async def hang() -> None:
+        is_closing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(producer._sender, "close", hang)
+    closing = asyncio.ensure_future(producer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await is_closing.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(UnavailableError):
+        await handle
+    assert producer.buffered_bytes == 0
+    await close()
 
 
 async def test_flush_tells_of_records_whose_topic_was_not_found(cluster: FakeCluster) -> None:

@@ -11,11 +11,12 @@ import pytest_asyncio
 
 from icecore import Admin, Consumer, Producer
 from icecore.batch import BatchHeader
-from icecore.client import metadata
+from icecore.client import metadata, offsets
 from icecore.errors import (
     ConfigurationError,
     IcecoreError,
     LeaderLostError,
+    OffsetOutOfRangeError,
     RequestTimeoutError,
     TopicRecreatedError,
     UnavailableError,
@@ -73,7 +74,7 @@ NEW = [f"new {n}" for n in range(25)]
 
 @pytest.mark.parametrize("start", ["earliest", 4, 10])
 async def test_a_consumer_fails_and_skips_nothing(cluster: FakeCluster, start: Any) -> None:
-    async with consumer(cluster, start=start) as c:
+    async with consumer(cluster, start=start, partitions=[0]) as c:  # the others have no offset 4
         first = 0 if start == "earliest" else start
         found = [(await anext(c)).value for _ in range(first, 10)]
         assert found == [value.encode() for value in OLD[first:]]
@@ -141,6 +142,128 @@ async def test_a_lost_segment_is_not_looked_for_in_the_new_topic(cluster: FakeCl
         await make_again(cluster)
         with pytest.raises(TopicRecreatedError):
             await fetcher._locate(fetcher.readers[0])
+        with pytest.raises(TopicRecreatedError):
+            await c.seek(0, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def answer_by_name(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes show whoever asks for a topic of before the one that has its name now."""
+    monkeypatch.setattr(cluster, "find", lambda item: cluster.topics["t"][item.partition])
+
+
+async def until_failing(consumer: Consumer, attempts: int = 1) -> None:
+    while consumer._fetcher.readers[0].attempts < attempts:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
+async def test_bounds_of_the_new_topic_are_not_the_old_ones(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    async with consumer(cluster, start=4, partitions=[0], on_out_of_range=policy) as c:
+        assert len(await c.poll(LONG_S)) == 6
+        answer_by_name(cluster, monkeypatch)
+        await make_again(cluster, records=3)
+        values, error = await rest(c)
+        assert not values
+        assert isinstance(error, TopicRecreatedError)
+
+
+async def test_restart_does_not_take_them_either(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with consumer(cluster, start=4, partitions=[0], on_recreated="restart") as c:
+        assert len(await c.poll(LONG_S)) == 6
+        answer_by_name(cluster, monkeypatch)
+        await make_again(cluster, records=3)
+        assert [(await anext(c)).value for _ in range(3)] == [b"new 0", b"new 1", b"new 2"]
+        assert c.position() == {0: 3}
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
+async def test_an_answer_of_before_does_not_prove_bounds(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """What the coordinator said before the delete arrives after the bounds of the new topic."""
+    is_answered, may_arrive = asyncio.Event(), asyncio.Event()
+    async with consumer(cluster, start=4, partitions=[0], on_out_of_range=policy) as c:
+        assert len(await c.poll(LONG_S)) == 6
+        admin = c._connection.admin
+
+        async def delay(*arguments: Any, **kwargs: Any) -> Any:
+            answer = await admin(*arguments, **kwargs)
+            is_answered.set()
+            await may_arrive.wait()
+            return answer
+
+        monkeypatch.setattr(c._connection, "admin", delay)
+        refreshing = asyncio.ensure_future(c._metadata.refresh())
+        await is_answered.wait()
+        answer_by_name(cluster, monkeypatch)
+        await make_again(cluster, records=3)
+        await until_failing(c)
+        may_arrive.set()
+        values, error = await rest(c)
+        await refreshing
+        assert not values
+        assert isinstance(error, TopicRecreatedError)
+
+
+async def test_bounds_of_a_topic_that_is_being_deleted_mean_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(item: Any) -> Any:
+        raise OffsetOutOfRangeError(log_start_offset=0, high_watermark=0)
+
+    async with consumer(cluster, start=4, partitions=[0], on_out_of_range="latest") as c:
+        assert len(await c.poll(LONG_S)) == 6
+        monkeypatch.setattr(cluster, "find", fail)
+        del cluster.topics["t"]
+        await until_failing(c, 3)
+        assert c._fetcher.failure is None and c.position() == {0: 10}
+        cluster.add_topic("t")
+        values, error = await rest(c)
+        assert not values
+        assert isinstance(error, TopicRecreatedError)
+
+
+async def test_a_seek_that_comes_too_late_keeps_what_is_in_store(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    async with consumer(cluster, partitions=[0]) as c:
+        assert len(await c.poll(LONG_S, 4)) == 4
+        find = c._lookup.find
+
+        async def delay(*arguments: Any) -> Any:
+            found = await find(*arguments)
+            is_asked.set()
+            await may_answer.wait()
+            return found
+
+        monkeypatch.setattr(c._lookup, "find", delay)
+        seeking = asyncio.ensure_future(c.seek(0, "latest"))
+        await is_asked.wait()
+        await make_again(cluster)
+        c._on_recreated = "restart"
+        await c._begin("earliest")
+        may_answer.set()
+        with pytest.raises(TopicRecreatedError):
+            await seeking
+        found = [(await anext(c)).value for _ in range(6 + 25)]
+        assert found == [value.encode() for value in (*OLD[4:], *NEW)]
+
+
+async def test_a_time_is_not_looked_for_in_two_topics(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of segments comes in pages, and the topic changes between two."""
+
+    async def pages(*_: object, **__: object) -> list[Segment]:
+        return [segment(1, cluster.topic_id("t")), segment(9, b"new")]
+
+    async with consumer(cluster, partitions=[0]) as c:
+        monkeypatch.setattr(offsets, "list_segments", pages)
         with pytest.raises(TopicRecreatedError):
             await c.seek(0, datetime(2026, 1, 1, tzinfo=UTC))
 
