@@ -89,6 +89,14 @@ class Reader:
         self.is_busy, self.failure = False, None
         self.use_leader()
 
+    def fetch_from(self, offset: int) -> None:
+        """Go on fetching from ``offset``; what is in store comes before it."""
+        self.offset = offset
+        if not self.buffered_bytes:
+            self.delivered = offset
+        self.attempts, self.is_busy = 0, False
+        self.use_leader()
+
     def use_leader(self) -> None:
         """Forget about a particular segment."""
         self.node_id = self.segment_id = 0
@@ -373,7 +381,7 @@ class Fetcher:
             name = "log_start_offset" if self._on_out_of_range == "earliest" else "high_watermark"
             found = error.metadata.get(name, "")
             if found.isdecimal() and int(found) != reader.offset:
-                reader.move_to(int(found))
+                reader.fetch_from(int(found))
                 return
         reader.failure = error
         self.news.set()

@@ -207,6 +207,20 @@ async def test_out_of_range(cluster: FakeCluster) -> None:
         assert numbers(await asyncio.wait_for(waiting, 5)) == [200]
 
 
+async def test_a_policy_voids_nothing_that_is_in_store(cluster: FakeCluster) -> None:
+    partition = await chain(cluster, (1,), (2,))
+    async with consumer(cluster, fetch_bytes=1, on_out_of_range="earliest") as c:
+        reader = c._fetcher.readers[0]
+        while not reader.buffered_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        in_store = reader.offset
+        assert 0 < in_store <= 100
+        del partition.segments[0]
+        partition.log_start = 150
+        expected = [*range(in_store), *range(150, 160)]
+        assert numbers(await asyncio.wait_for(take(c, len(expected)), 20)) == expected
+
+
 async def test_arrow_batches(cluster: FakeCluster) -> None:
     await chain(cluster, (1,), (2,))
     async with consumer(cluster, start=5, stop_at_end=True) as c:
