@@ -207,17 +207,23 @@ async def test_out_of_range(cluster: FakeCluster) -> None:
         assert numbers(await asyncio.wait_for(waiting, 5)) == [200]
 
 
-async def test_a_policy_voids_nothing_that_is_in_store(cluster: FakeCluster) -> None:
-    partition = await chain(cluster, (1,), (2,))
+async def test_a_policy_voids_nothing_that_was_fetched(cluster: FakeCluster) -> None:
+    partition = await chain(cluster, (1,), (2,), (3,))
     async with consumer(cluster, fetch_bytes=1, on_out_of_range="earliest") as c:
         reader = c._fetcher.readers[0]
         while not reader.buffered_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        in_store = reader.offset
-        assert 0 < in_store <= 100
-        del partition.segments[0]
-        partition.log_start = 150
-        expected = [*range(in_store), *range(150, 160)]
+        fetched = reader.offset
+        assert 1 < fetched <= 100
+        del partition.segments[:2]
+        partition.log_start = 200
+        first = fetched - 9  # of the last batch of ten in store: now there is room for a fetch
+        assert numbers(await take(c, first)) == list(range(first))
+        async with asyncio.timeout(30):
+            while reader.offset != 200:
+                c._fetcher.dispatch()
+                await asyncio.sleep(0.01)
+        expected = [*range(first, fetched), *range(200, 210)]
         assert numbers(await asyncio.wait_for(take(c, len(expected)), 20)) == expected
 
 
