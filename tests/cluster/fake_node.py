@@ -74,7 +74,7 @@ class FakeNode:
             incarnation=self.incarnation,
             address=self.server.address,
             rack=self.rack,
-            protocol_version=1,
+            protocol_version=2,
             segments=[
                 pb.SegmentInventory(
                     segment_id=each,
@@ -222,6 +222,7 @@ class FakeNode:
             response.replicas.add(
                 durable_end_offset=held.end_offset,
                 seal_digest=digest_of(each.segment_id, held.end_offset),
+                producer_digest=snapshot_digest(self.producer_snapshot),
                 high_watermark=held.end_offset,
                 sealing=each.segment_id in self.sealing,
             )
