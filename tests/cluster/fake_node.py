@@ -93,10 +93,10 @@ class FakeNode:
         self.delete_at_register = list(answer.delete_segment_ids)
         self.full = asyncio.Event()
         self.task = asyncio.create_task(self.run())
-        await asyncio.wait_for(self.full.wait(), 5)
+        await asyncio.wait_for(self.full.wait(), 30)
 
     async def call(self, method: str, body: bytes) -> bytes:
-        return await self.net.call(self.coordinator, COORDINATOR + method, body, timeout_s=10)
+        return await self.net.call(self.coordinator, COORDINATOR + method, body, timeout_s=30)
 
     async def run(self) -> None:
         """Keep a heartbeat stream up for ever."""

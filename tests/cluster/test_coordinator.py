@@ -50,7 +50,7 @@ class Cluster:
     async def admin(self, method: str, request: object) -> bytes:
         body = request.SerializeToString()  # type: ignore[attr-defined]
         path = f"/icecore.v1.AdminService/{method}"
-        return await self.net.call(self.address, path, body, timeout_s=20)
+        return await self.net.call(self.address, path, body, timeout_s=60)
 
     async def create(self, name: str, **settings: int) -> admin_pb2.TopicDescription:
         request = admin_pb2.CreateTopicRequest(
