@@ -74,7 +74,7 @@ class FakeNode:
             incarnation=self.incarnation,
             address=self.server.address,
             rack=self.rack,
-            protocol_version=1,
+            protocol_version=2,
             segments=[
                 pb.SegmentInventory(
                     segment_id=each,
@@ -93,10 +93,10 @@ class FakeNode:
         self.delete_at_register = list(answer.delete_segment_ids)
         self.full = asyncio.Event()
         self.task = asyncio.create_task(self.run())
-        await asyncio.wait_for(self.full.wait(), 5)
+        await asyncio.wait_for(self.full.wait(), 30)
 
     async def call(self, method: str, body: bytes) -> bytes:
-        return await self.net.call(self.coordinator, COORDINATOR + method, body, timeout_s=10)
+        return await self.net.call(self.coordinator, COORDINATOR + method, body, timeout_s=30)
 
     async def run(self) -> None:
         """Keep a heartbeat stream up for ever."""
@@ -222,6 +222,7 @@ class FakeNode:
             response.replicas.add(
                 durable_end_offset=held.end_offset,
                 seal_digest=digest_of(each.segment_id, held.end_offset),
+                producer_digest=snapshot_digest(self.producer_snapshot),
                 high_watermark=held.end_offset,
                 sealing=each.segment_id in self.sealing,
             )

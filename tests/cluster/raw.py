@@ -54,7 +54,7 @@ class RawClient:
 
     async def leader(self, topic: str, partition: int) -> str:
         """Address of a partition's leader, once there is one."""
-        for _ in range(200):
+        for _ in range(1200):
             metadata = await self.metadata(topic)
             addresses = {node.node_id: node.address for node in metadata.nodes}
             leader = metadata.topics[0].partitions[partition].leader

@@ -19,7 +19,7 @@ from icecore.errors import (
     UnavailableError,
 )
 
-LONG_S = 30
+LONG_S = 60
 NAMESAKES = ("node.py", "coordinator.py", "replication.py", "icecore/__init__.py", "asyncio.py")
 
 
@@ -88,7 +88,7 @@ def test_a_fork_is_told_so_and_the_parent_goes_on(cluster: LocalCluster) -> None
 
 def _in_fork(producer: blocking.Producer, bootstrap: str) -> int:
     """How many of the calls did not do as they should; killed by a signal where one hangs."""
-    signal.alarm(20)
+    signal.alarm(LONG_S)
     wrong = 0
     for call in (
         lambda: producer.send("forked", b"x"),

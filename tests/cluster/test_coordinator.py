@@ -50,7 +50,7 @@ class Cluster:
     async def admin(self, method: str, request: object) -> bytes:
         body = request.SerializeToString()  # type: ignore[attr-defined]
         path = f"/icecore.v1.AdminService/{method}"
-        return await self.net.call(self.address, path, body, timeout_s=20)
+        return await self.net.call(self.address, path, body, timeout_s=60)
 
     async def create(self, name: str, **settings: int) -> admin_pb2.TopicDescription:
         request = admin_pb2.CreateTopicRequest(
@@ -272,7 +272,7 @@ async def test_the_next_segment_opens_with_the_producers_that_were_sealed(cluste
     nodes = [cluster.nodes[each] for each in segment.replicas]
     for node in nodes[1:]:
         node.refuses_confirm = True
-    await cluster.nodes[segment.leader].seal(segment, 10)
+    await cluster.seal(segment, 10)
     assert cluster.tail("events") is None
     for node in nodes:
         node.producer_snapshot, node.refuses_confirm = b"stale", False

@@ -34,7 +34,7 @@ async def with_active(cluster: LocalCluster, log: Log) -> tuple[Log, Segment]:
     await until_still(cluster)
     more = await produce(cluster.bootstrap, TOPIC, numbered(90_000, 100), batch_bytes=2 << 10)
     whole = merged(log, more)
-    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(30):
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
         while True:  # until the coordinator has heard of the high watermark, too
             (described,) = await admin.describe_topics([TOPIC])
             if described.partitions[0].high_watermark == len(whole[0]):
@@ -78,7 +78,7 @@ async def wait_whole(cluster: LocalCluster, timeout_s: float = 60.0) -> None:
             await asyncio.sleep(0.2)
 
 
-async def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
+async def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not is_so():  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.1)

@@ -45,7 +45,7 @@ class Scene:
 
     async def roll(self) -> None:
         """Seal the tail as an admin would, and wait for its successor."""
-        async with Admin(self.cluster.bootstrap) as admin, asyncio.timeout(30):
+        async with Admin(self.cluster.bootstrap) as admin, asyncio.timeout(60):
             before = (await self.look()).segment.segment_id
             await admin.roll_topic(self.topic)
             while (await self.look()).segment.segment_id == before:  # noqa: ASYNC110 - others decide
@@ -275,7 +275,7 @@ async def test_a_disk_with_last_copies_is_given_up_by_a_person(own_cluster: Loca
     folder.rename(folder.with_name("unplugged"))
     with pytest.raises(IcecoreError, match="accept-disk --node-id 1"):
         cluster.start_node(1)
-    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(30):
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
         assert await admin.accept_disk(1) == 1
         cluster.start_node(1)
         assert len((await admin.describe_cluster()).nodes) == 3

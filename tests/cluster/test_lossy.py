@@ -35,7 +35,7 @@ def icecore(cluster: LocalCluster, *arguments: str) -> str:
     return done.stdout
 
 
-async def stuck(cluster: LocalCluster, state: SegmentState, timeout_s: float = 20.0) -> Segment:
+async def stuck(cluster: LocalCluster, state: SegmentState, timeout_s: float = 60.0) -> Segment:
     """The one segment in this state, once it has been there for a while."""
     async with asyncio.timeout(timeout_s):
         while True:
@@ -60,7 +60,7 @@ async def test_lost_segment_is_skipped_only_when_an_admin_says_so(
     for path in files:
         assert flip_bit(path, random.Random(5))
     cluster.start()
-    async with asyncio.timeout(20), Admin(cluster.bootstrap) as admin:
+    async with asyncio.timeout(60), Admin(cluster.bootstrap) as admin:
         while True:  # until all three have been found out; the last one stays listed
             listed = next(s for s in await segments(cluster) if s.segment_id == lost.segment_id)
             if len(listed.replicas) == 1:
