@@ -12,6 +12,7 @@ from icecore.errors import IcecoreError
 from icecore.ports import Net
 from icecore.v1 import admin_pb2, replication_pb2
 from icecore.v1 import coordinator_pb2 as pb
+from replication.producers import ProducerTable
 
 NOBODY = "127.0.0.1:9"
 FORGED = b"\x66" * 32
@@ -89,6 +90,7 @@ class Stranger:
         prepare = pb.PrepareSuccessorRequest(**common, segments=[ref])
         body = await self._ask(self._bootstrap, "CoordinatorService/PrepareSuccessor", prepare)
         [prepared] = pb.PrepareSuccessorResponse.FromString(body).results
+        producers = ProducerTable()
         seal = pb.SegmentSeal(
             segment_id=segment.segment_id,
             epoch=segment.epoch,
@@ -97,6 +99,8 @@ class Stranger:
             seal_digest=bytes(32),
             replicas=segment.isr,
             successor_segment_id=prepared.successor_segment_id,
+            producer_snapshot=producers.snapshot(),
+            producer_digest=producers.digest(),
         )
         request = pb.SealRequest(**common, seals=[seal])
         body = await self._ask(self._bootstrap, "CoordinatorService/Seal", request)

@@ -14,7 +14,7 @@ from typing import Any
 
 from coordinator import segment_changes
 from coordinator.cluster_state import ClusterState
-from coordinator.records import Change, NodeRecord, PartitionRecord, SegmentRecord
+from coordinator.records import Change, NodeRecord, PartitionRecord, SegmentRecord, TopicRecord
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
 from replication import isr, leader_state, recovery, sealing, watermark
@@ -379,7 +379,8 @@ class Decisions:
             segment_id=2, epoch=3, state=SegmentState.PREPARED, base_offset=-1, version=1
         )
         nodes = [NodeRecord(n, b"", "", incarnation=1 + (n in again)) for n in self.replicas]
+        topic = TopicRecord(record.topic_id, "events", 1, self.settings, version=1)
         partition = PartitionRecord(record.topic_id, 0, tail_segment_id=1, version=1)
         records = [SegmentRecord(record), SegmentRecord(successor)]
-        cluster.apply(Change((*nodes, partition, *records)))
+        cluster.apply(Change((*nodes, topic, partition, *records)))
         return cluster

@@ -12,12 +12,14 @@ from coordinator.node_changes import Registration, register
 from icecore.ports import UnaryHandler
 from node.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
+from tests.simulation.mistakes_repeats import orders_for_any_incarnation
 
 
 @contextmanager
 def any_incarnation_answers() -> Iterator[None]:
-    """R56 and, which alone would be enough, R57: a node serves before it is registered, and the
-    coordinator takes what any incarnation says."""
+    """R56 and, each of which alone would be enough, R57 and R60: a node serves before it is
+    registered, carries out what is meant for another incarnation, and the coordinator takes what
+    any says."""
 
     async def call(
         self: NodeCalls, node_id: int, request: Any, decode: Any, _: int, timeout_s: float
@@ -30,7 +32,11 @@ def any_incarnation_answers() -> Iterator[None]:
     def guarded(self: Gate, handler: UnaryHandler, *_: object) -> UnaryHandler:
         return handler
 
-    with patch(NodeCalls, "_call", call), patch(Gate, "_guarded", guarded):
+    with (
+        patch(NodeCalls, "_call", call),
+        patch(Gate, "_guarded", guarded),
+        orders_for_any_incarnation(),
+    ):
         yield
 
 

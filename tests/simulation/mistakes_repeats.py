@@ -14,6 +14,7 @@ from node import copying
 from node.commands import NodeCommands
 from node.copying import SegmentCopier
 from node.orders import Order, Orders
+from node.registration import Gate
 from node.replica import Replica
 from node.replicas import Replicas
 from node.store import LogTail, SegmentIdentity, SegmentStore
@@ -96,15 +97,21 @@ def half_a_copy_counts() -> Iterator[None]:
         del Replica.is_partial
 
 
-def orders_for_any_incarnation() -> Mistake:
-    """R60: a node carries out what was meant for an earlier process of it."""
+@contextmanager
+def orders_for_any_incarnation() -> Iterator[None]:
+    """R60 and, which alone would be enough, R56: a node carries out what was meant for an earlier
+    process of it, and its gate lets that through."""
     check = NodeCommands._check
 
     def wrong(self: NodeCommands, request: Any) -> None:
-        request.incarnation = 0
+        request.incarnation = self._context.incarnation
         check(self, request)
 
-    return patch(NodeCommands, "_check", wrong)
+    with (
+        patch(NodeCommands, "_check", wrong),
+        patch(Gate, "_check_meant", lambda *_: None),
+    ):
+        yield
 
 
 @contextmanager
