@@ -77,9 +77,7 @@ class Coordinator:
         self._deletions = Deletions(ledger, clock)
         describer = Describer(ledger, self.sessions, self.recovery)
         naming = ProducerNaming(ledger, calls, clock)
-        nodes = NodeHandlers(
-            ledger, self.sessions, sealing, self.recovery, naming, timing, self._poke
-        )
+        nodes = NodeHandlers(ledger, self.sessions, sealing, naming, timing, self._poke)
         admin = AdminHandlers(
             ledger, calls, self._opener, self._deletions, describer, clock, rng, timing
         )

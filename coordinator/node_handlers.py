@@ -23,13 +23,13 @@ from coordinator.node_changes import (
 from coordinator.node_sessions import NodeSessions, Registered, Session
 from coordinator.producer_naming import ProducerNaming
 from coordinator.records import Change, NodeRecord, updated
-from coordinator.recovery import Recovery
 from coordinator.sealing import Asker, LiveSealing, Sealed, SealReport, pair
 from coordinator.segment_changes import (
     Sealing,
     alter_isr,
     check_leader,
     remove_sealed_replica,
+    start_recovery,
 )
 from icecore.convert import error_to_proto, segment_to_proto
 from icecore.errors import (
@@ -62,7 +62,6 @@ class NodeHandlers:
         ledger: Ledger,
         sessions: NodeSessions,
         sealing: LiveSealing,
-        recovery: Recovery,
         naming: ProducerNaming,
         timing: Timing,
         poke: asyncio.Event,
@@ -70,7 +69,6 @@ class NodeHandlers:
         self._ledger = ledger
         self._sessions = sessions
         self._sealing = sealing
-        self._recovery = recovery
         self._naming = naming
         self._timing = timing
         self._poke = poke
@@ -327,20 +325,27 @@ class NodeHandlers:
         return _seal_response(results).SerializeToString()
 
     async def request_recovery(self, body: bytes, _: CallContext) -> bytes:
-        """A leader that can't go on asks for a recovery."""
+        """A leader that can't go on asks for a recovery. It asks until it is answered and has no
+        other way to say so, so the records say RECOVERING before they are: a coordinator that
+        only remembered it might be overtaken, or die, and the next one would wait for a leader."""
         request = parse(pb.RequestRecoveryRequest, body)
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
-        for each in request.segments:
-            try:
-                check_leader(self._ledger.state, each.segment_id, each.epoch, *pair(asker))
-            except IcecoreError as error:
-                log.info("event=request_ignored segment=%d why=%r", each.segment_id, error.message)
+
+        def decision(state: ClusterState, asked: pb.SegmentRef) -> Change:
+            record = check_leader(state, asked.segment_id, asked.epoch, *pair(asker))
+            return start_recovery(state, asked.segment_id, record.version)
+
+        results = await self._ledger.decide_all(
+            [lambda state, each=each: decision(state, each) for each in request.segments]  # type: ignore[misc]
+        )
+        for each, result in zip(request.segments, results, strict=True):
+            if isinstance(result, IcecoreError):
+                log.info("event=request_ignored segment=%d why=%r", each.segment_id, result.message)
                 continue
             log.info(
                 "event=recovery_requested segment=%d node=%d why=%r",
                 *(each.segment_id, asker.node_id, request.why[:WHY_MAX]),
             )
-            self._recovery.request(each.segment_id)
         self._poke.set()
         return pb.RequestRecoveryResponse().SerializeToString()
 

@@ -81,7 +81,7 @@ class Recovery:
         """By segment: the highest promise that a replica refused ours for."""
 
     def request(self, segment_id: int) -> None:
-        """The leader itself asks."""
+        """Also of a leader that is well; whoever asks for it sees again that it is needed."""
         self._requested[segment_id] = None
 
     @property

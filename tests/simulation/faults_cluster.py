@@ -142,7 +142,7 @@ async def bring_back(scene: Scene, fault: Fault) -> None:
         async with Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng) as admin:
             for _ in range(UNDELETE_TRIES_MAX):
                 try:
-                    if await admin.describe_topics(deleted=True):
+                    if await admin.describe_topics([TOPIC], deleted=True):
                         await admin.undelete_topic(TOPIC)
                     elif await admin.describe_topics([TOPIC]):
                         return
