@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coordinator.cluster_state import ClusterState
 from coordinator.ledger import Decision
+from coordinator.node_changes import NUMBER_JUMP_MAX
 from coordinator.records import Change, HeardRecord, updated
 from icecore.v1 import coordinator_pb2 as pb
 
@@ -47,8 +48,7 @@ class Heard:
     def load(self) -> None:
         """Begin with what an earlier coordinator has stored."""
         for record in self._state.heard.values():
-            for node_id, counter in record.disk_counters:
-                self._note_counter(node_id, counter)
+            self._slots[COUNTERS].disk_counters.update(record.disk_counters)
             for segment_id, high_watermark in record.high_watermarks:
                 self._note_watermark(segment_id, high_watermark)
             for segment_id, node_id, end_offset in record.durable_ends:
@@ -68,7 +68,8 @@ class Heard:
         return record is not None and record.segment.leader == node_id
 
     def _note_counter(self, node_id: int, counter: int) -> None:
-        if counter > self.disk_counter(node_id):
+        known = self.disk_counter(node_id)
+        if known < counter <= known + NUMBER_JUMP_MAX:  # no disk comes farther (R65)
             self._slots[COUNTERS].disk_counters[node_id] = counter
             self._changed[COUNTERS] = None
 

@@ -1,16 +1,19 @@
 """Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from coordinator.cluster_state import ClusterState
 from coordinator.records import Change, NodeRecord, updated
-from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
+from icecore.errors import ConflictError, FencedError, InvalidRequestError, WrongClusterError
 from icecore.model import SegmentState
 
 NODES_MAX = 1_000
 NODE_ID_MAX = 99_999_999
 """As many digits as the metadata store's keys have."""
 TEXT_MAX = 255
+NUMBER_JUMP_MAX = 1 << 20
+"""Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
 DISK_ID_BYTES_MAX = 64
 
 
@@ -96,13 +99,39 @@ def register(
         raise WrongClusterError(
             f"node id {asked.node_id} is in use by a live process at {known.address}"
         )
+    check_number("incarnation", asked.incarnation, known.issued_incarnation)
     is_unknown = known.incarnation > 0 and (
         not is_same_disk
         or asked.incarnation < known.incarnation
         or asked.disk_counter < disk_counter
     )
-    issued = updated(known, issued_incarnation=max(known.issued_incarnation, asked.incarnation) + 1)
+    persisted = asked.incarnation if is_same_disk else 0
+    issued = updated(known, issued_incarnation=max(known.issued_incarnation, persisted) + 1)
     return Change((issued,)), is_unknown
+
+
+def check_number(name: str, told: int, known: int) -> None:
+    """Raises InvalidRequestError for a number that only grows and can't have come so far (R65): it
+    would be stored, and whoever really has that node could never reach it."""
+    if told > known + NUMBER_JUMP_MAX:
+        raise InvalidRequestError(f"{name} {told} is too far beyond {known}, the highest one known")
+
+
+def check_known_segments(state: ClusterState, held: Collection[int]) -> None:
+    """Whether every segment that a node holds was made by this metadata store, or one before it.
+
+    Ids are never used twice; one that is still to be given out means that the store was put back
+    from an old copy, and knows nothing of what was acknowledged since.
+
+    Raises ConflictError: the node may come back when the newest store does.
+    """
+    next_id = state.next_of("segment_id").next_value
+    unborn = [each for each in held if each >= next_id]
+    if unborn:
+        raise ConflictError(
+            f"the node holds segment {max(unborn)}, but this metadata store has given out none "
+            f"from {next_id} on: it is an old copy; stop the coordinator and put back the newest"
+        )
 
 
 def activate(state: ClusterState, asked: Registration, incarnation: int) -> Change:

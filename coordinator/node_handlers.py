@@ -13,6 +13,8 @@ from coordinator.node_changes import (
     HeldReplica,
     Registration,
     activate,
+    check_known_segments,
+    check_number,
     check_registration,
     confirm_deletion,
     deletions_confirmed,
@@ -132,6 +134,8 @@ class NodeHandlers:
 
         def decision(state: ClusterState) -> Change:
             nonlocal is_unknown
+            check_known_segments(state, [each.segment_id for each in request.segments])
+            check_number("disk counter", asked.disk_counter, heard.disk_counter(asked.node_id))
             change, is_unknown = register(state, asked, heard.disk_counter(asked.node_id))
             if is_unknown:
                 check_disk(state, asked.node_id, self._has_copy)

@@ -9,7 +9,7 @@ when recovery starts.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.cluster_state import ClusterState
@@ -204,6 +204,7 @@ class NodeSessions:
         self._note_fenced(session.node_id, request.fenced_segment_ids)
         self._note_clock(session.node_id, request.wall_clock_ms)
         self.heard.beat(session.node_id, request)
+        self._note_unborn(session.node_id, [each.segment_id for each in request.led])
         state = NodeState.UP
         if request.leaving:
             state = NodeState.DOWN
@@ -220,6 +221,14 @@ class NodeSessions:
             log.info("event=node_state node=%d state=%s", session.node_id, state.name)
             status.state = state
             self._nodes_changed()
+
+    def _note_unborn(self, node_id: int, led: Sequence[int]) -> None:
+        """Who leads what this metadata store has not given out yet acknowledges what it will never
+        know of: the store was put back from an old copy. Once per stream is enough to be told."""
+        next_id = self._state.next_of("segment_id").next_value
+        if unborn := [each for each in led if each >= next_id]:
+            why = f"node {node_id} leads it, and this metadata store does not know it: an old copy"
+            self.pages.page(max(unborn), why)
 
     def _note_fenced(self, node_id: int, segment_ids: Iterable[int]) -> None:
         """Promises keep the node out of ACTIVE segments: nobody but a recovery may have asked for

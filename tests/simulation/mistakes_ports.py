@@ -1,24 +1,13 @@
 """Seeded mistakes around single calls: one that fails, one that is left out, one that is late."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from icecore.client.fetcher import Reader
 from icecore.errors import StorageError
-from node.storage.control_store import ControlStore, ReplicaRow
 from tests.simulation.disk import SimFile, SimFileSystem
 from tests.simulation.mistakes import Mistake, patch
-
-
-def verdict_not_stored() -> Mistake:
-    """R41: that a log can't be trusted is not stored, and the next start knows nothing of it."""
-    put_rows = ControlStore.put_rows
-
-    def wrong(self: ControlStore, rows: Sequence[ReplicaRow], *given: Any) -> None:
-        put_rows(self, [row for row in rows if not row.damage], *given)
-
-    return patch(ControlStore, "put_rows", wrong)
 
 
 def folder_not_synced() -> Mistake:

@@ -104,7 +104,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(shortage.shortage_is_damage, "descriptors_run_out"),
     Mutant(shortage.recovery_index_first, "dies_in_recovery"),
     Mutant(shortage.index_rot_ends_the_node, "index_rots"),
-    Mutant(ports.verdict_not_stored, "dies_at_each_start"),
     Mutant(ports.folder_not_synced, "folders_lost"),
     Mutant(ports.write_error_ignored, "failing_writes"),
     Mutant(ports.seek_keeps_old_records, "smoke"),

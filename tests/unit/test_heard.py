@@ -1,14 +1,24 @@
 """What nodes last said outlives the coordinator, at a bounded cost; and what is judged by it."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator import heard as room
 from coordinator.cluster_state import ClusterState
 from coordinator.heard import SLOTS_PER_STORE, Heard
-from coordinator.node_changes import HeldReplica, Registration, register, shrunk_logs
+from coordinator.node_changes import (
+    NUMBER_JUMP_MAX,
+    HeldReplica,
+    Registration,
+    check_known_segments,
+    register,
+    shrunk_logs,
+)
 from coordinator.record_json import decode, encode
-from coordinator.records import Change, HeardRecord
+from coordinator.records import Change, HeardRecord, NodeRecord
 from coordinator.segment_changes import seal, start_recovery
+from icecore.errors import ConflictError, InvalidRequestError
 from icecore.v1 import coordinator_pb2 as pb
 from tests.unit.cluster_states import ALL, commit, sealing, started
 
@@ -107,6 +117,41 @@ def test_a_store_is_bounded_and_everything_has_its_turn(
         pass
     later = restarted(state)
     assert [later.high_watermark(id_) for id_ in (1, 77, 10_000)] == [12, 772, 100_002]
+
+
+def test_a_counter_that_no_disk_can_have_is_not_believed(state: ClusterState, heard: Heard) -> None:
+    heard.beat(2, beat(7))
+    for absurd in (7 + NUMBER_JUMP_MAX + 1, 2**64 - 1):
+        heard.beat(2, beat(absurd))
+        assert heard.disk_counter(2) == 7
+    heard.beat(2, beat(7 + NUMBER_JUMP_MAX))
+    assert heard.disk_counter(2) == 7 + NUMBER_JUMP_MAX
+    store(state, heard)
+    assert restarted(state).disk_counter(2) == 7 + NUMBER_JUMP_MAX
+
+
+@pytest.mark.parametrize("incarnation", [ALL[2] + NUMBER_JUMP_MAX + 1, 2**64 - 2])
+def test_an_incarnation_that_no_disk_can_have_is_refused(
+    state: ClusterState, incarnation: int
+) -> None:
+    with pytest.raises(InvalidRequestError, match="too far beyond"):
+        register(state, asked(5, incarnation), 5)
+
+
+def test_another_disk_does_not_say_how_often_the_node_started(state: ClusterState) -> None:
+    stranger = replace(asked(5, ALL[2] + 1000), disk_id=b"another")
+    state.status[2].is_connected = False
+    [record] = register(state, stranger, 5)[0].puts
+    assert isinstance(record, NodeRecord) and record.issued_incarnation == ALL[2] + 1
+
+
+def test_a_store_that_gave_out_fewer_segments_than_a_node_holds_is_an_old_copy(
+    state: ClusterState,
+) -> None:
+    next_id = state.next_of("segment_id").next_value
+    check_known_segments(state, range(1, next_id))
+    with pytest.raises(ConflictError, match="old copy"):
+        check_known_segments(state, [1, next_id])
 
 
 def asked(counter: int, incarnation: int = ALL[2]) -> Registration:

@@ -238,6 +238,15 @@ def test_only_a_leader_tells_of_watermarks(watch: Watch) -> None:
     assert watch.sessions.heard.high_watermark(1) == 100 * leader
 
 
+def test_who_leads_what_was_never_given_out_shows_an_old_metadata_store(watch: Watch) -> None:
+    next_id = watch.state.next_of("segment_id").next_value
+    session = watch.connect(1)
+    for segment_id, pages in ((1, 0), (next_id, 1)):
+        led = [pb.LedHighWatermark(segment_id=segment_id, high_watermark=5)]
+        watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
+        assert len(list(watch.sessions.pages)) == pages
+
+
 def test_a_promise_that_nobody_asked_for_is_noted_until_the_record_moves_on(watch: Watch) -> None:
     session = watch.connect(2)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, fenced_segment_ids=[1, 99]))
