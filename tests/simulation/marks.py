@@ -169,7 +169,7 @@ LOGGED: dict[str, str] = {
     "sync_failed": r"sync failed for segments ",
     "disk_read_only": r"disk level=read_only",
     "disk_full": r"disk level=full",
-    "follows_after_space": r"space again, following ",
+    "follows_after_space": r"room again, following ",
     # the coordinator, and nodes that leave
     "open_refused": r"event=open_refused ",
     "coordinator_lost": r"event=coordinator_lost ",

@@ -1,11 +1,17 @@
 """Orders that contradict what a node knows are refused and change nothing."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from icecore.errors import InvalidRequestError, ProducerFencedError, WrongClusterError
+from icecore.errors import (
+    InvalidRequestError,
+    ProducerFencedError,
+    UnavailableError,
+    WrongClusterError,
+)
 from icecore.model import NodeInfo, SegmentState
 from node import order_checks
 from node.context import NodeContext
@@ -13,11 +19,20 @@ from node.order_checks import check_write_back, contradiction, is_recorded, is_s
 from node.replica import Replica
 from node.store import LogTail
 from replication.effects import Append, FailProduce
-from replication.producers import EPOCH_JUMP_MAX
+from replication.producers import EPOCH_JUMP_MAX, ProducerTable
+from tests.conformance.log_builder import identity
 from tests.unit.replication_setup import Led, only, segment
 
 TAIL = LogTail(150, 0, b"d", 0, 140)
+LOG = identity(7)
 SEALED = segment(state=SegmentState.SEALED, end_offset=150, seal_digest=b"d")
+
+
+class Pool:
+    """One worker for everything."""
+
+    def worker_for(self, *_: object) -> int:
+        return 0
 
 
 def replica(**changes: Any) -> Replica:
@@ -114,6 +129,20 @@ def test_orders_name_their_cluster() -> None:
     NodeContext.check_cluster(mine, b"c", is_needed=True)
     with pytest.raises(WrongClusterError):
         NodeContext.check_cluster(mine, b"", is_needed=True)
+
+
+def test_who_has_not_joined_a_cluster_is_unavailable_for_now() -> None:
+    with pytest.raises(UnavailableError) as refused:  # clients take another cluster for final
+        NodeContext.check_cluster(context(cluster_id=b""), b"c")
+    assert refused.value.retriable
+
+
+def test_a_replica_between_two_roles_shows_only_what_is_durable() -> None:
+    mine = Replica(context(pool=Pool()), LOG, replace(TAIL, end_offset=160), ProducerTable())
+    mine.durable_tail = replace(TAIL, end_offset=130)
+    assert mine.high_watermark == 130
+    mine.durable_tail = mine.tail
+    assert mine.high_watermark == TAIL.max_known_high_watermark
 
 
 def test_a_producer_epoch_does_not_jump() -> None:
