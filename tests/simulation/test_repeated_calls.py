@@ -39,6 +39,7 @@ class Cluster:
     async def order(self, name: str, method: str, request: Any) -> bytes:
         request.cluster_id = self.node(name).context.cluster_id
         request.token = request.token or self.token
+        request.incarnation = request.incarnation or self.node(name).context.incarnation
         return await self.net.call(
             self.node(name).context.address,
             f"/icecore.v1.NodeService/{method}",
