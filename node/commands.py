@@ -183,7 +183,8 @@ class NodeCommands:
         self._check(request)
         async with self._orders.alone(*(each.segment.segment_id for each in request.segments)):
             self._check(request)
-            errors = await self._create(request)
+            errors = self._refused(request)
+            await self._create(request, errors)
             self._check(request)
             confirms = [
                 self._confirm(item)
@@ -199,14 +200,31 @@ class NodeCommands:
             ],
         ).SerializeToString()
 
-    async def _create(self, request: coordinator_pb2.OpenRequest) -> dict[int, IcecoreError | None]:
-        """Make those that are not here; the errors of those that can't be."""
-        context = self._context
+    def _refused(self, request: coordinator_pb2.OpenRequest) -> dict[int, IcecoreError | None]:
+        """The errors of those that nobody should have ordered so; nothing of them is stored."""
         errors: dict[int, IcecoreError | None] = {}
+        seen: set[int] = set()
+        for item in request.segments:
+            segment_id = item.segment.segment_id
+            try:
+                if segment_id in seen:
+                    raise InvalidRequestError(f"segment {segment_id} is named twice")
+                seen.add(segment_id)
+                held = self._replicas.get(segment_id)
+                order_checks.check_open(item, self._identity(item), held)
+            except InvalidRequestError as error:
+                errors[segment_id] = error
+        return errors
+
+    async def _create(
+        self, request: coordinator_pb2.OpenRequest, errors: dict[int, IcecoreError | None]
+    ) -> None:
+        """Make those that are not here and have no error yet; adds what goes wrong."""
+        context = self._context
         fresh: list[SegmentIdentity] = []
         for identity in map(self._identity, request.segments):
             segment_id = identity.segment_id
-            if self._replicas.get(segment_id) is not None:
+            if segment_id in errors or self._replicas.get(segment_id) is not None:
                 continue
             if self._orders.was_deleted(segment_id) or context.store.promised_epoch(segment_id):
                 # Deleted, or set aside as damaged: an empty log must not take its place.
@@ -219,7 +237,6 @@ class NodeCommands:
                 errors[identity.segment_id] = _refusal(error)
                 if error is None:
                     self._replicas.add(Replica(context, identity, NO_TAIL, None))
-        return errors
 
     def _identity(self, item: coordinator_pb2.OpenSegment) -> SegmentIdentity:
         segment = item.segment

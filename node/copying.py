@@ -23,7 +23,7 @@ from icecore.model import Segment, SegmentState
 from icecore.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from node.context import NodeContext
-from node.order_checks import check_write_back, is_recorded
+from node.order_checks import check_identity, check_same, check_write_back, is_recorded
 from node.orders import Order
 from node.producer_state import state_at, with_digest
 from node.replica import NO_TAIL, Replica
@@ -304,20 +304,23 @@ class SegmentCopier:
             donor_address: Who holds all of it.
         """
         context = self._context
+        identity = SegmentIdentity(
+            cluster_id=context.cluster_id,
+            topic_id=segment.topic_id,
+            partition=segment.partition,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            epoch=segment.epoch,
+        )
+        check_identity(identity, segment.base_offset)
+        if prepared is not None:
+            check_same(prepared, identity)
         header, _ = await order.unless_overtaken(
             self._ask(donor_address, segment, segment.base_offset, segment.base_offset)
         )
         producers = ProducerTable(header.producer_snapshot)
         replica = prepared
         if replica is None:
-            identity = SegmentIdentity(
-                cluster_id=context.cluster_id,
-                topic_id=segment.topic_id,
-                partition=segment.partition,
-                segment_id=segment.segment_id,
-                generation=segment.generation,
-                epoch=segment.epoch,
-            )
             (error,) = await context.executor.run(context.store.create, [identity], {}, True)
             if error is not None:
                 raise error

@@ -169,9 +169,13 @@ class Node:
         """A replica of an earlier process: it may follow or serve, never lead."""
         table = None
         if found.sealed_end_offset is None:
-            table = ProducerTable(found.producer_snapshot)
-            for raw in found.headers:
-                table.apply_header(parse_header(raw))
+            try:
+                table = ProducerTable(found.producer_snapshot)
+                for raw in found.headers:
+                    table.apply_header(parse_header(raw))
+            except IcecoreError as error:  # costs this replica alone (R55)
+                found.intact, found.why = False, f"its producers are not known: {error}"
+                table = ProducerTable()
         replica = Replica(self.context, found.identity, found.tail, table, intact=found.intact)
         replica.promised_epoch = max(
             found.identity.epoch, self.context.store.promised_epoch(found.identity.segment_id)

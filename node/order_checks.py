@@ -2,19 +2,22 @@
 
 An order may be forged, late, or come from a broken coordinator. So it may not raise numbers that
 never go down again beyond what can be, nor contradict the seal that a replica has stored, nor cut
-off what readers have seen; what does is refused and changes nothing. This stops no forger who knows
-all that the coordinator knows. Rules R65 and R66 of docs/PROTOCOL.md.
+off what readers have seen, nor name a segment that can't be; what does is refused and changes
+nothing. This stops no forger who knows all that the coordinator knows. Rules R65 and R66 of
+docs/PROTOCOL.md.
 """
 
 import logging
 from collections.abc import Sized
 from typing import Final
 
-from icecore.errors import InvalidRequestError
+from icecore.errors import InvalidRequestError, StorageError
 from icecore.model import Segment, SegmentState
+from icecore.v1 import coordinator_pb2
 from node.context import NodeContext
 from node.replica import Replica
-from replication.producers import EPOCH_JUMP_MAX
+from node.store import SegmentIdentity
+from replication.producers import EPOCH_JUMP_MAX, ProducerTable
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +27,10 @@ PROMISE_JUMP_MAX: Final = 2 << 20
 """Over a segment's own epoch; a recovery promises the next one."""
 ITEMS_MAX: Final = 1_024
 """In the list of one order; the coordinator sends 512."""
+TOPIC_ID_LENGTH: Final = 16
+PARTITION_MAX: Final = 1 << 20
+NUMBER_MAX: Final = 1 << 62
+"""Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
 
 
 def check_token(context: NodeContext, token: int) -> None:
@@ -48,6 +55,62 @@ def check_promise(replica: Replica, epoch: int) -> None:
             f"epoch {epoch} is too far beyond {replica.identity.epoch}, which segment "
             f"{replica.segment_id} has"
         )
+
+
+def check_identity(identity: SegmentIdentity, base_offset: int | None) -> None:
+    """Raises InvalidRequestError for a segment that can't be: nothing of it may be stored.
+
+    Args:
+        identity: As the order has it.
+        base_offset: Where the log is to begin; None when that is not said yet.
+    """
+    segment_id = identity.segment_id
+    if not 1 <= segment_id <= NUMBER_MAX:
+        raise InvalidRequestError(f"no segment has the id {segment_id}")
+    if len(identity.topic_id) != TOPIC_ID_LENGTH:
+        raise InvalidRequestError(
+            f"segment {segment_id}: a topic id has {TOPIC_ID_LENGTH} bytes, this one has "
+            f"{len(identity.topic_id)}"
+        )
+    if not 0 <= identity.partition <= PARTITION_MAX:
+        raise InvalidRequestError(f"segment {segment_id}: no partition {identity.partition}")
+    if not 1 <= identity.epoch <= NUMBER_MAX:
+        raise InvalidRequestError(f"segment {segment_id}: no segment has epoch {identity.epoch}")
+    if base_offset is not None and not 0 <= base_offset <= NUMBER_MAX:
+        raise InvalidRequestError(f"segment {segment_id}: no log begins at {base_offset}")
+
+
+def check_same(replica: Replica, identity: SegmentIdentity) -> None:
+    """Raises InvalidRequestError when the replica that is here is of another segment. Its base is
+    not compared: it may be given yet."""
+    have = replica.identity
+    ours = (have.topic_id, have.partition, have.generation, have.epoch)
+    if ours == (identity.topic_id, identity.partition, identity.generation, identity.epoch):
+        return
+    _log.critical(
+        "event=open_contradicts segment_id=%d topic_id=%s partition=%d generation=%d epoch=%d "
+        "asked_topic_id=%.64s asked_partition=%d asked_generation=%d asked_epoch=%d",
+        replica.segment_id,
+        *(ours[0].hex(), *ours[1:]),
+        *(identity.topic_id.hex(), identity.partition, identity.generation, identity.epoch),
+    )
+    raise InvalidRequestError(
+        f"segment {replica.segment_id} is here with another topic, partition, generation or epoch"
+    )
+
+
+def check_open(
+    item: coordinator_pb2.OpenSegment, identity: SegmentIdentity, replica: Replica | None
+) -> None:
+    """Raises InvalidRequestError for an Open of what can't be, or is here as something else."""
+    check_identity(identity, item.segment.base_offset if item.confirm else None)
+    if replica is not None:
+        check_same(replica, identity)
+    elif item.confirm:
+        try:  # what is stored now is read at each start
+            ProducerTable(item.producer_snapshot)
+        except StorageError as error:
+            raise InvalidRequestError(f"segment {identity.segment_id}: {error}") from error
 
 
 def check_producer_fence(context: NodeContext, producer_id: int, min_epoch: int) -> None:

@@ -17,7 +17,7 @@ descriptors or memory is nobody's damage, and ends the start instead.
 import logging
 from dataclasses import dataclass, field
 
-from icecore.errors import OutOfSpaceError, StorageError
+from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
 from node.ports import DiskFailedError, File, FileSystem
 from node.storage.control_store import PREPARED, SEALED, ReplicaRow
 from node.storage.fail_stop import FailStop
@@ -86,8 +86,9 @@ class Recovery:
             DiskFailedError: A sync failed; the replica is condemned.
         """
         identity = row.identity(self._cluster_id)
-        verdict = Verdict(tail=_first_tail(row, identity))
+        verdict = Verdict()
         try:
+            verdict.tail = _first_tail(row, identity)  # refuses a record that no segment can have
             name = file_name(identity)
             if not self._fs.exists(name):
                 return _damaged(verdict, "the file is missing")
@@ -97,9 +98,9 @@ class Recovery:
                 verdict.size_bytes = file.size()
             finally:
                 file.close()
-        except (DiskFailedError, OutOfSpaceError):
+        except (DiskFailedError, *SHORTAGES):
             raise
-        except StorageError as error:
+        except IcecoreError as error:
             return _damaged(verdict, f"it cannot be read: {error}")
         return verdict
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from icecore.errors import IcecoreError, NotReplicaError, StorageError
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
 from node.ports import DiskFailedError, File, FileSystem
 from node.storage.control_store import CONFIRMED, QUARANTINED, ControlStore, ReplicaRow
 from node.storage.fail_stop import FailStop
@@ -107,15 +107,16 @@ class LogSalvage:
     def _provable(self, name: str, row: ReplicaRow, identity: SegmentIdentity) -> Provable | None:
         """Scan one file until something is not right; what can't be read is not right either."""
         try:
+            start = empty_tail(identity, row.start_timestamp_ms)
             file = self._fs.open(name)
-        except StorageError as error:
+        except (StorageError, InvalidRequestError) as error:
             _log.warning("not salvageable file=%s error=%s", name, error)
             return None
         scan = BatchScan(
             file,
             identity,
             FILE_HEADER_LENGTH,
-            empty_tail(identity, row.start_timestamp_ms),
+            start,
             file.size(),
             with_bodies=True,
         )

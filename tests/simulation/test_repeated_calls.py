@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,16 +48,22 @@ class Cluster:
             timeout_s=30.0,
         )
 
-    async def fence(self, name: str, **changes: int) -> pb.FencedReplica:
+    async def fence(self, name: str, **changes: Any) -> pb.FencedReplica:
         ref = pb.SegmentRef(segment_id=self.segment.segment_id, epoch=self.segment.epoch + 1)
         body = await self.order(name, "Fence", pb.FenceRequest(segments=[ref], **changes))
         [answer] = pb.FenceResponse.FromString(body).replicas
         return answer
 
     async def write_back(
-        self, name: str, end_offset: int, digest: bytes, *, lossy: bool = False
+        self,
+        name: str,
+        end_offset: int,
+        digest: bytes,
+        *,
+        segment: Segment | None = None,
+        lossy: bool = False,
     ) -> pb.WrittenBack:
-        segment = self.segment.changed(state=SegmentState.RECOVERING, lossy=lossy)
+        segment = (segment or self.segment).changed(state=SegmentState.RECOVERING, lossy=lossy)
         item = pb.WriteBackSegment(
             segment=convert.segment_to_proto(segment),
             end_offset=end_offset,
@@ -67,10 +74,20 @@ class Cluster:
         [result] = pb.WriteBackResponse.FromString(body).results
         return result
 
-    async def open(self, name: str, **changes: int) -> str:
+    async def open(
+        self,
+        name: str,
+        *,
+        segment: Segment | None = None,
+        confirm: bool = True,
+        snapshot: bytes = b"",
+        **changes: Any,
+    ) -> str:
         """The reason of the error, if any."""
-        segment = self.segment.changed(state=SegmentState.PREPARED)
-        item = pb.OpenSegment(segment=convert.segment_to_proto(segment), confirm=True)
+        segment = (segment or self.segment).changed(state=SegmentState.PREPARED)
+        item = pb.OpenSegment(
+            segment=convert.segment_to_proto(segment), confirm=confirm, producer_snapshot=snapshot
+        )
         body = await self.order(name, "Open", pb.OpenRequest(segments=[item], **changes))
         [error] = pb.OpenResponse.FromString(body).errors
         return error.reason
@@ -96,6 +113,14 @@ def run(scenario: Scenario) -> World:
     return world
 
 
+async def restarted(cluster: Cluster, name: str) -> None:
+    """Killed and started, and up again."""
+    cluster.world.kill(name)
+    cluster.world.start(name)
+    await asyncio.sleep(1.0)
+    assert cluster.node(name).context.incarnation
+
+
 def test_an_open_that_comes_again_leaves_a_replica_in_use_alone() -> None:
     async def scenario(cluster: Cluster) -> None:
         for name in (cluster.leader, cluster.follower):
@@ -103,6 +128,73 @@ def test_an_open_that_comes_again_leaves_a_replica_in_use_alone() -> None:
             before = (replica.tail, replica.producers.digest(), replica.idle)
             assert await cluster.open(name) == "INVALID_REQUEST"
             assert (replica.tail, replica.producers.digest(), replica.idle) == before
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"topic_id": b"x" * 16}, {"partition": 1}, {"generation": 1}, {"epoch": 9}],
+)
+def test_an_open_of_another_segment_under_an_id_in_use(changes: dict[str, Any]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        name = cluster.stranger
+        assert await cluster.open(name) == ""
+        held = (cluster.replica(name), cluster.replica(name).identity, cluster.replica(name).tail)
+        segment = cluster.segment.changed(state=SegmentState.PREPARED, **changes)
+        for confirm in (False, True):
+            assert await cluster.open(name, segment=segment, confirm=confirm) == "INVALID_REQUEST"
+        replica = cluster.replica(name)
+        assert (replica, replica.identity, replica.tail) == held
+        # Prepared and without a base, it is confirmed as what it is and as nothing else.
+        fresh = cluster.segment.changed(segment_id=10**6, state=SegmentState.PREPARED)
+        assert await cluster.open(name, segment=fresh, confirm=False) == ""
+        other = fresh.changed(**changes)
+        assert await cluster.open(name, segment=other) == "INVALID_REQUEST"
+        assert cluster.node(name).replicas.get(10**6).base_offset == -1
+        assert await cluster.open(name, segment=fresh) == ""
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("method", ["Open", "WriteBack"])
+def test_a_segment_that_can_t_be_is_stored_nowhere(method: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        name = cluster.stranger
+        fresh = cluster.segment.changed(segment_id=10**6, state=SegmentState.PREPARED)
+        nonsense = [
+            fresh.changed(topic_id=b""),
+            fresh.changed(topic_id=b"z" * 17),
+            fresh.changed(segment_id=0),
+            fresh.changed(segment_id=(1 << 64) - 1),
+            fresh.changed(epoch=(1 << 64) - 1),
+            fresh.changed(base_offset=-5),
+        ]
+        for each in nonsense:
+            if method == "Open":
+                assert await cluster.open(name, segment=each) == "INVALID_REQUEST"
+            else:
+                result = await cluster.write_back(name, 0, b"", segment=each)
+                assert result.error.reason == "INVALID_REQUEST"
+        if method == "Open":
+            assert await cluster.open(name, segment=fresh, snapshot=b"junk") == "INVALID_REQUEST"
+        await restarted(cluster, name)
+        assert all(cluster.node(name).replicas.get(each.segment_id) is None for each in nonsense)
+
+    run(scenario)
+
+
+def test_a_producer_state_that_is_none_costs_one_replica() -> None:
+    """An earlier version stored what a forged Open had in it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        name = cluster.follower
+        identity = replace(cluster.replica(name).identity, segment_id=10**6)
+        store = cluster.node(name).context.store
+        assert store.create([identity], {10**6: (b"junk", 0)}) == [None]
+        await restarted(cluster, name)
+        assert not cluster.node(name).replicas.get(10**6).intact
+        assert cluster.replica(name).intact
 
     run(scenario)
 

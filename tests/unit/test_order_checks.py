@@ -15,9 +15,16 @@ from icecore.errors import (
 from icecore.model import NodeInfo, SegmentState
 from node import order_checks
 from node.context import NodeContext
-from node.order_checks import check_write_back, contradiction, is_recorded, is_shut_out
+from node.order_checks import (
+    check_identity,
+    check_same,
+    check_write_back,
+    contradiction,
+    is_recorded,
+    is_shut_out,
+)
 from node.replica import Replica
-from node.store import LogTail
+from node.store import LogTail, SegmentIdentity
 from replication.effects import Append, FailProduce
 from replication.producers import EPOCH_JUMP_MAX, ProducerTable
 from tests.conformance.log_builder import identity
@@ -108,6 +115,47 @@ def test_numbers_that_never_go_down_again_don_t_jump() -> None:
         order_checks.check_producer_fence(context(), 9, 4 + EPOCH_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
         order_checks.check_producer_fence(context(), 1, (1 << 32) - 1)
+
+
+IDENTITY = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 7, 0, 5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic_id": b""},
+        {"topic_id": b"t" * 15},
+        {"topic_id": b"t" * 17},
+        {"segment_id": 0},
+        {"segment_id": (1 << 64) - 1},
+        {"epoch": 0},
+        {"epoch": (1 << 64) - 1},
+        {"partition": (1 << 32) - 1},
+    ],
+)
+def test_segments_that_can_t_be(changes: dict[str, Any]) -> None:
+    check_identity(IDENTITY, None)
+    for base_offset in (None, 0):
+        with pytest.raises(InvalidRequestError):
+            check_identity(replace(IDENTITY, **changes), base_offset)
+
+
+def test_bases_that_can_t_be() -> None:
+    check_identity(IDENTITY, 0)
+    for base_offset in (-1, (1 << 63) - 1):
+        with pytest.raises(InvalidRequestError):
+            check_identity(IDENTITY, base_offset)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"topic_id": b"x" * 16}, {"partition": 1}, {"generation": 1}, {"epoch": 7}]
+)
+def test_an_id_is_of_one_segment(changes: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    held = replica(identity=replace(IDENTITY, base_offset=100))
+    check_same(held, IDENTITY)
+    with pytest.raises(InvalidRequestError):
+        check_same(held, replace(IDENTITY, **changes))
+    assert "event=open_contradicts" in caplog.text
 
 
 def test_donors_are_nodes_of_the_cluster() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import OutOfResourcesError, StorageError
-from node.storage.control_store import ControlStore
+from node.storage.control_store import ControlStore, ReplicaRow
 from node.storage.data_folder import DataFolder
 from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
 from node.storage.segment_log import StoreSettings
@@ -69,6 +69,28 @@ def test_a_bad_sector_costs_one_replica(monkeypatch: pytest.MonkeyPatch, bad: in
         found = node.start()
         assert [each.identity.segment_id for each in found if not each.intact] == [bad]
         assert "Input/output error" in found[bad - 1].why
+
+
+@pytest.mark.parametrize("topic_id", [b"", b"z" * 15])
+def test_a_record_that_can_t_be_costs_one_replica(topic_id: bytes) -> None:
+    """An earlier version stored what a forged Open had in it."""
+    node = Node()
+    for number in (1, 2):
+        write(node.store, number, sealed=number == 1)
+    row = ReplicaRow(9, 0, topic_id, 0, 1).confirmed(0, b"", 0)
+    ControlStore(node.control).put_rows([row], [(9, 1)])
+    for _ in range(2):
+        found = node.start()
+        assert [(each.identity.segment_id, each.intact) for each in found] == [
+            (1, True),
+            (2, True),
+            (9, False),
+        ]
+        assert "16 bytes" in found[2].why
+    node.disk.names[file_name(row.identity(CLUSTER))] = node.disk.names[
+        file_name(found[1].identity)
+    ]
+    assert node.store.salvage.tail(9, CLUSTER) is None
 
 
 def test_a_failed_sync_that_an_earlier_version_noted() -> None:
