@@ -13,6 +13,7 @@ from coordinator.ledger import Ledger
 from icecore.convert import error_from_proto, segment_to_proto
 from icecore.errors import ConflictError, FencedError, IcecoreError, UnavailableError
 from icecore.model import Segment
+from icecore.parts import in_parts
 from icecore.ports import Clock, Net
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import ProducerPosition
@@ -171,7 +172,7 @@ class NodeCalls:
         """Have a node create segments; the incarnation that confirmed each, in the same order."""
         common = self._common(node_id)
         found: list[int | IcecoreError] = []
-        for chunk in _chunks(items):
+        for chunk in in_parts(items, lambda i: len(i.producer_snapshot), SEGMENTS_PER_CALL):
             request = pb.OpenRequest(**common, segments=[_open_segment(i) for i in chunk])
             answer = await self._call(
                 node_id, request, pb.OpenResponse.FromString, common["incarnation"], timeout_s

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coordinator.cluster_state import ClusterState
 from coordinator.records import Change, NodeRecord, updated
-from icecore.errors import ConflictError, FencedError, InvalidRequestError, WrongClusterError
+from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
 from icecore.model import SegmentState
 
 NODES_MAX = 1_000
@@ -117,21 +117,14 @@ def check_number(name: str, told: int, known: int) -> None:
         raise InvalidRequestError(f"{name} {told} is too far beyond {known}, the highest one known")
 
 
-def check_known_segments(state: ClusterState, held: Collection[int]) -> None:
-    """Whether every segment that a node holds was made by this metadata store, or one before it.
+def unborn_segments(state: ClusterState, told: Collection[int]) -> list[int]:
+    """Segments that a node speaks of and that this metadata store has not given out yet.
 
-    Ids are never used twice; one that is still to be given out means that the store was put back
-    from an old copy, and knows nothing of what was acknowledged since.
-
-    Raises ConflictError: the node may come back when the newest store does.
+    Ids are never used twice. So either the store was put back from an old copy, and knows nothing
+    of what was acknowledged since, or somebody forged an Open: a person must look.
     """
     next_id = state.next_of("segment_id").next_value
-    unborn = [each for each in held if each >= next_id]
-    if unborn:
-        raise ConflictError(
-            f"the node holds segment {max(unborn)}, but this metadata store has given out none "
-            f"from {next_id} on: it is an old copy; stop the coordinator and put back the newest"
-        )
+    return [each for each in told if each >= next_id]
 
 
 def activate(state: ClusterState, asked: Registration, incarnation: int) -> Change:

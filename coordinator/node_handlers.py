@@ -13,7 +13,6 @@ from coordinator.node_changes import (
     HeldReplica,
     Registration,
     activate,
-    check_known_segments,
     check_number,
     check_registration,
     confirm_deletion,
@@ -134,7 +133,6 @@ class NodeHandlers:
 
         def decision(state: ClusterState) -> Change:
             nonlocal is_unknown
-            check_known_segments(state, [each.segment_id for each in request.segments])
             check_number("disk counter", asked.disk_counter, heard.disk_counter(asked.node_id))
             change, is_unknown = register(state, asked, heard.disk_counter(asked.node_id))
             if is_unknown:
@@ -154,6 +152,7 @@ class NodeHandlers:
             )
             for each in request.segments
         }
+        self._sessions.note_told(asked.node_id, held)
         shrunk = shrunk_logs(
             self._ledger.state, asked.node_id, held, heard.ends_of_node(asked.node_id)
         )

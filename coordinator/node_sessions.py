@@ -9,12 +9,12 @@ when recovery starts.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.cluster_state import ClusterState
 from coordinator.heard import Heard
-from coordinator.node_changes import HeldReplica, Registration
+from coordinator.node_changes import HeldReplica, Registration, unborn_segments
 from coordinator.pages import Pages
 from coordinator.records import (
     Change,
@@ -204,7 +204,7 @@ class NodeSessions:
         self._note_fenced(session.node_id, request.fenced_segment_ids)
         self._note_clock(session.node_id, request.wall_clock_ms)
         self.heard.beat(session.node_id, request)
-        self._note_unborn(session.node_id, [each.segment_id for each in request.led])
+        self.note_told(session.node_id, [each.segment_id for each in request.led])
         state = NodeState.UP
         if request.leaving:
             state = NodeState.DOWN
@@ -222,12 +222,13 @@ class NodeSessions:
             status.state = state
             self._nodes_changed()
 
-    def _note_unborn(self, node_id: int, led: Sequence[int]) -> None:
-        """Who leads what this metadata store has not given out yet acknowledges what it will never
-        know of: the store was put back from an old copy. Once per stream is enough to be told."""
-        next_id = self._state.next_of("segment_id").next_value
-        if unborn := [each for each in led if each >= next_id]:
-            why = f"node {node_id} leads it, and this metadata store does not know it: an old copy"
+    def note_told(self, node_id: int, segment_ids: Collection[int]) -> None:
+        """A node holds or leads these. What this metadata store has not given out yet is paged."""
+        if unborn := unborn_segments(self._state, segment_ids):
+            why = (
+                f"node {node_id} has it, and this metadata store has not given it out yet: is the "
+                "store an old copy? then stop the coordinator and put back the newest"
+            )
             self.pages.page(max(unborn), why)
 
     def _note_fenced(self, node_id: int, segment_ids: Iterable[int]) -> None:

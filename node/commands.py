@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from icecore import convert, wire
+from icecore import convert, parts, wire
 from icecore.errors import (
     SHORTAGES,
     FencedError,
@@ -21,6 +21,7 @@ from icecore.errors import (
     NotReplicaError,
     OutOfResourcesError,
     ReadOnlyError,
+    ThrottledError,
     UnavailableError,
 )
 from icecore.ports import CallContext, UnaryHandler
@@ -303,7 +304,7 @@ class NodeCommands:
             *(self._write_back(item, request.token) for item in request.segments)
         )
         return coordinator_pb2.WriteBackResponse(
-            incarnation=self._context.incarnation, results=results
+            incarnation=self._context.incarnation, results=_that_fit(results)
         ).SerializeToString()
 
     async def _write_back(
@@ -457,8 +458,21 @@ def _to_create(
     return identities, starts
 
 
-def _deleted(identity: SegmentIdentity) -> NotReplicaError:
-    return NotReplicaError(f"segment {identity.segment_id} was deleted")
+def _that_fit(
+    results: Sequence[coordinator_pb2.WrittenBack],
+) -> list[coordinator_pb2.WrittenBack]:
+    """As many as one message holds, at least one good one; an error to ask again for the rest."""
+    full = ThrottledError("the answer is full, ask again for this segment")
+    found: list[coordinator_pb2.WrittenBack] = []
+    used = 0
+    for each in results:
+        size = len(each.producer_snapshot)
+        if used and size and used + size > parts.PART_BYTES_MAX:
+            found.append(coordinator_pb2.WrittenBack(error=convert.error_to_proto(full)))
+            continue
+        used += size
+        found.append(each)
+    return found
 
 
 def _fenced(replica: Replica) -> common_pb2.Error:

@@ -21,6 +21,7 @@ from icecore.errors import (
     WrongClusterError,
 )
 from icecore.model import Segment
+from icecore.parts import in_parts
 from icecore.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
 from node.context import NodeContext
@@ -45,10 +46,16 @@ PROTOCOL_VERSION = 2
 
 
 class _Batcher(Generic[RequestT, ResultT]):
-    """Collects requests of one turn of the loop into one call with a list."""
+    """Collects requests of one turn of the loop into one call with a list, or as many calls as it
+    takes when they are too large for one message."""
 
-    def __init__(self, call: Callable[[list[RequestT]], Awaitable[list[ResultT]]]) -> None:
+    def __init__(
+        self,
+        call: Callable[[list[RequestT]], Awaitable[list[ResultT]]],
+        bytes_of: Callable[[RequestT], int] = lambda _: 0,
+    ) -> None:
         self._call = call
+        self._bytes_of = bytes_of
         self._waiting: list[tuple[RequestT, asyncio.Future[ResultT]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -65,6 +72,11 @@ class _Batcher(Generic[RequestT, ResultT]):
     async def _flush(self) -> None:
         await asyncio.sleep(0)
         waiting, self._waiting = self._waiting, []
+        for part in in_parts(waiting, lambda each: self._bytes_of(each[0])):
+            await self._send(part)
+
+    async def _send(self, waiting: Sequence[tuple[RequestT, asyncio.Future[ResultT]]]) -> None:
+        """One call; what goes wrong with it is no matter of the calls after it."""
         try:
             results = await self._call([request for request, _ in waiting])
             if len(results) != len(waiting):
@@ -156,7 +168,7 @@ class CoordinatorLink:
             _Batcher(self._call_prepare)
         )
         self._seal: _Batcher[coordinator_pb2.SegmentSeal, coordinator_pb2.SealResult] = _Batcher(
-            self._call_seal
+            self._call_seal, lambda seal: len(seal.producer_snapshot)
         )
 
     # --- registration and heartbeats ------------------------------------------------------------

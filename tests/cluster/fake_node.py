@@ -57,6 +57,8 @@ class FakeNode:
     disk_id: bytes = b""
     producer_snapshot: bytes = b"snapshot"
     """What it says of the producers at the end of any segment."""
+    written_max: int = 512
+    """How many producer states fit into one of its answers."""
 
     async def start(self) -> None:
         """Serve, register, beat; returns after the first full push."""
@@ -190,7 +192,10 @@ class FakeNode:
     async def write_back(self, body: bytes, _: CallContext) -> bytes:
         self.calls.append("WriteBack")
         response = pb.WriteBackResponse(incarnation=self.incarnation)
-        for each in pb.WriteBackRequest.FromString(body).segments:
+        for at, each in enumerate(pb.WriteBackRequest.FromString(body).segments):
+            if at >= self.written_max:
+                response.results.add().error.reason = "THROTTLED"
+                continue
             held = self.held.setdefault(each.segment.segment_id, Held())
             held.end_offset = each.end_offset
             held.is_sealed = each.seal
