@@ -22,6 +22,19 @@ from node.tail_cache import TailCache
 _log = logging.getLogger(__name__)
 
 
+async def end_task(task: "asyncio.Task[None]") -> None:
+    """Cancel a task of ours and wait for its end; for ``finally`` blocks.
+
+    Raises what the task has failed with, but never in the place of our own cancellation, and it
+    swallows none: a loop that goes on after it was cancelled keeps its node from stopping.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+    ours = asyncio.current_task()
+    if not task.cancelled() and not (ours is not None and ours.cancelling()):
+        task.result()
+
+
 def _only_logged(error: BaseException) -> None:
     _log.critical("unexpected error=%r", error, exc_info=error)
 

@@ -24,7 +24,7 @@ from icecore.model import Segment
 from icecore.parts import in_parts
 from icecore.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
-from node.context import NodeContext
+from node.context import NodeContext, end_task
 
 _log = logging.getLogger(__name__)
 
@@ -242,9 +242,7 @@ class CoordinatorLink:
         finally:
             self.is_connected = False
             self.heard.set()
-            writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
+            await end_task(writer)
 
     async def _beat(self, stream: ClientStream) -> None:
         context = self._context

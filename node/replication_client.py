@@ -7,7 +7,6 @@ credit; credit goes back when the bytes are durable here, which bounds this node
 """
 
 import asyncio
-import contextlib
 import logging
 
 from icecore import wire
@@ -15,7 +14,7 @@ from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
 from icecore.model import NodeState
 from icecore.ports import ClientStream
 from icecore.v1 import replication_pb2
-from node.context import NodeContext
+from node.context import NodeContext, end_task
 from node.follower import Follower
 
 _log = logging.getLogger(__name__)
@@ -138,9 +137,7 @@ class LeaderLink:
             try:
                 await self._read(stream)
             finally:
-                writer.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await writer
+                await end_task(writer)
         finally:
             self._connected = False
             stream.cancel()

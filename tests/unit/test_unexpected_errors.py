@@ -9,7 +9,7 @@ import pytest
 
 from icecore.errors import IcecoreError, InternalError
 from icecore.model import NodeInfo
-from node.context import NodeContext
+from node.context import NodeContext, end_task
 from node.coordinator_link import _Batcher
 from node.replication_client import LeaderLink
 
@@ -69,3 +69,50 @@ async def test_a_stream_to_a_leader_is_opened_again_whatever_broke_it() -> None:
     await asyncio.wait_for(again.wait(), 30)
     await link.close()
     assert opened[:2] == ["two", "two"]
+
+
+async def test_who_ends_a_task_can_be_cancelled_meanwhile() -> None:
+    """A node stops at the moment at which a stream of it breaks: its loop must not go on."""
+    may_end, is_ending = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ending.set()
+            await may_end.wait()
+
+    async def run() -> None:
+        while True:
+            task = asyncio.ensure_future(slow_to_end())
+            await asyncio.sleep(0)
+            await end_task(task)
+
+    running = asyncio.ensure_future(run())
+    await is_ending.wait()
+    running.cancel()
+    may_end.set()
+    await asyncio.wait([running], timeout=10)
+    assert running.cancelled()
+
+
+async def test_what_a_task_has_failed_with_never_hides_that_we_are_cancelled() -> None:
+    async def fail() -> None:
+        raise Broken
+
+    async def run() -> None:
+        task = asyncio.ensure_future(fail())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await end_task(task)
+
+    running = asyncio.ensure_future(run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running], timeout=10)
+    assert running.cancelled()
+    failed = asyncio.ensure_future(fail())
+    await asyncio.sleep(0)
+    with pytest.raises(Broken):
+        await end_task(failed)
