@@ -4,11 +4,6 @@ import pytest
 
 from tests.simulation.run import regressions, replay_command, run_twice
 
-# Tasks of dead processes never end, and Python says so when a world is dropped (see ``run.hush``).
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 SMOKE_SEEDS = range(1, 13)
 SWARM_SEEDS = range(1, 4)
 
