@@ -121,13 +121,49 @@ class NodeCalls:
         return answer
 
     def _common(self, node_id: int) -> dict[str, Any]:
-        """What each request of a call to this node carries; all its chunks are for one process."""
+        """What each request of a call to this node carries; all its parts are for one process."""
         state = self._ledger.state
         return {
             "cluster_id": state.cluster_id,
             "token": self._ledger.token,
             "incarnation": state.incarnation(node_id),
         }
+
+    async def _each_part(
+        self,
+        node_id: int,
+        parts: Iterable[Sequence[I]],
+        ask: Callable[[dict[str, Any], Sequence[I]], _Request],
+        decode: Callable[[bytes], A],
+        results_of: Callable[[A, Sequence[I]], Sequence[T | IcecoreError]],
+        timeout_s: float,
+    ) -> list[T | IcecoreError]:
+        """A result for each item of a list that may take several messages.
+
+        What was answered before a later message fails counts: its items alone get the error. When
+        the first one fails it is raised, for the node said nothing.
+        """
+        common = self._common(node_id)
+        found: list[T | IcecoreError] = []
+        failure: IcecoreError | None = None
+        for part in parts:
+            if failure is None:
+                try:
+                    request = ask(common, part)
+                    answer = await self._call(
+                        node_id, request, decode, common["incarnation"], timeout_s
+                    )
+                    results = results_of(answer, part)
+                    if len(results) != len(part):
+                        raise ConflictError(f"a node answered {len(results)} of {len(part)} items")
+                    found += results
+                    continue
+                except IcecoreError as error:
+                    if not found:
+                        raise
+                    failure = error
+            found += [failure] * len(part)
+        return found
 
     async def fence(
         self,
@@ -141,128 +177,93 @@ class NodeCalls:
 
         With ``salvage`` it also looks what of its UNKNOWN logs can be proved, which takes long.
         """
-        common = self._common(node_id)
-        found: list[FenceReply | IcecoreError] = []
-        for chunk in _chunks(promises):
-            refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in chunk]
-            request = pb.FenceRequest(**common, segments=refs, salvage=salvage)
-            answer = await self._call(
-                node_id, request, pb.FenceResponse.FromString, common["incarnation"], timeout_s
-            )
-            _check_length(answer.replicas, chunk)
-            found += [
-                error_from_proto(each.error)
-                or FenceReply(
-                    intact=each.intact,
-                    durable_end_offset=each.durable_end_offset,
-                    last_header_crc32c=each.last_header_crc32c,
-                    digest=each.digest,
-                    incarnation=answer.incarnation,
-                    max_known_high_watermark=each.max_known_high_watermark,
-                    was_leader=each.was_leader,
-                    salvageable=each.salvageable,
-                )
-                for each in answer.replicas
-            ]
-        return found
+
+        def ask(common: dict[str, Any], part: Sequence[tuple[int, int]]) -> pb.FenceRequest:
+            refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in part]
+            return pb.FenceRequest(**common, segments=refs, salvage=salvage)
+
+        return await self._each_part(
+            node_id,
+            in_parts(promises, _no_bytes, SEGMENTS_PER_CALL),
+            ask,
+            pb.FenceResponse.FromString,
+            lambda answer, _: [_fence_reply(each, answer.incarnation) for each in answer.replicas],
+            timeout_s,
+        )
 
     async def open(
         self, node_id: int, items: Sequence[OpenItem], timeout_s: float
     ) -> list[int | IcecoreError]:
         """Have a node create segments; the incarnation that confirmed each, in the same order."""
-        common = self._common(node_id)
-        found: list[int | IcecoreError] = []
-        for chunk in in_parts(items, lambda i: len(i.producer_snapshot), SEGMENTS_PER_CALL):
-            request = pb.OpenRequest(**common, segments=[_open_segment(i) for i in chunk])
-            answer = await self._call(
-                node_id, request, pb.OpenResponse.FromString, common["incarnation"], timeout_s
-            )
-            _check_length(answer.errors, chunk)
-            found += [error_from_proto(each) or answer.incarnation for each in answer.errors]
-        return found
+        return await self._each_part(
+            node_id,
+            in_parts(items, lambda item: len(item.producer_snapshot), SEGMENTS_PER_CALL),
+            lambda common, part: pb.OpenRequest(**common, segments=map(_open_segment, part)),
+            pb.OpenResponse.FromString,
+            lambda answer, _: [
+                error_from_proto(each) or answer.incarnation for each in answer.errors
+            ],
+            timeout_s,
+        )
 
     async def write_back(
         self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
     ) -> list[Written | IcecoreError]:
         """Have a node bring replicas to their end; what it verified, in the same order."""
-        common = self._common(node_id)
-        found: list[Written | IcecoreError] = []
-        for chunk in _chunks(items):
-            segments = [
-                pb.WriteBackSegment(
-                    segment=segment_to_proto(each.segment),
-                    end_offset=each.end_offset,
-                    donor_address=each.donor_address,
-                    seal_digest=each.seal_digest,
-                    seal=each.seal,
-                    salvage=each.salvage,
-                )
-                for each in chunk
-            ]
-            request = pb.WriteBackRequest(**common, segments=segments)
-            answer = await self._call(
-                node_id, request, pb.WriteBackResponse.FromString, common["incarnation"], timeout_s
-            )
-            _check_length(answer.results, chunk)
-            found += [
-                error_from_proto(each.error)
-                or Written(
-                    answer.incarnation,
-                    each.seal_digest,
-                    each.producer_snapshot,
-                    each.producer_digest,
-                    each.max_append_timestamp_ms,
-                    each.bytes,
-                )
-                for each in answer.results
-            ]
-        return found
+        return await self._each_part(
+            node_id,
+            in_parts(items, _no_bytes, SEGMENTS_PER_CALL),
+            lambda common, part: pb.WriteBackRequest(**common, segments=map(_write_back, part)),
+            pb.WriteBackResponse.FromString,
+            lambda answer, _: [_written(each, answer.incarnation) for each in answer.results],
+            timeout_s,
+        )
 
     async def check_seal(
         self, node_id: int, segment_ids: Sequence[int], timeout_s: float
     ) -> list[MemberWord | IcecoreError]:
         """What a node holds of segments that are to be sealed, in the same order."""
-        common = self._common(node_id)
-        found: list[MemberWord | IcecoreError] = []
-        for chunk in _chunks(segment_ids):
-            refs = [pb.SegmentRef(segment_id=each) for each in chunk]
-            request = pb.CheckSealRequest(**common, segments=refs)
-            answer = await self._call(
-                node_id, request, pb.CheckSealResponse.FromString, common["incarnation"], timeout_s
-            )
-            _check_length(answer.replicas, chunk)
-            found += [
-                error_from_proto(each.error)
-                or MemberWord(
-                    each.durable_end_offset,
-                    each.seal_digest,
-                    each.producer_digest,
-                    each.high_watermark,
-                    each.sealing,
-                )
-                for each in answer.replicas
-            ]
-        return found
+
+        def ask(common: dict[str, Any], part: Sequence[int]) -> pb.CheckSealRequest:
+            refs = [pb.SegmentRef(segment_id=each) for each in part]
+            return pb.CheckSealRequest(**common, segments=refs)
+
+        return await self._each_part(
+            node_id,
+            in_parts(segment_ids, _no_bytes, SEGMENTS_PER_CALL),
+            ask,
+            pb.CheckSealResponse.FromString,
+            lambda answer, _: [_member_word(each) for each in answer.replicas],
+            timeout_s,
+        )
 
     async def roll(
         self, node_id: int, segments: Sequence[Segment], why: str, timeout_s: float
     ) -> list[Rolling]:
         """Have a leader roll segments now; in the same order."""
-        common = self._common(node_id)
-        found: list[Rolling] = []
-        for chunk in _chunks(segments):
-            refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in chunk]
-            request = pb.RollRequest(**common, segments=refs, why=why)
-            answer = await self._call(
-                node_id, request, pb.RollResponse.FromString, common["incarnation"], timeout_s
-            )
-            _check_length(answer.errors, chunk)
+
+        def ask(common: dict[str, Any], part: Sequence[Segment]) -> pb.RollRequest:
+            refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in part]
+            return pb.RollRequest(**common, segments=refs, why=why)
+
+        def results_of(answer: pb.RollResponse, part: Sequence[Segment]) -> list[Rolling]:
             empty = dict.fromkeys(answer.empty_segment_ids)
-            found += [
+            return [
                 Rolling(error_from_proto(error), each.segment_id in empty)
-                for each, error in zip(chunk, answer.errors, strict=True)
+                for each, error in zip(part, answer.errors, strict=False)
             ]
-        return found
+
+        found: list[Rolling | IcecoreError] = await self._each_part(
+            node_id,
+            in_parts(segments, _no_bytes, SEGMENTS_PER_CALL),
+            ask,
+            pb.RollResponse.FromString,
+            results_of,
+            timeout_s,
+        )
+        return [
+            each if isinstance(each, Rolling) else Rolling(each, is_empty=False) for each in found
+        ]
 
     async def fence_producer(
         self, node_id: int, producer_id: int, min_epoch: int, timeout_s: float
@@ -288,13 +289,54 @@ def _open_segment(item: OpenItem) -> pb.OpenSegment:
     )
 
 
-def _chunks(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[at : at + SEGMENTS_PER_CALL] for at in range(0, len(items), SEGMENTS_PER_CALL)]
+def _write_back(item: WriteBackItem) -> pb.WriteBackSegment:
+    return pb.WriteBackSegment(
+        segment=segment_to_proto(item.segment),
+        end_offset=item.end_offset,
+        donor_address=item.donor_address,
+        seal_digest=item.seal_digest,
+        seal=item.seal,
+        salvage=item.salvage,
+    )
 
 
-def _check_length(answers: Sequence[object], asked: Sequence[object]) -> None:
-    if len(answers) != len(asked):
-        raise ConflictError(f"a node answered {len(answers)} of {len(asked)} items")
+def _fence_reply(message: pb.FencedReplica, incarnation: int) -> FenceReply | IcecoreError:
+    return error_from_proto(message.error) or FenceReply(
+        intact=message.intact,
+        durable_end_offset=message.durable_end_offset,
+        last_header_crc32c=message.last_header_crc32c,
+        digest=message.digest,
+        incarnation=incarnation,
+        max_known_high_watermark=message.max_known_high_watermark,
+        was_leader=message.was_leader,
+        salvageable=message.salvageable,
+    )
+
+
+def _written(message: pb.WrittenBack, incarnation: int) -> Written | IcecoreError:
+    return error_from_proto(message.error) or Written(
+        incarnation,
+        message.seal_digest,
+        message.producer_snapshot,
+        message.producer_digest,
+        message.max_append_timestamp_ms,
+        message.bytes,
+    )
+
+
+def _member_word(message: pb.HeldEnd) -> MemberWord | IcecoreError:
+    return error_from_proto(message.error) or MemberWord(
+        message.durable_end_offset,
+        message.seal_digest,
+        message.producer_digest,
+        message.high_watermark,
+        message.sealing,
+    )
+
+
+def _no_bytes(_: object) -> int:
+    """Of items so small that their number alone is bounded."""
+    return 0
 
 
 def by_node(items: Iterable[tuple[int, I]]) -> dict[int, list[I]]:

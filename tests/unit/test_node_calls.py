@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator import node_calls
 from coordinator.cluster_state import ClusterState
-from coordinator.node_calls import NodeCalls, OpenItem, WriteBackItem
+from coordinator.node_calls import NodeCalls, OpenItem, Rolling, WriteBackItem
 from coordinator.records import updated
 from icecore.errors import FencedError, UnavailableError
 from icecore.v1 import common_pb2
@@ -20,6 +21,7 @@ REQUESTS: dict[str, Any] = {
     "WriteBack": pb.WriteBackRequest,
     "Roll": pb.RollRequest,
     "FenceProducers": pb.FenceProducersRequest,
+    "CheckSeal": pb.CheckSealRequest,
 }
 
 
@@ -41,6 +43,7 @@ class Node:
             "WriteBack": lambda: pb.WriteBackResponse(results=[pb.WrittenBack()]),
             "Roll": lambda: pb.RollResponse(errors=[common_pb2.Error()]),
             "FenceProducers": lambda: pb.FenceProducersResponse(),
+            "CheckSeal": lambda: pb.CheckSealResponse(replicas=[pb.HeldEnd()]),
         }
         answer = answers[name]()
         answer.incarnation = self.incarnation
@@ -54,6 +57,7 @@ ASKS: dict[str, Ask] = {
     "WriteBack": lambda calls, state: calls.write_back(2, [WriteBackItem(segment(state), 9)], 1.0),
     "Roll": lambda calls, state: calls.roll(2, [segment(state)], "test", 1.0),
     "FenceProducers": lambda calls, _: calls.fence_producer(2, 7, 1, 1.0),
+    "CheckSeal": lambda calls, _: calls.check_seal(2, [1], 1.0),
 }
 
 
@@ -102,3 +106,33 @@ async def test_who_never_beat_is_not_asked(name: str) -> None:
     with pytest.raises(UnavailableError):
         await ASKS[name](calls, state)
     assert node.asked == []
+
+
+TWICE: dict[str, Ask] = {
+    "Fence": lambda calls, _: calls.fence(2, [(1, 5), (2, 5), (3, 5)], 1.0),
+    "Open": lambda calls, state: calls.open(2, [OpenItem(segment(state))] * 3, 1.0),
+    "WriteBack": lambda calls, state: calls.write_back(
+        2, [WriteBackItem(segment(state), 9)] * 3, 1.0
+    ),
+    "CheckSeal": lambda calls, _: calls.check_seal(2, [1, 2, 3], 1.0),
+    "Roll": lambda calls, state: calls.roll(2, [segment(state)] * 3, "test", 1.0),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+async def test_what_was_answered_before_a_later_message_fails_counts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_calls, "SEGMENTS_PER_CALL", 1)
+    node = Node(ALL[2])
+    calls, state = calls_to(node)
+
+    def fail_at_second() -> None:
+        if len(node.asked) == 2:
+            raise UnavailableError("gone")
+
+    node.on_call = fail_at_second
+    found: Any = await TWICE[name](calls, state)
+    errors = [each.error if isinstance(each, Rolling) else each for each in found]
+    assert [isinstance(each, UnavailableError) for each in errors] == [False, True, True]
+    assert len(node.asked) == 2, "who is gone is not asked on"
