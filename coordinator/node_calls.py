@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.ledger import Ledger
 from icecore.convert import error_from_proto, segment_to_proto
-from icecore.errors import ConflictError, FencedError, IcecoreError, UnavailableError
+from icecore.errors import (
+    ConflictError,
+    FencedError,
+    IcecoreError,
+    ThrottledError,
+    UnavailableError,
+)
 from icecore.model import Segment
 from icecore.parts import in_parts
 from icecore.ports import Clock, Net
@@ -209,11 +215,29 @@ class NodeCalls:
     async def write_back(
         self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
     ) -> list[Written | IcecoreError]:
-        """Have a node bring replicas to their end; what it verified, in the same order."""
+        """Have a node bring replicas to their end; what it verified, in the same order.
+
+        What an answer had no room for is asked again, as long as that brings more.
+        """
+        found = await self._write_back(node_id, items, timeout_s)
+        left = len(items)
+        while 0 < len(full := [at for at, each in enumerate(found) if _had_no_room(each)]) < left:
+            left = len(full)
+            try:
+                again = await self._write_back(node_id, [items[at] for at in full], timeout_s)
+            except IcecoreError:
+                break  # what was answered before counts
+            for at, each in zip(full, again, strict=True):
+                found[at] = each
+        return found
+
+    async def _write_back(
+        self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
+    ) -> list[Written | IcecoreError]:
         return await self._each_part(
             node_id,
             in_parts(items, _no_bytes, SEGMENTS_PER_CALL),
-            lambda common, part: pb.WriteBackRequest(**common, segments=map(_write_back, part)),
+            lambda common, part: pb.WriteBackRequest(**common, segments=map(_to_write, part)),
             pb.WriteBackResponse.FromString,
             lambda answer, _: [_written(each, answer.incarnation) for each in answer.results],
             timeout_s,
@@ -289,7 +313,11 @@ def _open_segment(item: OpenItem) -> pb.OpenSegment:
     )
 
 
-def _write_back(item: WriteBackItem) -> pb.WriteBackSegment:
+def _had_no_room(result: object) -> bool:
+    return isinstance(result, ThrottledError)
+
+
+def _to_write(item: WriteBackItem) -> pb.WriteBackSegment:
     return pb.WriteBackSegment(
         segment=segment_to_proto(item.segment),
         end_offset=item.end_offset,

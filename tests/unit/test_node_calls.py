@@ -8,9 +8,10 @@ import pytest
 
 from coordinator import node_calls
 from coordinator.cluster_state import ClusterState
-from coordinator.node_calls import NodeCalls, OpenItem, Rolling, WriteBackItem
+from coordinator.node_calls import NodeCalls, OpenItem, Rolling, WriteBackItem, Written
 from coordinator.records import updated
-from icecore.errors import FencedError, UnavailableError
+from icecore.convert import error_to_proto
+from icecore.errors import FencedError, ThrottledError, UnavailableError
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from tests.unit.cluster_states import ALL, segment, started
@@ -136,3 +137,24 @@ async def test_what_was_answered_before_a_later_message_fails_counts(
     errors = [each.error if isinstance(each, Rolling) else each for each in found]
     assert [isinstance(each, UnavailableError) for each in errors] == [False, True, True]
     assert len(node.asked) == 2, "who is gone is not asked on"
+
+
+async def test_what_an_answer_has_no_room_for_is_asked_again_while_that_brings_more() -> None:
+    """Ten results, and room for three in each answer; the last one never fits."""
+    asked: list[list[int]] = []
+    full = error_to_proto(ThrottledError("full"))
+
+    async def call(address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        ends = [each.end_offset for each in pb.WriteBackRequest.FromString(body).segments]
+        asked.append(ends)
+        results = [
+            pb.WrittenBack(bytes=end) if at < 3 and end < 9 else pb.WrittenBack(error=full)
+            for at, end in enumerate(ends)
+        ]
+        return pb.WriteBackResponse(incarnation=ALL[2], results=results).SerializeToString()
+
+    calls, state = calls_to(cast(Any, SimpleNamespace(call=call)))
+    found = await calls.write_back(2, [WriteBackItem(segment(state), end) for end in range(10)], 1)
+    assert [each.length_bytes for each in found[:-1] if isinstance(each, Written)] == [*range(9)]
+    assert isinstance(found[-1], ThrottledError)
+    assert [len(ends) for ends in asked] == [10, 7, 4, 1]
