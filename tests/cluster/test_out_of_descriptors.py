@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tests.cluster.traffic import create, numbered, produce, read_all
 LIMIT = 160
 LEFT = 6
 """Descriptors that idle connections leave: enough to make a file, too few to sync its folders."""
+ROUNDS_QUIET = 5
+"""So often in a row each node has no more than `LEFT`: the crowd is complete."""
 TOPIC = "precious"
 _LIMITED = (
     "import os, resource, sys; limit = int(sys.argv[1]);"
@@ -64,12 +67,27 @@ async def wait_until_all_lead(cluster: LocalCluster) -> None:
 
 @contextlib.contextmanager
 def crowd(cluster: LocalCluster) -> Iterator[None]:
-    """Idle connections that take all descriptors of each node but a few."""
+    """Idle connections that take all descriptors of each node but a few.
+
+    A node accepts a connection some time after it is made and still closes those of clients that
+    have ended, so that one count is not enough: more are made until no node has one to spare.
+    """
     with contextlib.ExitStack() as held:
-        for node_id, address in cluster.addresses.items():
-            host, _, port = address.rpartition(":")
-            for _ in range(LIMIT - open_descriptors(cluster, node_id) - LEFT):
-                held.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        deadline = time.monotonic() + 30
+        quiet = 0
+        while quiet < ROUNDS_QUIET:
+            assert time.monotonic() < deadline, "the nodes accept no crowd"
+            missing = {
+                node_id: LIMIT - LEFT - open_descriptors(cluster, node_id)
+                for node_id in cluster.addresses
+            }
+            complete = max(missing.values()) <= 0
+            quiet = quiet + 1 if complete else 0
+            for node_id, address in cluster.addresses.items():
+                host, _, port = address.rpartition(":")
+                for _ in range(missing[node_id]):
+                    held.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            time.sleep(0.2 if complete else 1.0)  # the latter for the nodes to accept them
         yield
 
 
