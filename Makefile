@@ -43,7 +43,7 @@ check: setup ## lint, format, types, generated code fresh, tidy rules
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) scripts/generate_protos.py --check
-	$(PY) -m pytest -q tests/test_tidy.py
+	$(PY) -m pytest -q tests/tidy
 
 test: setup ## all tests: unit and conformance, then simulation, then cluster
 	WORKERS=$(WORKERS) scripts/run_tests.sh

@@ -41,7 +41,7 @@ from icecore.client.types import TopicDescription
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 from icecore.model import Segment
-from icecore.system import tune_process
+from icecore.process.system import tune_process
 from tests.chaos.network import Network
 
 NODES = 4

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 
 import grpc
 
-from icecore.system import tune_process
+from icecore.process.system import tune_process
 
 Take: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 

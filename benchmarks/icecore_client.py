@@ -13,7 +13,7 @@ from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
 from icecore import Consumer, Producer
 from icecore.client.batches import RECORD_OVERHEAD_BYTES, SendHandle
 from icecore.errors import ThrottledError
-from icecore.system import tune_process
+from icecore.process.system import tune_process
 
 YIELD_RECORDS = 256
 LATE_ACKS_S = 30.0

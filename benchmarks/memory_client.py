@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from icecore import Admin, Consumer, Producer
 from icecore.errors import NotEnoughReplicasError
-from icecore.system import tune_process
+from icecore.process.system import tune_process
 
 CHUNK_RECORDS, RECORD_BYTES = 8192, 1024
 FILL_CHUNKS, TOPIC_CHUNKS = 32, 512

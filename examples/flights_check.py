@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.flights import Departure
+from icecore.codec.record import Record
 from icecore.model import Segment, SegmentState
-from icecore.record import Record
 
 ROW_HEADER = "row"
 _SHOWN_MAX = 5
@@ -122,7 +122,7 @@ def _is_good(copy: dict[str, object] | None, segment: Segment) -> bool:
 
 def _verify(folder: Path, result: Copies) -> dict[int, dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, "-m", "node.verify", str(folder), "--json"],
+        [sys.executable, "-m", "icecore_node.storage.inspect", str(folder), "--json"],
         stdout=subprocess.PIPE,
         check=False,
     )

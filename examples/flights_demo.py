@@ -28,10 +28,10 @@ from icecore.client.batches import SendHandle
 from icecore.client.consumer import Consumer
 from icecore.client.producer import Producer
 from icecore.client.types import ClusterDescription, TopicSettings
+from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
-from icecore.record import partition_for_key
-from icecore.system import tune_process
+from icecore.process.system import tune_process
 
 TOPIC = "flights"
 NODES, PARTITIONS, REPLICAS = 3, 6, 3

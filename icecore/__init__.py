@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from icecore import blocking, errors
     from icecore.client import Admin, Consumer, Producer
     from icecore.client.types import BatchMetadata, RecordMetadata, TopicSettings
+    from icecore.codec.record import Codec, Record
     from icecore.errors import IcecoreError
     from icecore.model import Acks
-    from icecore.record import Codec, Record
 
 __version__ = "0.1.0"
 
@@ -38,11 +38,11 @@ _HOMES = {
     "Acks": "icecore.model",
     "Admin": "icecore.client",
     "BatchMetadata": "icecore.client.types",
-    "Codec": "icecore.record",
+    "Codec": "icecore.codec.record",
     "Consumer": "icecore.client",
     "IcecoreError": "icecore.errors",
     "Producer": "icecore.client",
-    "Record": "icecore.record",
+    "Record": "icecore.codec.record",
     "RecordMetadata": "icecore.client.types",
     "TopicSettings": "icecore.client.types",
 }

@@ -12,12 +12,12 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple, Self, TypeVar
 
 from icecore import client
-from icecore.checks import HeadersLike, check_record, topic_name
 from icecore.client.batches import BatchHandle
 from icecore.client.batches import SendHandle as AsyncSendHandle
+from icecore.client.checks import HeadersLike, check_record, topic_name
 from icecore.client.types import BatchMetadata, RecordMetadata
+from icecore.codec.record import Record
 from icecore.errors import ForkedError, InvalidRequestError, UnavailableError
-from icecore.record import Record
 
 __all__ = ["Admin", "Consumer", "Producer", "SendHandle"]
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from icecore import checks, launch
+from icecore.client import checks
 from icecore.errors import ConfigurationError, UnavailableError
+from icecore.process import launch
 
 HOST = "127.0.0.1"
 METRICS_PORT_OFFSET = 100
@@ -147,8 +148,8 @@ class LocalCluster:
             arguments = [*launch.command(module), "--data", str(self.folder / name)]
             return Member(name, arguments, f"{host}:{port}", self.folder / "logs" / f"{name}.log")
 
-        self.coordinator = member("coordinator", "coordinator", 0)
-        self._nodes = {i: member(f"node-{i}", "node", i) for i in range(1, nodes + 1)}
+        self.coordinator = member("coordinator", "icecore_coordinator", 0)
+        self._nodes = {i: member(f"node-{i}", "icecore_node", i) for i in range(1, nodes + 1)}
         for i, node in self._nodes.items():
             node.extra = ["--node-id", str(i)]
             if is_ours and _DISK_SETTING not in (node_settings or {}):

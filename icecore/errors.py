@@ -2,8 +2,8 @@
 
 An error is *definite* (the request changed nothing and never will) or *indeterminate* (a produce
 may or may not become visible), and it is retriable or not. Both facts belong to the class, so a
-caller never parses messages. ``icecore/rpc_status.py`` carries an error over gRPC by its ``reason``
-and its string ``metadata``; nothing else in the code base maps errors to the wire.
+caller never parses messages. ``icecore/rpc/statuses.py`` carries an error over gRPC by its
+``reason`` and its string ``metadata``; nothing else in the code base maps errors to the wire.
 """
 
 from typing import ClassVar

@@ -1,7 +1,8 @@
 """The records of the cluster as plain values: segments, their settings, nodes, partitions.
 
-Pure data, shared by clients, nodes, the coordinator and the protocol cores. ``icecore/convert.py``
-turns them into protobuf messages and back. Offsets count records, ends are exclusive.
+Pure data, shared by clients, nodes, the coordinator and the protocol cores.
+``icecore/rpc/convert.py`` turns them into protobuf messages and back. Offsets count records, ends
+are exclusive.
 """
 
 import re

@@ -19,8 +19,8 @@ run_kind() { # title, then arguments of pytest
     "$python" -m pytest -q "$@"
 }
 
-parallel=(tests/test_tidy.py)
-for folder in tests/unit tests/conformance tests/model tests/chaos; do
+parallel=()
+for folder in tests/tidy tests/unit tests/conformance tests/model tests/chaos; do
     if has_tests "$folder"; then parallel+=("$folder"); fi
 done
 run_kind "unit and conformance" -n "$workers" "${parallel[@]}" "$@"

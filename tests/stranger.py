@@ -7,12 +7,13 @@ got, or None; what must hold whatever they answer is the tests' business.
 from dataclasses import dataclass
 from typing import Any
 
-from icecore import batch, wire
+from icecore.codec import batch
 from icecore.errors import IcecoreError
-from icecore.ports import Net
+from icecore.rpc import framing
+from icecore.rpc.ports import Net
 from icecore.v1 import admin_pb2, replication_pb2
 from icecore.v1 import coordinator_pb2 as pb
-from replication.producers import ProducerTable
+from icecore_replication.producers import ProducerTable
 
 NOBODY = "127.0.0.1:9"
 FORGED = b"\x66" * 32
@@ -197,7 +198,7 @@ class Stranger:
             max_bytes=1,
         )
         body = await self._ask(address, "ReplicationService/ReadSegment", request)
-        _, data = wire.split_bulk(body, replication_pb2.ReadSegmentResponse)
+        _, data = framing.split_bulk(body, replication_pb2.ReadSegmentResponse)
         seed = batch.digest_seed(
             known.cluster_id,
             segment.topic_id,

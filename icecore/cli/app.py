@@ -23,7 +23,7 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from icecore.system import tune_process
+from icecore.process.system import tune_process
 
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_FOUND = 1, 2, 3
 

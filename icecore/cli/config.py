@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from icecore import launch
 from icecore.cli.session import session_of
 from icecore.errors import ConfigurationError
+from icecore.process import launch
 
 app = typer.Typer(no_args_is_help=True, help="Settings of the servers.")
 
@@ -23,8 +23,8 @@ class Process(StrEnum):
 
 
 _CLASSES = {
-    Process.NODE: "node.config:NodeSettings",
-    Process.COORDINATOR: "coordinator.config:CoordinatorSettings",
+    Process.NODE: "icecore_node.config:NodeSettings",
+    Process.COORDINATOR: "icecore_coordinator.config:CoordinatorSettings",
 }
 Whose = Annotated[Process, typer.Argument(help="Whose settings.")]
 ConfigFile = Annotated[

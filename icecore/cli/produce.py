@@ -16,8 +16,8 @@ from icecore.cli.records import LineFormat, parse_lines
 from icecore.cli.session import Session, session_of
 from icecore.cli.topic import parse_size
 from icecore.client.producer import Producer
+from icecore.codec.record import Codec
 from icecore.model import Acks
-from icecore.record import Codec
 
 _CHUNK_BYTES = 1 << 18
 _SHOWN_EVERY = 1000

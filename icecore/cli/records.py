@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from icecore.cli.times import iso_time, parse_time_ms
+from icecore.codec.record import Record
 from icecore.errors import InvalidRequestError
-from icecore.record import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from icecore import launch
 from icecore.cli.output import plain
 from icecore.cli.session import confirm_final, session_of
 from icecore.errors import StorageError
+from icecore.process import launch
 
 app = typer.Typer(no_args_is_help=True, help="Segments of topics and of data folders.")
 
@@ -95,7 +95,7 @@ def verify(
     session = session_of(context)
     # The node's own code does it, in a process of its own: the client package doesn't import it.
     done = subprocess.run(
-        [*launch.command("node.verify"), str(data_folder), "--json"],
+        [*launch.command("icecore_node.storage.inspect"), str(data_folder), "--json"],
         capture_output=True,
         text=True,
         check=False,

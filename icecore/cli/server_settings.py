@@ -8,7 +8,7 @@ import importlib
 import sys
 
 from icecore.errors import ConfigurationError
-from icecore.settings import load_from_arguments
+from icecore.process.settings import load_from_arguments
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import typer
 from icecore.cli.output import Output
 from icecore.client.admin import Admin
 from icecore.errors import UnavailableError
-from icecore.settings import split_address
+from icecore.process.settings import split_address
 
 T = TypeVar("T")
 _CONNECT_S = 5.0

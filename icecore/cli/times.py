@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import typer
 
-from icecore.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
 
 def parse_time_ms(text: str) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
-from icecore import checks, convert
+from icecore.client import checks
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position, check_position, list_segments
@@ -25,7 +25,8 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import FlushMode, Segment
-from icecore.ports import Clock, Net, Rng
+from icecore.rpc import convert
+from icecore.rpc.ports import Clock, Net, Rng
 from icecore.v1 import admin_pb2
 
 

@@ -13,11 +13,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from icecore import record
 from icecore.client.types import BatchMetadata, RecordMetadata
-from icecore.columns import Headers
+from icecore.codec import record
+from icecore.codec.columns import Headers
+from icecore.codec.record import Codec
 from icecore.errors import IcecoreError, RequestTimeoutError
-from icecore.record import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ class Batch:
         """The batch's bytes under ``sequence``, made once and renumbered when it changes."""
         if self.encoded is None:
             if self.rows:
-                from icecore import arrow
+                from icecore.codec import arrow
 
                 self.encoded = arrow.encode(
                     _joined(self.rows),

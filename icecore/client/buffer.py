@@ -10,7 +10,7 @@ from collections.abc import Callable
 from icecore.client.batches import Batch, PartitionQueue, Piece
 from icecore.client.bulk import Columns
 from icecore.errors import IcecoreError, InvalidRequestError
-from icecore.ports import Clock
+from icecore.rpc.ports import Clock
 
 
 class Buffer:

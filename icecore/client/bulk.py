@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from icecore.checks import (
+from icecore.client.batches import RECORD_OVERHEAD_BYTES, Batch
+from icecore.client.checks import (
     HeadersLike,
     columns,
     record_labels,
     record_time_ms,
     wrong_type,
 )
-from icecore.client.batches import RECORD_OVERHEAD_BYTES, Batch
-from icecore.columns import hash_keys
+from icecore.codec.columns import hash_keys
 from icecore.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _columns_of_arrow(rows: Any, now_ms: int) -> Columns:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from icecore.arrow import checked
+    from icecore.codec.arrow import checked
 
     if isinstance(rows, pa.Table):
         batches = rows.combine_chunks().to_batches()

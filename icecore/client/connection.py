@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from icecore import checks, wire
+from icecore.client import checks
 from icecore.errors import (
     ConfigurationError,
     ConflictError,
@@ -21,8 +21,9 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
-from icecore.ports import Clock, Net, Rng
-from icecore.system import SystemClock, SystemRng
+from icecore.process.system import SystemClock, SystemRng
+from icecore.rpc import framing
+from icecore.rpc.ports import Clock, Net, Rng
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)
@@ -134,7 +135,7 @@ class Connection:
                     body,
                     timeout_s=max(0.001, min(attempt_s, left_s)),
                 )
-                return wire.parse(answer, raw)
+                return framing.parse(answer, raw)
             except _ADMIN_RETRIED as error:
                 repeated = repeated or error.indeterminate
                 self._turn_to_another(error)
@@ -168,10 +169,10 @@ class Connection:
             request.SerializeToString(),
             timeout_s=timeout_s,
         )
-        return wire.parse(answer, raw)
+        return framing.parse(answer, raw)
 
 
 def _grpc_net() -> Net:
-    from icecore.net import GrpcNet
+    from icecore.rpc.grpc_net import GrpcNet
 
     return GrpcNet()

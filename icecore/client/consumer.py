@@ -11,20 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from icecore import checks
+from icecore.client import checks
 from icecore.client.connection import Connection
 from icecore.client.corrupt import CorruptPolicy, Decoder
 from icecore.client.fetcher import Chunk, Fetcher, OutOfRangePolicy, Reader
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import OffsetLookup, Position, check_position
+from icecore.codec.record import Record
 from icecore.errors import (
     ConfigurationError,
     InvalidRequestError,
     TopicRecreatedError,
     UnavailableError,
 )
-from icecore.ports import Clock, Net, Rng
-from icecore.record import Record
+from icecore.rpc.ports import Clock, Net, Rng
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -283,7 +283,7 @@ class Consumer:
                 return rows
 
     def _rows(self, chunk: Chunk, first_offset: int) -> "pa.RecordBatch | None":
-        from icecore.arrow import record_batch
+        from icecore.codec.arrow import record_batch
 
         reader, columns = chunk.reader, self._decoder.decode(chunk)
         if columns is None:

@@ -9,8 +9,8 @@ import logging
 from typing import Literal, TypeAlias
 
 from icecore.client.fetcher import Chunk, Reader
-from icecore.columns import BatchColumns
-from icecore.decoding import decode
+from icecore.codec.columns import BatchColumns
+from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError
 
 _log = logging.getLogger(__name__)

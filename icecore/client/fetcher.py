@@ -13,11 +13,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from icecore import convert, wire
-from icecore.batch import BatchHeader, iter_batches, verify_producer_crc
 from icecore.client.connection import Backoff, Connection
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import list_segments
+from icecore.codec.batch import BatchHeader, iter_batches, verify_producer_crc
 from icecore.errors import (
     CorruptBatchError,
     IcecoreError,
@@ -30,6 +29,7 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
+from icecore.rpc import convert, framing
 from icecore.v1 import data_pb2
 
 _log = logging.getLogger(__name__)
@@ -287,8 +287,8 @@ class Fetcher:
             data_pb2.FetchRequest(header=header).SerializeToString(),
             timeout_s=self._max_wait_ms / 1000 + _ANSWER_GRACE_S,
         )
-        raw, data = wire.split_bulk(body, data_pb2.FetchResponse)
-        answer = wire.parse(data_pb2.FetchResponseHeader, raw)
+        raw, data = framing.split_bulk(body, data_pb2.FetchResponse)
+        answer = framing.parse(data_pb2.FetchResponseHeader, raw)
         if len(answer.partitions) != len(readers):
             raise InternalError(f"node {node_id} answered {len(answer.partitions)} partitions")
         if answer.throttle_ms:

@@ -7,11 +7,11 @@ thousand partitions does not become a thousand questions.
 import asyncio
 from collections.abc import Callable
 
-from icecore import convert
 from icecore.client.connection import Backoff, Connection, share
 from icecore.client.types import ClusterView, PartitionMetadata, TopicMetadata
 from icecore.errors import IcecoreError, TopicRecreatedError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState
+from icecore.rpc import convert
 from icecore.v1 import admin_pb2
 
 _DISTANCE_MS = 40.0

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Literal, TypeAlias, TypeVar
 
-from icecore import convert
-from icecore.checks import wrong_type
+from icecore.client.checks import wrong_type
 from icecore.client.connection import Backoff, Connection
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import OffsetResult
@@ -22,6 +21,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.model import Segment, SegmentState
+from icecore.rpc import convert
 from icecore.v1 import admin_pb2, data_pb2
 
 Position: TypeAlias = int | datetime | Literal["earliest", "latest"]

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import xxhash
 
-from icecore import checks
-from icecore.batch import BatchLimits
-from icecore.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
+from icecore.client import checks
 from icecore.client.batches import (
     RECORD_OVERHEAD_BYTES,
     Batch,
@@ -24,6 +22,7 @@ from icecore.client.batches import (
 )
 from icecore.client.buffer import Buffer
 from icecore.client.bulk import Columns, columns_of
+from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
 from icecore.client.connection import Connection
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
@@ -31,7 +30,9 @@ from icecore.client.producer_name import producer_name as named
 from icecore.client.sender import Sender
 from icecore.client.topics import Topic, Topics
 from icecore.client.types import RecordMetadata, enum_member
-from icecore.columns import KEY_HASH_SEED
+from icecore.codec.batch import BatchLimits
+from icecore.codec.columns import KEY_HASH_SEED
+from icecore.codec.record import Codec
 from icecore.errors import (
     ConfigurationError,
     InvalidRequestError,
@@ -40,8 +41,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.model import Acks
-from icecore.ports import Clock, Net, Rng
-from icecore.record import Codec
+from icecore.rpc.ports import Clock, Net, Rng
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icecore.checks import names, text
+from icecore.client.checks import names, text
 from icecore.errors import ConfigurationError, ProducerFencedError
-from icecore.ports import Rng
+from icecore.rpc.ports import Rng
 from icecore.v1 import data_pb2
 
 

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from icecore import convert, wire
 from icecore.client.batches import Batch, PartitionQueue
 from icecore.client.connection import Backoff, Connection, share
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import BatchMetadata
+from icecore.codec.record import Codec
 from icecore.errors import (
     FencedError,
     IcecoreError,
@@ -36,7 +36,7 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Acks
-from icecore.record import Codec
+from icecore.rpc import convert, framing
 from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
@@ -295,7 +295,7 @@ class Sender:
                     partition=queue.partition,
                     batch_length=len(batch.encoded),
                 )
-        body = wire.frame_bulk(header.SerializeToString(), buffers)
+        body = framing.frame_bulk(header.SerializeToString(), buffers)
         call = share(
             self._connection.net.call(
                 address,
@@ -308,7 +308,7 @@ class Sender:
             await self._watch(call, node_id, entries)
         finally:
             call.cancel()
-        answer = wire.parse(data_pb2.ProduceResponse, call.result())
+        answer = framing.parse(data_pb2.ProduceResponse, call.result())
         if len(answer.partitions) != len(buffers):
             raise InternalError(f"node {node_id} answered {len(answer.partitions)} entries")
         return list(answer.partitions), answer.throttle_ms

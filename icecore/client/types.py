@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from icecore import checks
+from icecore.client import checks
 from icecore.errors import ConfigurationError
 from icecore.model import FlushMode, NodeInfo, Segment
 

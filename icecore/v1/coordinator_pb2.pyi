@@ -801,7 +801,7 @@ class SegmentSeal(_message.Message):
     seal_digest: _builtins.bytes
     successor_segment_id: _builtins.int
     producer_snapshot: _builtins.bytes
-    """state through end_offset, see replication/producers.py"""
+    """state through end_offset, see icecore_replication/producers.py"""
     producer_digest: _builtins.bytes
     max_append_timestamp_ms: _builtins.int
     bytes: _builtins.int

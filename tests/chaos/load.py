@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icecore import Consumer, Producer, wire
-from icecore.batch import iter_batches
+from icecore import Consumer, Producer
 from icecore.client.batches import SendHandle
-from icecore.decoding import decode
+from icecore.codec.batch import iter_batches
+from icecore.codec.decoding import decode
+from icecore.codec.record import Record
 from icecore.errors import IcecoreError
-from icecore.net import GrpcNet
-from icecore.record import Record
+from icecore.rpc import framing
+from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import data_pb2
 from tests.chaos.record import Recorder, value_of
 
@@ -233,7 +234,7 @@ class Load:
         request = data_pb2.FetchRequest(header=header).SerializeToString()
         method = "/icecore.v1.DataService/Fetch"
         body = await self._net.call(address, method, request, timeout_s=1.0)
-        raw, data = wire.split_bulk(body, data_pb2.FetchResponse)
+        raw, data = framing.split_bulk(body, data_pb2.FetchResponse)
         results = data_pb2.FetchResponseHeader.FromString(raw).partitions
         at = 0
         for partition, result in enumerate(results):

@@ -24,7 +24,7 @@ from typing import Any
 from icecore import Admin
 from icecore.errors import IcecoreError
 from icecore.model import Acks
-from icecore.net import GrpcNet
+from icecore.rpc.grpc_net import GrpcNet
 from tests.chaos.cluster import NAMES, ChaosCluster
 from tests.chaos.disks import SmallDisks
 from tests.chaos.links import Links

@@ -5,13 +5,13 @@ import contextlib
 import hashlib
 from dataclasses import dataclass, field
 
-from icecore.convert import segment_from_proto
 from icecore.errors import IcecoreError
 from icecore.model import NodeInfo, Segment, SegmentState
-from icecore.net import GrpcNet
-from icecore.ports import CallContext, ClientStream, Handlers, Server
+from icecore.rpc.convert import segment_from_proto
+from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.ports import CallContext, ClientStream, Handlers, Server
 from icecore.v1 import coordinator_pb2 as pb
-from replication.producers import snapshot_digest
+from icecore_replication.producers import snapshot_digest
 
 COORDINATOR = "/icecore.v1.CoordinatorService/"
 NODE = "/icecore.v1.NodeService/"

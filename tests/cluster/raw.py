@@ -4,8 +4,9 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from icecore import record, wire
-from icecore.net import GrpcNet
+from icecore.codec import record
+from icecore.rpc import framing
+from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2, data_pb2
 
 
@@ -72,7 +73,7 @@ class RawClient:
             for batch in batches
         ]
         head = data_pb2.ProduceHeader(partitions=entries, **header)
-        body = wire.frame_bulk(head.SerializeToString(), batches)
+        body = framing.frame_bulk(head.SerializeToString(), batches)
         return data_pb2.ProduceResponse.FromString(
             await self.call(address, "DataService/Produce", body)
         )
@@ -92,7 +93,7 @@ class RawClient:
             )
         )
         body = await self.call(address, "DataService/Fetch", request)
-        head, _ = wire.split_bulk(body, data_pb2.FetchResponse)
+        head, _ = framing.split_bulk(body, data_pb2.FetchResponse)
         return data_pb2.FetchResponseHeader.FromString(head)
 
 

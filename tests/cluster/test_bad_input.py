@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from icecore import batch, wire
-from icecore.batch import Codec
 from icecore.blocking import Consumer
+from icecore.codec import batch
+from icecore.codec.batch import Codec
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError, InvalidRequestError, InvalidTopicNameError
+from icecore.rpc import framing
 from icecore.v1 import data_pb2
 from tests.cluster.raw import RawClient, batch_of
-from tests.unit.poison import garbage, garbage_in_frame, other_length
+from tests.support.poison import garbage, garbage_in_frame, other_length
 
 TOPIC = "bad-input"
 
@@ -173,6 +174,6 @@ async def test_wrong_cluster_and_malformed_messages(client: RawClient, leader: s
     entry = data_pb2.ProducePartition(topic=TOPIC, batch_length=1)
     header = data_pb2.ProduceHeader(partitions=[entry]).SerializeToString()
     with pytest.raises(InvalidRequestError, match="add up"):
-        await client.call(leader, "DataService/Produce", wire.frame_bulk(header, [b"xx"]))
+        await client.call(leader, "DataService/Produce", framing.frame_bulk(header, [b"xx"]))
     with pytest.raises(InvalidRequestError, match="acks"):
         await client.produce(leader, TOPIC, batch_of(b"x"), acks=77)

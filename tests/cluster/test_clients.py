@@ -20,7 +20,10 @@ from icecore.errors import (
 )
 
 LONG_S = 60
-NAMESAKES = ("node.py", "coordinator.py", "replication.py", "icecore/__init__.py", "asyncio.py")
+NAMESAKES = (
+    *("node.py", "icecore_node.py", "icecore_coordinator.py", "icecore_replication.py"),
+    *("icecore/__init__.py", "asyncio.py"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import Timing
-from coordinator.coordinator import Coordinator
-from coordinator.sqlite_store import SqliteStore
 from icecore.errors import (
     InvalidTopicNameError,
     NotEnoughReplicasError,
@@ -17,10 +14,13 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
-from icecore.net import GrpcNet
-from icecore.system import SystemClock, SystemRng
+from icecore.process.system import SystemClock, SystemRng
+from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.config import Timing
+from icecore_coordinator.coordinator import Coordinator
+from icecore_coordinator.stores.sqlite_store import SqliteStore
 from tests.cluster.fake_node import FakeNode, Held, digest_of
 
 TIMING = Timing(heartbeat_ms=100, lease_ms=1_500, recovery_wait_ms=300, audit_ms=200,

@@ -117,7 +117,7 @@ async def verified(cluster: LocalCluster, *, copies: int = 3) -> None:
     digests: dict[int, list[str]] = {}
     for node_id in cluster.addresses:
         folder = cluster.folder / f"node-{node_id}"
-        command = [sys.executable, "-m", "node.verify", str(folder), "--json"]
+        command = [sys.executable, "-m", "icecore_node.storage.inspect", str(folder), "--json"]
         done = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
             command, capture_output=True, text=True, check=False
         )

@@ -14,7 +14,7 @@ from icecore import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
-from icecore.net import GrpcNet
+from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import coordinator_pb2 as pb
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 from tests.stranger import FORGED, NOBODY, Known, Stranger

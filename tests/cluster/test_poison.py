@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from icecore import wire
-from icecore.batch import Codec
 from icecore.blocking import Consumer
 from icecore.cli.app import main
+from icecore.codec.batch import Codec
+from icecore.codec.record import encode_columns
 from icecore.dev import LocalCluster
 from icecore.errors import CorruptBatchError
-from icecore.record import encode_columns
+from icecore.rpc import framing
 from icecore.v1 import data_pb2
 from tests.cluster.raw import RawClient, batch_of
-from tests.unit.poison import garbage, garbage_in_frame
+from tests.support.poison import garbage, garbage_in_frame
 
 TOPIC = "poisoned"
 UNCHECKED = """
@@ -76,7 +76,7 @@ async def fetch(
     for partition, start in ((0, offset), (1, 0)):
         header.partitions.add(topic=TOPIC, partition=partition, offset=start)
     body = await client.call(address, "DataService/Fetch", data_pb2.FetchRequest(header=header))
-    head, _ = wire.split_bulk(body, data_pb2.FetchResponse)
+    head, _ = framing.split_bulk(body, data_pb2.FetchResponse)
     return list(data_pb2.FetchResponseHeader.FromString(head).partitions)
 
 

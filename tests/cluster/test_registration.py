@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from icecore.errors import FencedError
-from icecore.net import GrpcNet
-from icecore.ports import CallContext, Handlers, ServerStream
+from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.ports import CallContext, Handlers, ServerStream
 from icecore.v1 import coordinator_pb2
 
 PREFIX = "/icecore.v1.CoordinatorService/"
@@ -46,7 +46,7 @@ async def test_forgotten_incarnation_registers_again(tmp_path: Path) -> None:
     server = await net.serve("127.0.0.1:0", handlers)
     arguments = ["--data", str(tmp_path), "--node-id", "1", "--coordinator", server.address]
     node = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "node", *arguments, "--listen", "127.0.0.1:0"
+        sys.executable, "-m", "icecore_node", *arguments, "--listen", "127.0.0.1:0"
     )
     try:
         async with asyncio.timeout(60):

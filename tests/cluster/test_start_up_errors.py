@@ -27,7 +27,7 @@ def run(module: str, *arguments: object) -> str:
 def node(cluster: LocalCluster, data: Path, node_id: int = 9, *more: object) -> str:
     listen = () if "--listen" in more else ("--listen", "127.0.0.1:0")
     arguments = ("--data", data, "--node-id", node_id, "--coordinator", cluster.bootstrap)
-    return run("node", *arguments, *listen, *more)
+    return run("icecore_node", *arguments, *listen, *more)
 
 
 def test_data_folder_in_use(cluster: LocalCluster) -> None:
@@ -39,21 +39,21 @@ def test_data_folder_in_use(cluster: LocalCluster) -> None:
 def test_coordinator_folder_in_use(cluster: LocalCluster) -> None:
     data = cluster.folder / "coordinator"
 
-    assert "in use" in run("coordinator", "--data", data, "--listen", "127.0.0.1:0")
+    assert "in use" in run("icecore_coordinator", "--data", data, "--listen", "127.0.0.1:0")
 
 
 def test_port_in_use(cluster: LocalCluster, tmp_path: Path) -> None:
     taken = cluster.addresses[1]
 
     assert f"{taken.split(':')[1]}" in node(cluster, tmp_path / "n", 9, "--listen", taken)
-    said = run("coordinator", "--data", tmp_path / "c", "--listen", taken)
+    said = run("icecore_coordinator", "--data", tmp_path / "c", "--listen", taken)
     assert "in use" in said
 
 
-@pytest.mark.parametrize("module", ["node", "coordinator"])
+@pytest.mark.parametrize("module", ["icecore_node", "icecore_coordinator"])
 def test_open_bind_needs_consent(cluster: LocalCluster, tmp_path: Path, module: str) -> None:
     arguments = ["--data", tmp_path / "x", "--listen", "0.0.0.0:0"]
-    if module == "node":
+    if module == "icecore_node":
         arguments += ["--node-id", 9, "--coordinator", cluster.bootstrap]
 
     assert "--insecure-bind" in run(module, *arguments)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from icecore.errors import OutOfResourcesError, StorageError
-from node.ports import FileSystem, SyncFailedError
+from icecore_node.ports import FileSystem, SyncFailedError
 
 
 class FileSystemConformance:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from node.ports import Index
+from icecore_node.ports import Index
 
 
 def number(value: int) -> bytes:

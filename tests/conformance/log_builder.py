@@ -2,9 +2,9 @@
 
 import struct
 
-from icecore.batch import HEADER_LENGTH, assemble, digest_step, pad8, parse_header, stamp
-from node.storage.segment_file import empty_tail
-from node.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
+from icecore.codec.batch import HEADER_LENGTH, assemble, digest_step, pad8, parse_header, stamp
+from icecore_node.storage.segment_engine.segment_file import empty_tail
+from icecore_node.storage.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 
 CLUSTER = bytes(range(16))
 TOPIC = bytes(range(16, 32))

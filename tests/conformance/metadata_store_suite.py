@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.metadata_store import Compare, MetadataStore, Stored
 from icecore.errors import FencedError
+from icecore_coordinator.stores.metadata_store import Compare, MetadataStore, Stored
 
 ABSENT = 0
 

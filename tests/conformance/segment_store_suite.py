@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import InvalidRequestError, NotReplicaError, StorageError
-from node.store import SegmentStore
+from icecore_node.storage.store import SegmentStore
 from tests.conformance.log_builder import LogBuilder, identity
 from tests.conformance.set_aside_suite import SetAsideConformance
 from tests.conformance.store_harness import FAR, StoreHarness, append, opened, read_all

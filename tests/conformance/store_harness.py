@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from node.store import RecoveredReplica, SegmentStore
+from icecore_node.storage.store import RecoveredReplica, SegmentStore
 from tests.conformance.log_builder import LogBuilder, identity
 
 FAR = 1 << 40

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from node.executor import EXIT_STATUS, ThreadExecutor
+from icecore_node.io.executor import EXIT_STATUS, ThreadExecutor
 
 
 async def test_items_come_in_order_and_results_on_the_loop() -> None:

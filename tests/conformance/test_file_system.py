@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError
-from node.ports import FileSystem, SyncFailedError
-from node.storage.file_system import OsFileSystem
+from icecore_node.ports import FileSystem, SyncFailedError
+from icecore_node.storage.files.file_system import OsFileSystem
 from tests.conformance.file_system_suite import FileSystemConformance
 
 
 class TestOsFileSystem(FileSystemConformance):
-    """node.storage.file_system."""
+    """icecore_node.storage.files.file_system."""
 
     @pytest.fixture
     def fs(self, tmp_path: Path) -> Iterator[OsFileSystem]:
@@ -136,7 +136,7 @@ class TestOsFileSystem(FileSystemConformance):
         code = (
             "import resource, signal, sys; from pathlib import Path\n"
             "from icecore.errors import ConfigurationError, OutOfSpaceError\n"
-            "from node.storage.file_system import OsFileSystem\n"
+            "from icecore_node.storage.files.file_system import OsFileSystem\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
             "file = OsFileSystem(Path(sys.argv[1])).open('a', create=True)\n"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import ConfigurationError
-from node.storage.index import RocksIndex
+from icecore_node.storage.index.rocks import RocksIndex
 from tests.conformance.index_suite import IndexConformance
 
 
 class TestRocksIndex(IndexConformance):
-    """node.storage.index."""
+    """icecore_node.storage.index.rocks."""
 
     @pytest.fixture
     def index(self, tmp_path: Path) -> Iterator[RocksIndex]:
@@ -53,7 +53,7 @@ class TestRocksIndex(IndexConformance):
         code = (
             "import os, resource, sys; from pathlib import Path\n"
             "from icecore.errors import OutOfResourcesError\n"
-            "from node.storage.index import RocksIndex\n"
+            "from icecore_node.storage.index.rocks import RocksIndex\n"
             "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); held = []\n"
             "try:\n"
             "    while True: held.append(os.open('/dev/null', os.O_RDONLY))\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import OutOfSpaceError
-from node.storage.data_folder import DataFolder
-from node.storage.file_system import SyncFs
-from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
-from node.storage.segment_log import StoreSettings
-from node.storage.segment_store import SegmentFileStore
-from node.store import RecoveredReplica
+from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.files.file_system import SyncFs
+from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_store import SegmentFileStore
+from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.segment_store_suite import SegmentStoreConformance
 from tests.conformance.store_harness import FAR, append, opened, read_all
@@ -63,7 +63,7 @@ class DiskHarness:
 
 
 class TestSegmentFileStore(SegmentStoreConformance):
-    """node.storage.segment_store."""
+    """icecore_node.storage.segment_store."""
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[DiskHarness]:

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.metadata_store import MetadataStore
-from coordinator.sqlite_store import SqliteDatabase, SqliteStore
-from node.ports import FileSystem, WorkerQueue
-from node.storage.control_store import ControlStore
-from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
-from node.storage.segment_store import SegmentFileStore
-from node.store import RecoveredReplica
+from icecore_coordinator.stores.metadata_store import MetadataStore
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
+from icecore_node.ports import FileSystem, WorkerQueue
+from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_store import SegmentFileStore
+from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.file_system_suite import FileSystemConformance
 from tests.conformance.index_suite import IndexConformance
 from tests.conformance.log_builder import CLUSTER, identity
@@ -102,7 +102,7 @@ class SimHarness:
 
 
 class TestSegmentStoreOnSimDisk(SegmentStoreConformance):
-    """node.storage.segment_store, killed."""
+    """icecore_node.storage.segment_store, killed."""
 
     @pytest.fixture
     def harness(self) -> SimHarness:

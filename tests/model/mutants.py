@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coordinator.cluster_state import ClusterState
-from coordinator.records import Change
-from coordinator.segment_changes import Opening, Sealing, seal
 from icecore.model import NodeInfo, Segment
-from replication import isr, recovery, sealing, watermark
-from replication.inputs import FollowerProgress
-from replication.progress import Followers
-from replication.recovery import Decision, EndDecision, FenceReply
+from icecore_coordinator.decisions.segment_changes import Opening, Sealing, seal
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change
+from icecore_replication import isr, recovery, sealing, watermark
+from icecore_replication.inputs import FollowerProgress
+from icecore_replication.progress import Followers
+from icecore_replication.recovery import Decision, EndDecision, FenceReply
 from tests.model.configs import Config
 from tests.model.rules import Rules
 

@@ -12,14 +12,20 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any
 
-from coordinator import segment_changes
-from coordinator.cluster_state import ClusterState
-from coordinator.records import Change, NodeRecord, PartitionRecord, SegmentRecord, TopicRecord
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
-from replication import isr, leader_state, recovery, sealing, watermark
-from replication.inputs import FollowerProgress
-from replication.progress import Followers
+from icecore_coordinator.decisions import segment_changes
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import (
+    Change,
+    NodeRecord,
+    PartitionRecord,
+    SegmentRecord,
+    TopicRecord,
+)
+from icecore_replication import isr, leader_state, recovery, sealing, watermark
+from icecore_replication.inputs import FollowerProgress
+from icecore_replication.progress import Followers
 from tests.model.configs import Config
 from tests.model.state import ACTIVE, NEUTRAL, RECOVERING, SETTLED, UNCERTAIN
 

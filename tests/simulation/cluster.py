@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError, WrongClusterError
 from icecore.model import Segment
-from node.replica import Replica
+from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_node.replica.replica import Replica
 from tests.simulation import operator, shells
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import zstandard
 
-from icecore import wire
-from icecore.batch import HEADER_LENGTH, Codec, assemble, parse_header
+from icecore.codec.batch import HEADER_LENGTH, Codec, assemble, parse_header
+from icecore.codec.record import encode_columns
 from icecore.errors import IcecoreError
-from icecore.record import encode_columns
+from icecore.rpc import framing
 from icecore.v1 import data_pb2
 from tests.simulation.cluster import World
 from tests.simulation.directed import lose_leader, plan, roles
@@ -51,7 +51,7 @@ async def _send(world: World, leader: str) -> None:
                 data_pb2.ProducePartition(topic=TOPIC, batch_length=len(each)) for each in batches
             ]
             header = data_pb2.ProduceHeader(partitions=entries, timeout_ms=1000)
-            body = wire.frame_bulk(header.SerializeToString(), batches)
+            body = framing.frame_bulk(header.SerializeToString(), batches)
             with contextlib.suppress(IcecoreError):  # when A is down
                 await net.call(
                     f"{leader}:{NODE_PORT}", "/icecore.v1.DataService/Produce", body, timeout_s=1.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from icecore.errors import OutOfResourcesError, OutOfSpaceError, StorageError
-from node.ports import Buffer, File, SyncFailedError
+from icecore_node.ports import Buffer, File, SyncFailedError
 from tests.simulation.inode import BLOCK_BYTES, Inode
 from tests.simulation.machine import Machine, io_error
 from tests.simulation.process import ProcessKilled, SimProcess
@@ -152,7 +152,7 @@ class SimDisk:
 
 
 class SimFile:
-    """node.ports.File over one inode."""
+    """icecore_node.ports.File over one inode."""
 
     def __init__(self, system: "SimFileSystem", inode: Inode, name: str) -> None:
         self._system = system
@@ -232,7 +232,7 @@ class SimFile:
 
 
 class SimFileSystem:
-    """node.ports.FileSystem: one mount of a disk by one life of a process."""
+    """icecore_node.ports.FileSystem: one mount of a disk by one life of a process."""
 
     def __init__(
         self, disk: SimDisk, process: SimProcess | None, machine: Machine | None = None

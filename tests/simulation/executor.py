@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from node.ports import DiskFailedError, WorkerQueue
+from icecore_node.ports import DiskFailedError, WorkerQueue
 from tests.simulation.process import ProcessKilled, SimProcess
 
 T = TypeVar("T")
 
 
 class SimWorkerQueue:
-    """node.ports.WorkerQueue."""
+    """icecore_node.ports.WorkerQueue."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SimWorkerQueue:
 
 
 class SimExecutor:
-    """node.ports.Executor for one life of a process.
+    """icecore_node.ports.Executor for one life of a process.
 
     Args:
         process: Whose threads these are; None outside a world.

@@ -15,7 +15,7 @@ import random
 import sqlite3
 from typing import NamedTuple
 
-from node.storage.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
 from tests.simulation.cluster import COORDINATOR, Host, World
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault, Kind, Scene, back_later

@@ -81,7 +81,7 @@ class SimIndexDisk:
 
 
 class SimIndex:
-    """node.ports.Index: one life's handle of an index database."""
+    """icecore_node.ports.Index: one life's handle of an index database."""
 
     def __init__(
         self, disk: SimIndexDisk, process: SimProcess | None, machine: Machine | None = None

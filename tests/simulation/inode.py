@@ -7,7 +7,7 @@ an unsynced size whether it is the old or the new one.
 import random
 from bisect import bisect_left
 
-from node.ports import Buffer
+from icecore_node.ports import Buffer
 
 SECTOR_BYTES = 512
 BLOCK_BYTES = 4096
@@ -161,7 +161,7 @@ class Inode:
 
 def _garbled(old: bytearray, new: bytes, rng: random.Random) -> bytes:
     """Noise where a write was under way. Bytes it did not change are safe, synced neighbours in the
-    same sector above all (powersafe overwrite, which node/storage/recovery.py assumes)."""
+    same sector above all (powersafe overwrite, which segment_engine/start_up.py assumes)."""
     noise = rng.randbytes(len(new))
     return bytes(
         before if before == after else chance

@@ -12,22 +12,22 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from coordinator.ledger import Ledger
-from coordinator.node_sessions import NodeSessions, Session
-from coordinator.records import Change, SegmentRecord
-from coordinator.sqlite_store import SqliteStore
 from icecore.errors import StorageError
 from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
-from node.commands import NodeCommands
-from node.coordinator_link import CoordinatorLink
-from node.follower import Follower
-from node.leader import Leader
-from node.storage.control_store import ReplicaRow
-from node.storage.recovery import Recovery, Verdict
-from node.storage.segment_file import ASIDE
-from replication.follower import FollowerCore
-from replication.leader import LeaderCore
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
+from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.roles.follower import Follower
+from icecore_node.roles.leader import Leader
+from icecore_node.serving.node_service import NodeCommands
+from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.segment_engine.segment_file import ASIDE
+from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
+from icecore_replication.follower import FollowerCore
+from icecore_replication.leader import LeaderCore
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.invariants_cores import CoreInvariants, stepping

@@ -1,4 +1,4 @@
-"""The invariants of ``replication/invariants.py``, held by every core of a world at every step.
+"""The invariants of the protocol cores, held by every core of a world at every step.
 
 They were written for the cores alone; here the cores run inside whole nodes, with the inputs that
 real shells, disks and networks give them. What several nodes must agree on is looked at as well:
@@ -10,9 +10,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from icecore.model import Segment, SegmentState
-from replication.follower import FollowerCore
-from replication.invariants import check_maximal, check_state, check_step, view
-from replication.leader import LeaderCore
+from icecore_replication.follower import FollowerCore
+from icecore_replication.invariants import check_maximal, check_state, check_step, view
+from icecore_replication.leader import LeaderCore
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from icecore.errors import StorageError
-from node.ports import SyncFailedError
+from icecore_node.ports import SyncFailedError
 
 READS = ("pread",)
 WRITES = ("pwritev", "allocate", "truncate")

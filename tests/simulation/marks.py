@@ -16,8 +16,6 @@ from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
-from coordinator.ledger import Ledger
-from coordinator.records import Change, SegmentRecord
 from icecore.errors import (
     ConflictError,
     FencedError,
@@ -29,12 +27,14 @@ from icecore.errors import (
     OutOfSpaceError,
 )
 from icecore.model import Segment, SegmentState
-from node.replica import Replica
-from replication.effects import FailProduce
-from replication.leader import LeaderCore
-from replication.producers import Duplicate
-from replication.recovery import Decision
-from replication.sealing import Collecting, Draining
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_node.replica.replica import Replica
+from icecore_replication.effects import FailProduce
+from icecore_replication.leader import LeaderCore
+from icecore_replication.producers import Duplicate
+from icecore_replication.recovery import Decision
+from icecore_replication.sealing import Collecting, Draining
 
 Given = tuple[Any, ...]
 """Positional arguments of a call, self first."""
@@ -179,59 +179,89 @@ LOGGED: dict[str, str] = {
 """Mark to a pattern in a message of production's loggers."""
 
 CALLS: tuple[Call, ...] = (
-    Call("decided_by_s1", "coordinator.recovery_case:may_decide", _decided_by("S1")),
-    Call("decided_by_s3", "coordinator.recovery_case:may_decide", _decided_by("S3")),
-    Call("empty_segment_dropped", "coordinator.recovery:seal", _drops_empty),
-    Call("write_back_copied", "node.copying:SegmentCopier._append", _copied(is_repair=False)),
-    Call("repair_copied", "node.copying:SegmentCopier._append", _copied(is_repair=True)),
-    Call("takeover_in_recovery", "coordinator.ledger:Ledger.open", _recovery_inherited),
-    Call("rolled_up", "coordinator.sealing:seal", _gains_replicas),
-    Call("seal_aborted", "replication.sealing:roll_failed", _aborts_after_drain),
-    Call("seal_refused_as_stale", "coordinator.sealing:LiveSealing.seal", _any_refused),
-    Call("isr_shrunk", "coordinator.segment_changes:accept_isr_change", _changes_isr(-1)),
-    Call("isr_expanded", "coordinator.segment_changes:accept_isr_change", _changes_isr(1)),
+    Call("decided_by_s1", "icecore_coordinator.work.recovery_case:may_decide", _decided_by("S1")),
+    Call("decided_by_s3", "icecore_coordinator.work.recovery_case:may_decide", _decided_by("S3")),
+    Call("empty_segment_dropped", "icecore_coordinator.work.recovery:seal", _drops_empty),
+    Call(
+        "write_back_copied",
+        "icecore_node.upkeep.copying:SegmentCopier._append",
+        _copied(is_repair=False),
+    ),
+    Call(
+        "repair_copied",
+        "icecore_node.upkeep.copying:SegmentCopier._append",
+        _copied(is_repair=True),
+    ),
+    Call("takeover_in_recovery", "icecore_coordinator.ledger:Ledger.open", _recovery_inherited),
+    Call("rolled_up", "icecore_coordinator.work.sealing:seal", _gains_replicas),
+    Call("seal_aborted", "icecore_replication.sealing:roll_failed", _aborts_after_drain),
+    Call(
+        "seal_refused_as_stale", "icecore_coordinator.work.sealing:LiveSealing.seal", _any_refused
+    ),
+    Call(
+        "isr_shrunk",
+        "icecore_coordinator.decisions.segment_changes:accept_isr_change",
+        _changes_isr(-1),
+    ),
+    Call(
+        "isr_expanded",
+        "icecore_coordinator.decisions.segment_changes:accept_isr_change",
+        _changes_isr(1),
+    ),
     Call(
         "isr_change_refused_as_stale",
-        "coordinator.segment_changes:accept_isr_change",
+        "icecore_coordinator.decisions.segment_changes:accept_isr_change",
         _refused(ConflictError),
     ),
     Call(
         "isr_change_fenced",
-        "coordinator.segment_changes:accept_isr_change",
+        "icecore_coordinator.decisions.segment_changes:accept_isr_change",
         _refused(FencedError),
     ),
-    Call("stale_token_at_node", "node.commands:NodeCommands._check", _refused(FencedError)),
+    Call(
+        "stale_token_at_node",
+        "icecore_node.serving.node_service:NodeCommands._check",
+        _refused(FencedError),
+    ),
     Call(
         "stale_token_at_store",
-        "coordinator.sqlite_store:SqliteStore._check_token",
+        "icecore_coordinator.stores.sqlite_store:SqliteStore._check_token",
         _refused(FencedError),
     ),
-    Call("digest_agreed", "coordinator.node_handlers:set_full_digest", _sets_digest),
     Call(
-        "duplicate_of_pending", "replication.leader:LeaderCore._attach_duplicate", _duplicate(True)
+        "digest_agreed", "icecore_coordinator.services.node_handlers:set_full_digest", _sets_digest
+    ),
+    Call(
+        "duplicate_of_pending",
+        "icecore_replication.leader:LeaderCore._attach_duplicate",
+        _duplicate(True),
     ),
     Call(
         "duplicate_of_visible",
-        "replication.leader:LeaderCore._attach_duplicate",
+        "icecore_replication.leader:LeaderCore._attach_duplicate",
         _duplicate(False),
     ),
     Call(
         "out_of_order_answered",
-        "replication.leader:LeaderCore.step",
+        "icecore_replication.leader:LeaderCore.step",
         _fails_produce(OutOfOrderSequenceError),
     ),
     Call(
         "not_enough_before_append",
-        "replication.leader:LeaderCore.step",
+        "icecore_replication.leader:LeaderCore.step",
         _fails_produce(NotEnoughReplicasError),
     ),
     Call(
         "not_enough_after_append",
-        "replication.leader:LeaderCore.step",
+        "icecore_replication.leader:LeaderCore.step",
         _fails_produce(NotEnoughReplicasAfterAppendError),
     ),
-    Call("redirected", "node.replicas:Replicas.leader", _refused(NotLeaderError)),
-    Call("append_without_space", "node.storage.group_commit:GroupCommit.append", _out_of_space),
+    Call("redirected", "icecore_node.registry.replicas:Replicas.leader", _refused(NotLeaderError)),
+    Call(
+        "append_without_space",
+        "icecore_node.storage.segment_engine.group_commit:GroupCommit.append",
+        _out_of_space,
+    ),
 )
 
 ALL: tuple[str, ...] = (*LOGGED, *(call.mark for call in CALLS))

@@ -12,29 +12,29 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from coordinator.cluster_state import ClusterState
-from coordinator.recovery import Recovery
-from coordinator.recovery_case import Case
-from coordinator.sqlite_store import SqliteStore
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
-from node import commands
-from node.commands import NodeCommands
-from node.coordinator_link import CoordinatorLink
-from node.copying import SegmentCopier
-from node.leader import Leader
-from node.replica import Replica
-from node.replicas import Replicas
-from node.storage.control_store import ControlStore
-from replication import isr, recovery, sealing, watermark
-from replication.effects import CompleteProduce
-from replication.follower import FollowerCore
-from replication.inputs import ProduceReceived
-from replication.leader import LeaderCore
-from replication.leader_state import LeaderState
-from replication.producers import Accepted, Duplicate, ProducerTable
-from replication.recovery import Decision, FenceReply
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.work.recovery import Recovery
+from icecore_coordinator.work.recovery_case import Case
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.replica import Replica
+from icecore_node.roles.leader import Leader
+from icecore_node.serving import node_service
+from icecore_node.serving.node_service import NodeCommands
+from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.upkeep.copying import SegmentCopier
+from icecore_replication import isr, recovery, sealing, watermark
+from icecore_replication.effects import CompleteProduce
+from icecore_replication.follower import FollowerCore
+from icecore_replication.inputs import ProduceReceived
+from icecore_replication.leader import LeaderCore
+from icecore_replication.leader_state import LeaderState
+from icecore_replication.producers import Accepted, Duplicate, ProducerTable
+from icecore_replication.recovery import Decision, FenceReply
 
 Mistake = AbstractContextManager[object]
 patch = mock.patch.object
@@ -49,7 +49,7 @@ def ack_all_on_leader_alone() -> Mistake:
     def all_end(durable: Mapping[int, int], maximal_isr: Sequence[int]) -> int:
         return max(durable.values())
 
-    return mock.patch("replication.leader_state.all_end", all_end)
+    return mock.patch("icecore_replication.leader_state.all_end", all_end)
 
 
 def quorum_of_one() -> Mistake:
@@ -60,7 +60,7 @@ def quorum_of_one() -> Mistake:
     ) -> int:
         return own
 
-    return mock.patch("replication.leader_state.quorum_end", quorum_end)
+    return mock.patch("icecore_replication.leader_state.quorum_end", quorum_end)
 
 
 def quorum_over_isr() -> Mistake:
@@ -71,7 +71,7 @@ def quorum_over_isr() -> Mistake:
         def quorum_end(durable: Mapping[int, int], _: object, __: int, own: int) -> int:
             return watermark.quorum_end(durable, self.isr, len(self.isr) // 2 + 1, own)
 
-        with mock.patch("replication.leader_state.quorum_end", quorum_end):
+        with mock.patch("icecore_replication.leader_state.quorum_end", quorum_end):
             advance(self)
 
     return patch(LeaderState, "_advance", wrong)
@@ -121,7 +121,9 @@ def dedupe_answers_before_commit() -> Mistake:
 
 def successor_skips_snapshot() -> Mistake:
     """R20: a new segment starts without the producers of the ones before."""
-    return mock.patch("node.commands.ProducerTable", lambda *snapshot: ProducerTable())
+    return mock.patch(
+        "icecore_node.serving.node_service.ProducerTable", lambda *snapshot: ProducerTable()
+    )
 
 
 # --- in-sync set ----------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ def report_before_fence() -> Mistake:
         for ref in coordinator_pb2.FenceRequest.FromString(body).segments:
             replica, reply = self._replicas.get(ref.segment_id), answer.replicas.add()
             if replica is not None and replica.intact and replica.base_offset >= 0:
-                commands._describe(replica, reply)
+                node_service._describe(replica, reply)
         asyncio.get_running_loop().create_task(stop_later(self, body, context))
         return answer.SerializeToString()
 
@@ -227,7 +229,8 @@ def leader_resumes() -> Iterator[None]:
 
     with (
         mock.patch(
-            "replication.leader_state.may_lead", lambda segment, node, _: segment.leader == node
+            "icecore_replication.leader_state.may_lead",
+            lambda segment, node, _: segment.leader == node,
         ),
         patch(Replicas, "_lead", lead),
         patch(ClusterState, "leader_is_live", lambda self, each: self.is_live(each.leader)),
@@ -284,7 +287,7 @@ def one_member_decides() -> Mistake:
         members = tuple(node for node, reply in replies.items() if reply.intact)
         return Decision("S3", members) if set(members) & set(segment.isr) else None
 
-    return mock.patch("coordinator.recovery_case.may_decide", may_decide)
+    return mock.patch("icecore_coordinator.work.recovery_case.may_decide", may_decide)
 
 
 def s3_without_isr_clause() -> Mistake:
@@ -295,7 +298,7 @@ def s3_without_isr_clause() -> Mistake:
         settings = replace(segment.settings, min_insync=segment.settings.quorum)
         return recovery.may_decide(replies, segment.changed(settings=settings))
 
-    return mock.patch("coordinator.recovery_case.may_decide", may_decide)
+    return mock.patch("icecore_coordinator.work.recovery_case.may_decide", may_decide)
 
 
 def seal_without_write_back() -> Mistake:

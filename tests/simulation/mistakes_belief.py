@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from coordinator import node_handlers, seal_checking
-from coordinator.recovery import Recovery
-from coordinator.seal_checking import SealChecker
-from node import copying, order_checks
-from node.digests import DigestReporter
-from node.replica import Replica
-from node.replicas import Replicas
-from replication.seal_check import SealClaim
+from icecore_coordinator.services import node_handlers
+from icecore_coordinator.work import seal_checking
+from icecore_coordinator.work.recovery import Recovery
+from icecore_coordinator.work.seal_checking import SealChecker
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica import order_checks
+from icecore_node.replica.replica import Replica
+from icecore_node.upkeep import copying
+from icecore_node.upkeep.digests import DigestReporter
+from icecore_replication.seal_check import SealClaim
 from tests.simulation.mistakes import Mistake, patch
 
 

@@ -2,7 +2,7 @@
 
 from unittest import mock
 
-from node.batch_checks import CheckedBatch
+from icecore_node.serving.batch_checks import CheckedBatch
 from tests.simulation.mistakes import Mistake
 
 
@@ -12,4 +12,4 @@ def contents_not_checked() -> Mistake:
     async def believe(batches: list[CheckedBatch], *_: object) -> None:
         pass
 
-    return mock.patch("node.produce.check_contents", believe)
+    return mock.patch("icecore_node.serving.produce.check_contents", believe)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coordinator import node_handlers
-from coordinator.cluster_state import ClusterState
-from coordinator.heard import Heard
-from coordinator.node_calls import NodeCalls
-from coordinator.node_changes import Registration, register
-from icecore.ports import UnaryHandler
-from node.registration import Gate
+from icecore.rpc.ports import UnaryHandler
+from icecore_coordinator.decisions.node_changes import Registration, register
+from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.services import node_handlers
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_node.serving.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
 

@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from coordinator import start_states
 from icecore.errors import IcecoreError
 from icecore.model import Segment
 from icecore.v1 import coordinator_pb2
-from node import copying
-from node.commands import NodeCommands
-from node.copying import SegmentCopier
-from node.orders import Order, Orders
-from node.registration import Gate
-from node.replica import Replica
-from node.replicas import Replicas
-from node.store import LogTail, SegmentIdentity, SegmentStore
-from replication.producers import ProducerTable
+from icecore_coordinator.work import start_states
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.orders import Order, Orders
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.node_service import NodeCommands
+from icecore_node.serving.registration import Gate
+from icecore_node.storage.store import LogTail, SegmentIdentity, SegmentStore
+from icecore_node.upkeep import copying
+from icecore_node.upkeep.copying import SegmentCopier
+from icecore_replication.producers import ProducerTable
 from tests.simulation.mistakes import Mistake, patch
 
 

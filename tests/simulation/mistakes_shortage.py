@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from icecore.errors import IcecoreError, NotReplicaError, OutOfResourcesError
-from node.ports import File, SyncFailedError
-from node.replica import Replica
-from node.replicas import Replicas
-from node.storage.derived_index import DerivedIndex
-from node.storage.fail_stop import FailStop
-from node.storage.recovery import Recovery, Verdict
-from node.storage.segment_file import BatchScan
-from node.storage.segment_index import Put, key_prefix, pack_durable
-from node.store import SegmentIdentity
+from icecore_node.ports import File, SyncFailedError
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.index.derived_index import DerivedIndex
+from icecore_node.storage.index.points import Put, key_prefix, pack_durable
+from icecore_node.storage.segment_engine.segment_file import BatchScan
+from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
+from icecore_node.storage.store import SegmentIdentity
 from tests.simulation.mistakes import Mistake, patch
 
 T = TypeVar("T")

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from icecore import batch
+from icecore.codec import batch
 from icecore.errors import StorageError
-from node.ports import FileSystem
-from node.storage.control_store import ReplicaRow
-from node.storage.group_commit import GroupCommit, _Part
-from node.storage.recovery import Recovery, Verdict
-from node.storage.segment_file import ASIDE, file_name
-from node.storage.segment_index import forget_from, key_prefix, pack_durable
-from node.storage.segment_log import SegmentLog
-from node.storage.segment_store import SegmentFileStore
-from node.store import RecoveredReplica
+from icecore_node.ports import FileSystem
+from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.index.points import forget_from, key_prefix, pack_durable
+from icecore_node.storage.segment_engine.group_commit import GroupCommit, _Part
+from icecore_node.storage.segment_engine.segment_file import ASIDE, file_name
+from icecore_node.storage.segment_engine.segment_log import SegmentLog
+from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
+from icecore_node.storage.segment_store import SegmentFileStore
+from icecore_node.storage.store import RecoveredReplica
 from tests.simulation.disk import SimFileSystem
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_registry import log_may_go_back
@@ -118,4 +118,4 @@ def unknown_files_deleted() -> Mistake:
                     if f"{folder}/{name}" not in known and ASIDE not in name:
                         file_system.unlink(f"{folder}/{name}")
 
-    return mock.patch("node.storage.segment_store.report_unknown_files", remove)
+    return mock.patch("icecore_node.storage.segment_store.report_unknown_files", remove)

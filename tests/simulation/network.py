@@ -21,7 +21,7 @@ from icecore.errors import (
     UnsupportedError,
     error_from_reason,
 )
-from icecore.ports import CallContext, ClientStream, Handlers, Server
+from icecore.rpc.ports import CallContext, ClientStream, Handlers, Server
 from tests.simulation.loop import SimLoop
 from tests.simulation.process import SimProcess
 from tests.simulation.stream import SimConnection, SimStreamEnd
@@ -246,7 +246,7 @@ class SimNetwork:
 
 
 class SimServer:
-    """icecore.ports.Server."""
+    """icecore.rpc.ports.Server."""
 
     def __init__(
         self, network: SimNetwork, process: SimProcess, address: str, handlers: Handlers
@@ -281,7 +281,7 @@ class SimServer:
 
 
 class SimNet:
-    """icecore.ports.Net of one life of a process."""
+    """icecore.rpc.ports.Net of one life of a process."""
 
     def __init__(self, network: SimNetwork, process: SimProcess) -> None:
         self._network = network

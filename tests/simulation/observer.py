@@ -9,11 +9,12 @@ import hashlib
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from icecore import batch, convert, wire
-from icecore.decoding import decode
+from icecore.codec import batch
+from icecore.codec.decoding import decode
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
-from icecore.ports import Net
+from icecore.rpc import convert, framing
+from icecore.rpc.ports import Net
 from icecore.v1 import admin_pb2, data_pb2
 from tests.simulation.history import History, SegmentSeen
 
@@ -159,7 +160,7 @@ class Observer:
             request.SerializeToString(),
             timeout_s=CALL_TIMEOUT_S,
         )
-        raw, batches = wire.split_bulk(body, data_pb2.FetchResponse)
+        raw, batches = framing.split_bulk(body, data_pb2.FetchResponse)
         result = data_pb2.FetchResponseHeader.FromString(raw).partitions[0]
         error = convert.error_from_proto(result.error)
         if error is not None:

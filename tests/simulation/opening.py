@@ -7,10 +7,10 @@ and nobody notices unless a producer happens to do so.
 
 from collections.abc import Iterator
 
-from icecore import batch
+from icecore.codec import batch
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
-from replication.producers import ProducerTable
+from icecore_replication.producers import ProducerTable
 from tests.simulation.cluster import COORDINATOR, World
 
 

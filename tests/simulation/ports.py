@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.metadata_store import Compare, MetadataStore, Stored
 from icecore.errors import StorageError
+from icecore_coordinator.stores.metadata_store import Compare, MetadataStore, Stored
 from tests.simulation.loop import SimLoop
 from tests.simulation.machine import Machine, Trouble
 from tests.simulation.process import SimProcess
@@ -30,7 +30,7 @@ class Skew:
 
 
 class SimClock:
-    """icecore.ports.Clock of one process."""
+    """icecore.rpc.ports.Clock of one process."""
 
     def __init__(self, loop: SimLoop, skew: Skew | None = None) -> None:
         self._loop = loop
@@ -46,7 +46,7 @@ class SimClock:
 
 
 class SimRng:
-    """icecore.ports.Rng."""
+    """icecore.rpc.ports.Rng."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
@@ -136,7 +136,7 @@ class StoreFaults:
 
 
 class SimMetadataStore:
-    """coordinator.metadata_store.MetadataStore for one life of a coordinator.
+    """icecore_coordinator.stores.metadata_store.MetadataStore for one life of a coordinator.
 
     Args:
         inner: This life's view of the records that outlive it.

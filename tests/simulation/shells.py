@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-from coordinator import topic_changes
-from coordinator.config import Timing
-from coordinator.coordinator import Coordinator
-from coordinator.metadata_store import MetadataStore
-from coordinator.sqlite_store import SqliteDatabase
-from icecore.ports import Clock, Net, Rng
-from node.config import NodeSettings
-from node.metrics import NodeMetrics
-from node.node import Node
-from node.ports import Executor, FileSystem, Index
-from node.replica import Replica
-from node.storage.control_store import ControlStore
-from node.storage.segment_log import StoreSettings
-from node.storage.segment_store import SegmentFileStore
+from icecore.rpc.ports import Clock, Net, Rng
+from icecore_coordinator.config import Timing
+from icecore_coordinator.coordinator import Coordinator
+from icecore_coordinator.decisions import topic_changes
+from icecore_coordinator.stores.metadata_store import MetadataStore
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase
+from icecore_node.config import NodeSettings
+from icecore_node.metrics import NodeMetrics
+from icecore_node.node import Node
+from icecore_node.ports import Executor, FileSystem, Index
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_store import SegmentFileStore
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
 

@@ -8,17 +8,17 @@ for what it would find if it came back.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from node.ports import File
-from node.storage.control_store import PREPARED, QUARANTINED, ReplicaRow
-from node.storage.segment_file import (
+from icecore_node.ports import File
+from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
+from icecore_node.storage.index.points import key_prefix
+from icecore_node.storage.segment_engine.segment_file import (
     FILE_HEADER_LENGTH,
     BatchScan,
     FoundBatch,
     empty_tail,
     file_name,
 )
-from node.storage.segment_index import key_prefix
-from node.store import LogTail, SegmentIdentity
+from icecore_node.storage.store import LogTail, SegmentIdentity
 from tests.simulation.inode import BLOCK_BYTES, Inode
 
 if TYPE_CHECKING:

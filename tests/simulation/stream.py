@@ -17,7 +17,7 @@ from icecore.errors import (
     UnavailableError,
     error_from_reason,
 )
-from icecore.ports import CallContext
+from icecore.rpc.ports import CallContext
 from tests.simulation.process import SimProcess
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Pipe:
 
 
 class SimStreamEnd:
-    """icecore.ports.ServerStream and ClientStream."""
+    """icecore.rpc.ports.ServerStream and ClientStream."""
 
     def __init__(self, connection: SimConnection, *, is_client: bool) -> None:
         self._connection = connection

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from icecore.errors import InvalidRequestError, OutOfSpaceError, StorageError
-from icecore.ports import CallContext, Handlers
-from node.storage.control_store import ControlStore, ReplicaRow
+from icecore.rpc.ports import CallContext, Handlers
+from icecore_node.storage.control.control_store import ControlStore, ReplicaRow
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
 from tests.simulation.index import SimIndex, SimIndexDisk

@@ -6,12 +6,12 @@ from pkgutil import resolve_name
 import pytest
 
 from icecore.errors import NotLeaderError
-from node.partition import PartitionReplicas
-from node.replicas import Replicas
-from replication.recovery import FenceReply
+from icecore_node.registry.partition import PartitionReplicas
+from icecore_node.registry.replicas import Replicas
+from icecore_replication.recovery import FenceReply
 from tests.simulation import marks
 from tests.simulation.scenarios import run_seed
-from tests.unit.replication_setup import segment
+from tests.support.replication_setup import segment
 
 
 def test_each_mark_stands_once_in_the_table_and_its_function_exists() -> None:
@@ -24,7 +24,7 @@ def test_a_call_is_seen_by_what_it_answers() -> None:
     record = segment()
     reply = FenceReply(intact=True)
     with marks.watch() as hit:
-        may_decide = resolve_name("coordinator.recovery_case:may_decide")
+        may_decide = resolve_name("icecore_coordinator.work.recovery_case:may_decide")
         may_decide({}, record)
         assert not hit
         may_decide(dict.fromkeys(record.replicas, reply), record)
@@ -41,7 +41,7 @@ def test_a_call_is_seen_by_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_message_is_seen_once_the_watch_is_open_and_not_after_it() -> None:
-    log = logging.getLogger("node.storage.segment_store")
+    log = logging.getLogger("icecore_node.storage.segment_store")
     log.warning("segment 7 quarantined: too early")
     with marks.watch() as hit:
         log.info("handed over leads=0 took_ms=%d", 3)

@@ -12,7 +12,7 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from icecore.ports import CallContext, Handlers, ServerStream
+from icecore.rpc.ports import CallContext, Handlers, ServerStream
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import SimNet, SimNetwork
 from tests.simulation.process import SimProcess

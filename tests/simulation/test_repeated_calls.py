@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from icecore import batch, convert
+from icecore.codec import batch
 from icecore.model import Segment, SegmentState
+from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2 as pb
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import cut, heal, plan, record, until

@@ -1,0 +1,84 @@
+"""Decisions that give up data: only an admin makes them, and the segment's record keeps them. Pure.
+
+The cluster itself never chooses a log that may lack acknowledged records, and never forgets a
+segment. These two acts are for when the alternative is to wait for ever.
+"""
+
+from collections.abc import Callable
+
+from icecore.errors import InvalidRequestError
+from icecore.model import SegmentState
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
+
+
+def named(state: ClusterState, topic: str, partition: int, segment_id: int) -> SegmentRecord:
+    """The record an admin means; all three must fit, so that a typo destroys nothing.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        InvalidRequestError: the partition has no such segment.
+    """
+    key = (state.topic(topic).topic_id, partition)
+    record = state.segments.get(segment_id)
+    if record is None or record.partition_key != key:
+        raise InvalidRequestError(f"{topic}/{partition} has no segment {segment_id}")
+    return record
+
+
+def declare_lost(
+    state: ClusterState, record: SegmentRecord, has_copy: Callable[[int], bool]
+) -> Change:
+    """A sealed segment of which nobody holds a copy any more: readers skip it from now on.
+
+    Args:
+        state: The cluster.
+        record: As it is now.
+        has_copy: Whether a node is up and does not call its copy damaged.
+
+    Raises InvalidRequestError: it is not SEALED, or a node still holds a verified copy.
+    """
+    segment = record.segment
+    if segment.is_lost:
+        return Change()
+    if segment.state != SegmentState.SEALED:
+        raise InvalidRequestError(
+            f"segment {segment.segment_id} is {segment.state.name}, not SEALED: see recover-unclean"
+        )
+    holders = [each for each in segment.replicas if state.is_live(each) and has_copy(each)]
+    if holders:
+        raise InvalidRequestError(
+            f"segment {segment.segment_id} is not lost: nodes {holders} hold verified copies"
+        )
+    return Change((updated_segment(record, {"replicas": (), "lossy": True}),))
+
+
+def allow_unclean(record: SegmentRecord) -> Change:
+    """The recovery of this segment may end it at the longest log left, or with nothing.
+
+    Raises InvalidRequestError: it is not RECOVERING, so it is fine, or will be by itself.
+    """
+    segment = record.segment
+    if segment.state != SegmentState.RECOVERING:
+        raise InvalidRequestError(
+            f"segment {segment.segment_id} is {segment.state.name}, not RECOVERING"
+        )
+    if record.is_unclean_allowed:
+        return Change()
+    return Change((updated_segment(record, {}, is_unclean_allowed=True),))
+
+
+def begin_unclean(state: ClusterState, segment_id: int) -> Change:
+    """Nodes are about to be brought to an end that nothing proves. From then on their copies look
+    like any others, also to a coordinator that comes after this one.
+
+    Raises InvalidRequestError: an admin did not allow it, or the segment is recovered by now.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or record.segment.state != SegmentState.RECOVERING:
+        raise InvalidRequestError(f"segment {segment_id} is not RECOVERING any more")
+    if not record.is_unclean_allowed:
+        raise InvalidRequestError(f"segment {segment_id} must not end unclean")
+    if record.is_unclean_begun:
+        return Change()
+    return Change((updated_segment(record, {}, is_unclean_begun=True),))

@@ -1,0 +1,210 @@
+"""Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
+from icecore.model import SegmentState
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, NodeRecord, updated
+
+NODES_MAX = 1_000
+NODE_ID_MAX = 99_999_999
+"""As many digits as the metadata store's keys have."""
+TEXT_MAX = 255
+NUMBER_JUMP_MAX = 1 << 20
+"""Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
+DISK_ID_BYTES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReplica:
+    """One entry of a node's inventory."""
+
+    segment_id: int
+    durable_end_offset: int
+    is_sealed: bool
+    is_intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a starting node says of itself."""
+
+    cluster_id: bytes
+    node_id: int
+    disk_id: bytes
+    incarnation: int
+    """The last one its folder persisted, 0 on first start."""
+    address: str
+    rack: str
+    disk_counter: int = 0
+    """As its folder has it."""
+
+
+def check_registration(state: ClusterState, asked: Registration) -> None:
+    """Raises InvalidRequestError for what no node says: it would go into logs, into metadata that
+    every client gets, and into calls to whatever address it names."""
+    host, _, port = asked.address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not (host and is_port and _is_plain(asked.address)) or " " in asked.address:
+        raise InvalidRequestError(f"address {asked.address[:TEXT_MAX]!r} is not host:port")
+    if not _is_plain(asked.rack):
+        raise InvalidRequestError(
+            f"rack {asked.rack[:TEXT_MAX]!r}: at most {TEXT_MAX} printable characters"
+        )
+    if len(asked.disk_id) > DISK_ID_BYTES_MAX:
+        raise InvalidRequestError(f"a disk id has at most {DISK_ID_BYTES_MAX} bytes")
+    if asked.node_id > NODE_ID_MAX:
+        raise InvalidRequestError(f"node id {asked.node_id} is above {NODE_ID_MAX}")
+    if asked.node_id not in state.nodes and len(state.nodes) >= NODES_MAX:
+        raise InvalidRequestError(f"a cluster has at most {NODES_MAX} nodes, ever registered")
+
+
+def _is_plain(text: str) -> bool:
+    return len(text) <= TEXT_MAX and text.isprintable()
+
+
+def register(
+    state: ClusterState, asked: Registration, disk_counter: int = 0
+) -> tuple[Change, bool]:
+    """Hand out the next incarnation; nothing else changes until the first heartbeat.
+
+    Args:
+        state: The cluster.
+        asked: By whom.
+        disk_counter: The highest one that this node ever beat with.
+
+    Returns:
+        The change (its one record is the node's), and whether the folder is older than one that
+        was known before (R45, R58): then nothing on it counts.
+
+    Raises:
+        WrongClusterError: the folder is of another cluster, or another live process has this id.
+        InvalidRequestError: no id, no address.
+    """
+    if asked.cluster_id and asked.cluster_id != state.cluster_id:
+        raise WrongClusterError(
+            f"the data folder belongs to cluster {asked.cluster_id.hex()}, "
+            f"this is {state.cluster_id.hex()}"
+        )
+    if asked.node_id < 1 or not asked.address or not asked.disk_id:
+        raise InvalidRequestError("a node needs an id of at least 1, an address and a disk id")
+    known = state.nodes.get(asked.node_id)
+    if known is None:
+        fresh = NodeRecord(asked.node_id, asked.disk_id, asked.address, asked.rack, 1, version=1)
+        return Change((fresh,)), asked.incarnation > 0
+    is_same_disk = known.disk_id == asked.disk_id
+    if not is_same_disk and known.incarnation and state.status[asked.node_id].is_connected:
+        raise WrongClusterError(
+            f"node id {asked.node_id} is in use by a live process at {known.address}"
+        )
+    check_number("incarnation", asked.incarnation, known.issued_incarnation)
+    is_unknown = known.incarnation > 0 and (
+        not is_same_disk
+        or asked.incarnation < known.incarnation
+        or asked.disk_counter < disk_counter
+    )
+    persisted = asked.incarnation if is_same_disk else 0
+    issued = updated(known, issued_incarnation=max(known.issued_incarnation, persisted) + 1)
+    return Change((issued,)), is_unknown
+
+
+def check_number(name: str, told: int, known: int) -> None:
+    """Raises InvalidRequestError for a number that only grows and can't have come so far (R65): it
+    would be stored, and whoever really has that node could never reach it."""
+    if told > known + NUMBER_JUMP_MAX:
+        raise InvalidRequestError(f"{name} {told} is too far beyond {known}, the highest one known")
+
+
+def unborn_segments(state: ClusterState, told: Collection[int]) -> list[int]:
+    """Segments that a node speaks of and that this metadata store has not given out yet.
+
+    Ids are never used twice. So either the store was put back from an old copy, and knows nothing
+    of what was acknowledged since, or somebody forged an Open: a person must look.
+    """
+    next_id = state.next_of("segment_id").next_value
+    return [each for each in told if each >= next_id]
+
+
+def activate(state: ClusterState, asked: Registration, incarnation: int) -> Change:
+    """Make an issued incarnation the registered one, with the address and disk it came with.
+
+    Raises FencedError when a newer incarnation was handed out or registered since.
+    """
+    known = state.nodes.get(asked.node_id)
+    if known is None or incarnation != known.issued_incarnation or incarnation < known.incarnation:
+        raise FencedError(f"incarnation {incarnation} of node {asked.node_id} is not the newest")
+    if incarnation == known.incarnation:
+        return Change()
+    return Change(
+        (
+            updated(
+                known,
+                incarnation=incarnation,
+                disk_id=asked.disk_id,
+                address=asked.address,
+                rack=asked.rack,
+                is_disk_accepted=False,
+            ),
+        )
+    )
+
+
+def shrunk_logs(
+    state: ClusterState, node_id: int, held: dict[int, HeldReplica], ends: dict[int, int]
+) -> list[int]:
+    """Unsealed segments of which the node's log was longer once, durably (R59).
+
+    Args:
+        state: The cluster.
+        node_id: Whose.
+        held: What it says that it has now.
+        ends: By segment, the farthest durable end that it ever told.
+    """
+    shrunk = []
+    for segment_id, end_offset in ends.items():
+        copy, record = held.get(segment_id), state.segments.get(segment_id)
+        if copy is None or record is None or node_id not in record.segment.replicas:
+            continue
+        is_open = record.segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING)
+        if is_open and copy.is_intact and copy.durable_end_offset < end_offset:
+            shrunk.append(segment_id)
+    return shrunk
+
+
+def lost_copies(
+    state: ClusterState, node_id: int, held: dict[int, HeldReplica], *, is_disk_unknown: bool
+) -> list[int]:
+    """Sealed segments whose copy the node is listed for and does not provably hold."""
+    lost = []
+    for segment_id in state.segments_of_node.get(node_id, ()):
+        segment = state.segments[segment_id].segment
+        if segment.state != SegmentState.SEALED:
+            continue
+        copy = held.get(segment_id)
+        is_whole = copy is not None and copy.is_intact
+        is_whole = is_whole and copy is not None and copy.durable_end_offset >= segment.end_offset
+        if is_disk_unknown or not is_whole:
+            lost.append(segment_id)
+    return lost
+
+
+def deletions_confirmed(
+    state: ClusterState, node_id: int, held: dict[int, HeldReplica]
+) -> list[int]:
+    """Deleted segments whose bytes the node was meant to remove and has no more."""
+    return [
+        each.segment_id
+        for each in state.deleted.values()
+        if node_id in each.holders and each.segment_id not in held
+    ]
+
+
+def confirm_deletion(state: ClusterState, node_id: int, segment_id: int) -> Change:
+    """The node's inventory has shown that the bytes of a deleted segment are gone."""
+    record = state.deleted.get(segment_id)
+    if record is None or node_id not in record.holders:
+        return Change()
+    holders = tuple(each for each in record.holders if each != node_id)
+    return Change((updated(record, holders=holders),))

@@ -1,0 +1,139 @@
+"""Which nodes keep the next segment of a partition, and which of them leads it.
+
+Goals: every node carries about as many unsealed replicas as any other, and leads about as many;
+racks do not share the copies of one segment while there are enough racks; a roll that gains
+nothing moves nothing, because staying costs the followers nothing and moving costs them a cold
+start.
+
+Constraints: only nodes that are connected, UP, not draining and not read-only (draining ones may
+follow where there are too few others to open a segment at all); never two copies on one node;
+deterministic, as everything the coordinator decides; linear in the number of nodes, for one call
+places thousands of partitions.
+
+Algorithm: greedy, one partition after the other, on loads that are updated after each choice. Keep
+the predecessor's nodes when all are eligible, enough, and none carries 10 % (and at least two) more
+than the least loaded. Otherwise take the node with the fewest copies already in its rack, then the
+fewest replicas, then the fewest leads (for the first one, the most for the others), then the lowest
+id, until there are enough. The leader is the predecessor's leader under the same conditions counted
+in leads, else the one with fewest leads. A node whose wall clock is off leads nothing new while
+there are others: its append times would hold for everything after them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icecore.model import NodeState
+from icecore_coordinator.state.cluster_state import ClusterState, NodeLoad
+from icecore_coordinator.state.records import NodeRecord
+
+IMBALANCE = 0.10
+"""Share above the least loaded node up to which nothing is moved."""
+SLACK = 2
+"""Replicas or leads more that never count as imbalance: small numbers are always uneven."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one segment goes; ``leader`` is one of ``nodes``. Empty when no node is eligible."""
+
+    nodes: tuple[int, ...]
+    leader: int
+
+
+class Placer:
+    """Places any number of segments on one view of the cluster, keeping count as it goes."""
+
+    def __init__(self, state: ClusterState) -> None:
+        eligible = state.eligible_nodes()
+        loads = state.load_of_nodes()
+        self._nodes: dict[int, NodeRecord] = {each.node_id: each for each in eligible}
+        self._loads: dict[int, NodeLoad] = {each: loads[each] for each in self._nodes}
+        self._clock_off = [each for each in self._nodes if state.status[each].is_clock_off]
+        self._draining = [
+            node_id
+            for node_id, status in sorted(state.status.items())
+            if status.is_connected and status.state == NodeState.DRAINING
+        ]
+
+    def place(
+        self,
+        count: int,
+        *,
+        replicas: Sequence[int] = (),
+        leader: int = 0,
+        avoid: Sequence[int] = (),
+        least: int = 0,
+    ) -> Placement:
+        """Nodes and leader for one segment.
+
+        Args:
+            count: How many nodes are wanted; fewer come back when fewer are eligible.
+            replicas: Those of the predecessor, preferred while that is balanced. They still
+                count as loaded with it, because the successor takes its place.
+            leader: Of the predecessor.
+            avoid: Nodes to take only when there are no others.
+            least: Below this count draining nodes are taken too, as followers of one that stays.
+        """
+        for node_id in replicas:
+            self._add(node_id, -1, is_leader=node_id == leader)
+        if self._may_keep(count, replicas, avoid):
+            nodes = list(replicas)
+        else:
+            nodes = self._choose(count, avoid)
+        chosen = self._leader(nodes, leader, avoid)
+        for node_id in nodes:
+            self._add(node_id, 1, is_leader=node_id == chosen)
+        if nodes and len(nodes) < least:
+            nodes += self._draining[: least - len(nodes)]
+        return Placement(tuple(nodes), chosen)
+
+    def _may_keep(self, count: int, replicas: Sequence[int], avoid: Sequence[int]) -> bool:
+        if len(replicas) != count or any(each not in self._loads for each in replicas):
+            return False
+        if any(each in avoid for each in replicas):
+            return False
+        least = min(load.replicas for load in self._loads.values())
+        return all(_is_balanced(self._loads[each].replicas, least) for each in replicas)
+
+    def _choose(self, count: int, avoid: Sequence[int]) -> list[int]:
+        copies_in_rack: dict[str, int] = {}
+        left = dict(self._nodes)
+        chosen: list[int] = []
+        while left and len(chosen) < count:
+            # The first is likely to lead; nodes that lead little are kept for later segments.
+            sign = 1 if not chosen else -1
+            best = min(
+                left.values(),
+                key=lambda node: (
+                    node.node_id in avoid,
+                    copies_in_rack.get(node.rack, 0),
+                    self._loads[node.node_id].replicas,
+                    sign * self._loads[node.node_id].leads,
+                    node.node_id,
+                ),
+            )
+            chosen.append(best.node_id)
+            copies_in_rack[best.rack] = copies_in_rack.get(best.rack, 0) + 1
+            del left[best.node_id]
+        return chosen
+
+    def _leader(self, nodes: Sequence[int], previous: int, avoid: Sequence[int]) -> int:
+        wanted = [each for each in nodes if each not in avoid] or list(nodes)
+        candidates = [each for each in wanted if each not in self._clock_off] or wanted
+        if not candidates:
+            return 0
+        fewest = min(candidates, key=lambda each: (self._loads[each].leads, each))
+        keeps = previous in candidates and _is_balanced(
+            self._loads[previous].leads, self._loads[fewest].leads
+        )
+        return previous if keeps else fewest
+
+    def _add(self, node_id: int, step: int, *, is_leader: bool) -> None:
+        load = self._loads.get(node_id)
+        if load is not None:
+            load.replicas += step
+            load.leads += step if is_leader else 0
+
+
+def _is_balanced(load: int, least: int) -> bool:
+    return load < least + SLACK or load <= least * (1 + IMBALANCE)

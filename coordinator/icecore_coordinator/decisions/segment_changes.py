@@ -1,0 +1,373 @@
+"""Decisions about segments: prepare, open, recover, seal, count replicas. Pure.
+
+Each function checks what must hold *now* and returns the ``Change`` that makes it so, or raises
+the error the asker gets. Nothing here waits: whoever waited for nodes in between calls again with
+the version it started from.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from icecore.errors import (
+    ConflictError,
+    FencedError,
+    IcecoreError,
+    InvalidRequestError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    UnknownTopicError,
+)
+from icecore.model import NodeState, Segment, SegmentState
+from icecore_coordinator.decisions.placement import Placement
+from icecore_coordinator.state.cluster_state import ClusterState, without_repeats
+from icecore_coordinator.state.records import (
+    Change,
+    DeletedRecord,
+    PartitionKey,
+    SegmentRecord,
+    is_prepared,
+    updated,
+    updated_segment,
+)
+from icecore_replication.isr import IsrProposal, accept_isr_change
+
+EPOCH_STEP = 2
+"""A recovery promises epoch + 1; the successor must be above that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A prepared segment and the nodes that confirmed it, with the incarnation they had."""
+
+    segment_id: int
+    confirmed: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """The decided end of a segment and what is known of its bytes."""
+
+    segment_id: int
+    version: int
+    """Of the record the decision is based on: freezes its state and in-sync set."""
+    end_offset: int
+    seal_digest: bytes
+    replicas: tuple[int, ...]
+    """Nodes verified to hold everything below ``end_offset``, durably."""
+    length_bytes: int = 0
+    producer_digest: bytes = b""
+    max_append_timestamp_ms: int = 0
+    is_lossy: bool = False
+    """Its end was not proved; without replicas nothing is left of it."""
+
+
+def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]]) -> Change:
+    """PREPARED records for the next segments of some partitions, in the order given.
+
+    Raises:
+        UnknownTopicError: a partition is gone or its topic is deleted.
+    """
+    counter = state.next_of("segment_id")
+    records = []
+    for number, (key, place) in enumerate(places):
+        topic = state.topics.get(key[0])
+        partition = state.partitions.get(key)
+        if topic is None or not topic.is_live or partition is None:
+            raise UnknownTopicError(f"partition {key[1]} of topic {key[0].hex()} is gone")
+        segment = Segment(
+            segment_id=counter.next_value + number,
+            topic_id=topic.topic_id,
+            topic=topic.name,
+            partition=partition.partition,
+            state=SegmentState.PREPARED,
+            epoch=partition.last_epoch + EPOCH_STEP,
+            settings=topic.settings,
+            leader=place.leader,
+            replicas=place.nodes,
+            version=1,
+        )
+        records.append(SegmentRecord(segment, holders=place.nodes))
+    if not records:
+        return Change()
+    return Change((updated(counter, next_value=counter.next_value + len(records)), *records))
+
+
+def open_tail(state: ClusterState, opening: Opening) -> Change:
+    """PREPARED to ACTIVE in a partition that has no tail.
+
+    Raises:
+        ConflictError: the segment is not PREPARED any more, or the partition has a tail.
+        NotEnoughReplicasError: fewer than min_insync confirmations are of registered incarnations.
+        UnknownTopicError: the topic is deleted.
+    """
+    record = _prepared_record(state, opening.segment_id)
+    partition = state.partitions[record.partition_key]
+    if not state.is_live_topic(partition.topic_id):
+        raise UnknownTopicError(f"topic {partition.topic_id.hex()} is deleted")
+    if partition.tail_segment_id:
+        raise ConflictError(f"the partition has segment {partition.tail_segment_id} as its tail")
+    opened = _opened(state, record, opening, partition.next_base_offset, None)
+    tail = updated(partition, tail_segment_id=opening.segment_id, last_epoch=opened.segment.epoch)
+    return Change((opened, tail))
+
+
+def start_recovery(state: ClusterState, segment_id: int, version: int) -> Change:
+    """ACTIVE to RECOVERING: freezes the in-sync set, since leaders' changes fail from here on.
+
+    Raises:
+        ConflictError: the record changed since ``version`` or is not ACTIVE.
+    """
+    record = _at_version(state, segment_id, version)
+    if record.segment.state != SegmentState.ACTIVE:
+        raise ConflictError(f"segment {segment_id} is {record.segment.state.name}")
+    return Change((updated_segment(record, {"state": SegmentState.RECOVERING}),))
+
+
+def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_ms: int) -> Change:
+    """One transaction: ACTIVE or RECOVERING to SEALED, successor to ACTIVE, tail moved.
+
+    An empty segment is dropped instead, and needs a successor: its replicas hold the only
+    snapshot of the producers at that offset that is certain to exist. In a deleted topic nothing
+    opens, and an empty segment goes if what precedes it has that snapshot, too.
+
+    Args:
+        state: The cluster.
+        sealing: What was decided, at which version.
+        successor: None when it could not be opened; the partition has no tail then. It is not
+            opened in a deleted topic.
+        now_ms: Wall clock, kept in tombstones.
+
+    Raises:
+        ConflictError: the record changed since, or the successor is not PREPARED any more.
+        NotEnoughReplicasError: fewer than min_insync verified replicas or valid confirmations.
+        InvalidRequestError: the end is below the base.
+    """
+    record = _at_version(state, sealing.segment_id, sealing.version)
+    segment = record.segment
+    partition = state.partitions[record.partition_key]
+    if segment.state not in (SegmentState.ACTIVE, SegmentState.RECOVERING):
+        raise ConflictError(f"segment {segment.segment_id} is {segment.state.name}")
+    if sealing.end_offset < segment.base_offset:
+        raise InvalidRequestError(f"end {sealing.end_offset} is below base {segment.base_offset}")
+    is_live = state.is_live_topic(partition.topic_id)
+    successor = successor if is_live else None
+    is_empty = sealing.end_offset == segment.base_offset
+    if is_empty and successor is None and (is_live or not _is_start_known(state, segment)):
+        raise NotEnoughReplicasError("an empty segment stays until its successor can be opened")
+    is_lost = sealing.is_lossy and not sealing.replicas
+    if not is_empty and not is_lost and len(sealing.replicas) < segment.settings.min_insync:
+        raise NotEnoughReplicasError(
+            f"{len(sealing.replicas)} verified replicas, {segment.settings.min_insync} needed"
+        )
+    moved = updated(partition, tail_segment_id=0, next_base_offset=sealing.end_offset)
+    change = Change()
+    if successor is not None:
+        prepared = _prepared_record(state, successor.segment_id)
+        if prepared.partition_key != record.partition_key:
+            raise ConflictError(f"segment {successor.segment_id} is of another partition")
+        opened = _opened(state, prepared, successor, sealing.end_offset, segment)
+        moved = updated(
+            partition,
+            tail_segment_id=successor.segment_id,
+            next_base_offset=sealing.end_offset,
+            last_epoch=opened.segment.epoch,
+        )
+        change = Change((opened,))
+    abandoned = [
+        each
+        for each in state.prepared(record.partition_key)
+        if successor is None or each.segment.segment_id != successor.segment_id
+    ]
+    change = change + Change((moved,)) + drop(abandoned, now_ms)
+    return change + (drop([record], now_ms) if is_empty else _sealed(record, sealing))
+
+
+def _is_start_known(state: ClusterState, segment: Segment) -> bool:
+    """Whether a segment could begin at this one's base without this one: nothing was ever before
+    it, or what ends there is sealed and somebody has it."""
+    before = (each.segment for each in state.segments_in((segment.topic_id, segment.partition)))
+    return segment.base_offset == 0 or any(
+        each.state == SegmentState.SEALED
+        and each.end_offset == segment.base_offset
+        and not each.is_lost
+        for each in before
+    )
+
+
+def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
+    fields = {
+        "state": SegmentState.SEALED,
+        "end_offset": sealing.end_offset,
+        "seal_digest": sealing.seal_digest,
+        "replicas": sealing.replicas,
+        "isr": (),
+        "lossy": sealing.is_lossy,
+    }
+    done = updated_segment(
+        record,
+        fields,
+        holders=without_repeats((*record.holders, *sealing.replicas)),
+        length_bytes=sealing.length_bytes,
+        producer_digest=sealing.producer_digest,
+        max_append_timestamp_ms=sealing.max_append_timestamp_ms,
+    )
+    return Change((done,))
+
+
+def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
+    """Delete records and leave tombstones: intents to delete for everyone who holds bytes."""
+    tombstones = tuple(
+        DeletedRecord(each.segment.segment_id, each.holders, now_ms, version=1) for each in records
+    )
+    return Change(tombstones, tuple(records))
+
+
+def drop_prepared(state: ClusterState, segment_ids: Sequence[int], now_ms: int) -> Change:
+    """Abandon those of the ids that are still PREPARED."""
+    records = [state.segments[each] for each in segment_ids if each in state.segments]
+    return drop([each for each in records if is_prepared(each)], now_ms)
+
+
+def alter_isr(state: ClusterState, segment_id: int, proposal: IsrProposal) -> Change:
+    """A leader's proposal of a new in-sync set.
+
+    Raises IcecoreError: why ``accept_isr_change`` refuses it.
+    """
+    record = _record(state, segment_id)
+    may_join = {each: state.incarnation(each) for each in proposal.isr if state.is_eligible(each)}
+    segment = accept_isr_change(record.segment, proposal, may_join)
+    if isinstance(segment, IcecoreError):
+        raise segment
+    return Change((replace(record, segment=segment),))
+
+
+def check_leader(
+    state: ClusterState, segment_id: int, epoch: int, node_id: int, incarnation: int
+) -> SegmentRecord:
+    """The ACTIVE record of a segment that the asker leads.
+
+    Raises:
+        NotLeaderError: it does not, or did in an earlier incarnation or epoch.
+        ConflictError: the segment is not ACTIVE.
+    """
+    record = _record(state, segment_id)
+    segment = record.segment
+    if (segment.leader, segment.leader_incarnation) != (node_id, incarnation):
+        raise NotLeaderError(
+            f"node {node_id} incarnation {incarnation} does not lead segment {segment_id}",
+            leader_node_id=segment.leader,
+        )
+    if segment.epoch != epoch:
+        raise FencedError(f"segment {segment_id} has epoch {segment.epoch}, not {epoch}")
+    if segment.state != SegmentState.ACTIVE:
+        raise ConflictError(f"segment {segment_id} is {segment.state.name}")
+    return record
+
+
+def add_sealed_replica(
+    state: ClusterState, segment_id: int, node_id: int, incarnation: int, seal_digest: bytes
+) -> Change:
+    """Count a repaired copy.
+
+    Raises:
+        ConflictError: the segment is not SEALED with this digest, or the node restarted since.
+    """
+    record = _record(state, segment_id)
+    segment = record.segment
+    if segment.state != SegmentState.SEALED or segment.seal_digest != seal_digest:
+        raise ConflictError(f"segment {segment_id} is not sealed with this digest")
+    if state.incarnation(node_id) != incarnation:
+        raise ConflictError(f"node {node_id} restarted during the repair of segment {segment_id}")
+    if node_id in segment.replicas:
+        return Change()
+    replicas = (*segment.replicas, node_id)
+    holders = without_repeats((*record.holders, node_id))
+    return Change((updated_segment(record, {"replicas": replicas}, holders=holders),))
+
+
+def remove_sealed_replica(state: ClusterState, segment_id: int, node_id: int) -> Change:
+    """Stop counting a copy that is lost or damaged; the last one stays listed, for better or worse.
+
+    Raises ConflictError when there is no such segment any more, or it is not SEALED.
+    """
+    record = _record(state, segment_id)
+    segment = record.segment
+    if segment.state != SegmentState.SEALED:
+        raise ConflictError(f"segment {segment_id} is {segment.state.name}")
+    replicas = tuple(each for each in segment.replicas if each != node_id)
+    if not replicas or replicas == segment.replicas:
+        return Change()
+    return Change((updated_segment(record, {"replicas": replicas}),))
+
+
+def _opened(
+    state: ClusterState,
+    record: SegmentRecord,
+    opening: Opening,
+    base_offset: int,
+    predecessor: Segment | None,
+) -> SegmentRecord:
+    """The ACTIVE record, on those candidates whose confirmation is of the registered incarnation.
+
+    Those that are draining are left out, or at least do not lead, where others are enough.
+    Everyone starts in sync, unless the leader stays: then who was outside of the predecessor's
+    in-sync set or is new joins later, so that a slow node does not hold up a roll.
+    """
+    segment = record.segment
+    members = tuple(
+        each
+        for each in segment.replicas
+        if each in opening.confirmed and opening.confirmed[each] == state.incarnation(each) > 0
+    )
+    needed = segment.settings.min_insync
+    if len(members) < max(needed, 1):
+        raise NotEnoughReplicasError(
+            f"segment {segment.segment_id}: {len(members)} nodes confirmed, {needed} needed"
+        )
+    stay = tuple(each for each in members if state.state_of(each) != NodeState.DRAINING)
+    if len(stay) >= max(needed, 1):
+        members = stay
+    live = [each for each in stay if state.is_live(each)] or list(members)
+    leader = segment.leader if segment.leader in live else live[0]
+    incarnation = state.incarnation(leader)
+    isr = members
+    if predecessor and (predecessor.leader, predecessor.leader_incarnation) == (
+        leader,
+        incarnation,
+    ):
+        stayed = [each for each in members if each in predecessor.isr]
+        new = [each for each in members if each not in predecessor.isr]
+        isr = without_repeats((leader, *stayed, *new[: max(0, needed - len(stayed))]))
+    fields = {
+        "state": SegmentState.ACTIVE,
+        "base_offset": base_offset,
+        "leader": leader,
+        "leader_incarnation": incarnation,
+        "replicas": members,
+        "isr": isr,
+    }
+    return updated_segment(record, fields)
+
+
+def _record(state: ClusterState, segment_id: int) -> SegmentRecord:
+    record = state.segments.get(segment_id)
+    if record is None:
+        raise ConflictError(f"there is no segment {segment_id}")
+    return record
+
+
+def _at_version(state: ClusterState, segment_id: int, version: int) -> SegmentRecord:
+    record = _record(state, segment_id)
+    if record.version != version:
+        raise ConflictError(
+            f"segment {segment_id} is at version {record.version}, not {version}",
+            version=record.version,
+        )
+    return record
+
+
+def _prepared_record(state: ClusterState, segment_id: int) -> SegmentRecord:
+    record = _record(state, segment_id)
+    if not is_prepared(record):
+        raise ConflictError(f"segment {segment_id} is {record.segment.state.name}, not PREPARED")
+    return record

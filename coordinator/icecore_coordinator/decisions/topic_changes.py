@@ -1,0 +1,189 @@
+"""Decisions about topics: create, grow, alter. Pure.
+
+A topic's partitions get their records here but no segment: a partition without a tail is opened
+by whoever finds it so, which makes creation and recovery the same path.
+"""
+
+from dataclasses import replace
+
+from icecore.codec.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
+from icecore.errors import (
+    InvalidRequestError,
+    NotEnoughReplicasError,
+    TopicExistsError,
+    UnsupportedError,
+)
+from icecore.model import FlushMode, SegmentSettings, check_topic_name
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import (
+    DELETE_GRACE_MS,
+    Change,
+    PartitionRecord,
+    TopicRecord,
+    updated,
+)
+
+PARTITIONS_MAX = 10_000
+DEFAULT_REPLICATION_FACTOR = 3
+PARTITIONERS = ("xxh64", "custom")
+SEGMENT_BYTES_MIN = 64 << 10
+BATCH_CAPS = {
+    "record_bytes_max": RECORD_BYTES_CAP,
+    "batch_bytes_max": BATCH_BYTES_CAP,
+    "uncompressed_bytes_max": UNCOMPRESSED_BYTES_CAP,
+}
+DELETE_GRACE_MS_MAX = 10 * 366 * 24 * 3600 * 1000
+RECORDS_PER_CHANGE = 100
+"""etcd allows 128 operations in a transaction."""
+
+
+def check_partitions(partitions: int) -> None:
+    """Raises InvalidRequestError."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidRequestError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+
+
+def completed(settings: SegmentSettings, nodes: int) -> SegmentSettings:
+    """Settings with the defaults that depend on the cluster filled in.
+
+    Args:
+        settings: ``replication_factor`` and ``min_insync`` may be 0 = not given.
+        nodes: How many are up.
+    """
+    factor = settings.replication_factor or max(1, min(DEFAULT_REPLICATION_FACTOR, nodes))
+    in_sync = settings.min_insync or (2 if factor >= DEFAULT_REPLICATION_FACTOR else 1)
+    return replace(settings, replication_factor=factor, min_insync=in_sync)
+
+
+def check_settings(settings: SegmentSettings, nodes: int) -> None:
+    """Whether segments with these settings could be opened on ``nodes`` nodes.
+
+    Raises:
+        InvalidRequestError: the settings contradict each other or name what does not exist.
+        UnsupportedError: a flush mode that no engine has yet.
+        NotEnoughReplicasError: fewer nodes are up than copies are wanted.
+    """
+    factor = settings.replication_factor
+    if settings.flush_mode is not FlushMode.SYNC:
+        raise UnsupportedError("flush_mode async is not offered yet: every ack means fsynced")
+    if not 1 <= settings.min_insync <= factor:
+        raise InvalidRequestError(
+            f"min_insync {settings.min_insync} must be between 1 and replication_factor {factor}"
+        )
+    if settings.partitioner not in PARTITIONERS:
+        raise InvalidRequestError(
+            f"partitioner {settings.partitioner!r} must be one of {', '.join(PARTITIONERS)}"
+        )
+    if settings.segment_bytes < SEGMENT_BYTES_MIN:
+        raise InvalidRequestError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}")
+    check_batch_limits(settings)
+    if factor > nodes:
+        raise NotEnoughReplicasError(
+            f"replication_factor {factor} needs {factor} nodes that are up, there are {nodes}",
+            nodes=nodes,
+        )
+
+
+def check_batch_limits(settings: SegmentSettings) -> None:
+    """Whether every reader can take what leaders would (R70). Raises InvalidRequestError."""
+    for name, cap in BATCH_CAPS.items():
+        if not 1 <= getattr(settings, name) <= cap:
+            raise InvalidRequestError(f"{name} must be between 1 and {cap} bytes")
+    for larger in ("batch_bytes_max", "uncompressed_bytes_max"):
+        if settings.record_bytes_max > getattr(settings, larger):
+            raise InvalidRequestError(f"record_bytes_max must not exceed {larger}")
+
+
+def create_topic(
+    state: ClusterState,
+    name: str,
+    topic_id: bytes,
+    partitions: int,
+    settings: SegmentSettings,
+    delete_grace_ms: int = DELETE_GRACE_MS,
+) -> Change:
+    """The record of a new topic; ``missing_partitions`` adds its partitions.
+
+    Raises:
+        TopicExistsError: the name is taken.
+        InvalidTopicNameError, InvalidRequestError, NotEnoughReplicasError: see the checks.
+    """
+    check_topic_name(name)
+    check_partitions(partitions)
+    check_free(state, name)
+    check_settings(settings, len(state.eligible_nodes()))
+    check_grace(delete_grace_ms)
+    topic = TopicRecord(
+        topic_id, name, partitions, settings, delete_grace_ms=delete_grace_ms, version=1
+    )
+    return Change((topic,))
+
+
+def check_free(state: ClusterState, name: str) -> None:
+    """Raises TopicExistsError. Names of deleted topics are free."""
+    if name in state.topic_ids:
+        raise TopicExistsError(f"topic {name!r} exists")
+
+
+def check_grace(delete_grace_ms: int) -> None:
+    """Raises InvalidRequestError."""
+    if delete_grace_ms > DELETE_GRACE_MS_MAX:
+        raise InvalidRequestError(
+            f"delete_grace_ms is at most {DELETE_GRACE_MS_MAX} (ten years), not {delete_grace_ms}"
+        )
+
+
+def missing_partitions(state: ClusterState) -> list[Change]:
+    """Records of partitions that topics should have and do not, in changes of bounded size."""
+    missing = [
+        PartitionRecord(topic.topic_id, number, version=1)
+        for topic in state.live_topics()
+        for number in range(topic.partitions)
+        if (topic.topic_id, number) not in state.partitions
+    ]
+    return [
+        Change(tuple(missing[start : start + RECORDS_PER_CHANGE]))
+        for start in range(0, len(missing), RECORDS_PER_CHANGE)
+    ]
+
+
+def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
+    """Raise the number of partitions.
+
+    Raises:
+        UnknownTopicError: no such topic.
+        InvalidRequestError: the number is no larger than it was, or too large.
+    """
+    topic = state.topic(name)
+    check_partitions(partitions)
+    if partitions < topic.partitions:
+        raise InvalidRequestError(
+            f"topic {name!r} has {topic.partitions} partitions and keeps them; asked for "
+            f"{partitions}"
+        )
+    if partitions == topic.partitions:
+        return Change()
+    return Change((updated(topic, partitions=partitions),))
+
+
+def alter_topic(
+    state: ClusterState,
+    name: str,
+    settings: SegmentSettings,
+    delete_grace_ms: int | None = None,
+) -> Change:
+    """Replace the settings; those of segments hold from each partition's next segment on.
+
+    Raises:
+        UnknownTopicError: no such topic.
+        InvalidRequestError, NotEnoughReplicasError: see the checks.
+    """
+    topic = state.topic(name)
+    grace_ms = topic.delete_grace_ms if delete_grace_ms is None else delete_grace_ms
+    check_settings(settings, len(state.eligible_nodes()))
+    check_grace(grace_ms)
+    if settings.partitioner != topic.settings.partitioner:
+        raise InvalidRequestError("the partitioner of a topic can't be changed")
+    altered = updated(topic, settings=settings, delete_grace_ms=grace_ms)
+    is_same = (settings, grace_ms) == (topic.settings, topic.delete_grace_ms)
+    return Change() if is_same else Change((altered,))

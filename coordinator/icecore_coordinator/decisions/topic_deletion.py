@@ -1,0 +1,139 @@
+"""Decisions about deleted topics: hide, count the grace, bring back, let go. Pure.
+
+A deleted topic is kept whole, but for its name and its tails, until its grace is used up. Grace is
+time that coordinators have counted while they ran; what they counted is taken off the record now
+and then. So neither a wall clock nor a restart shortens it (R68).
+"""
+
+from icecore.errors import InvalidRequestError, UnknownTopicError
+from icecore.model import check_topic_name
+from icecore_coordinator.decisions.segment_changes import drop
+from icecore_coordinator.decisions.topic_changes import RECORDS_PER_CHANGE, check_free
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, TopicRecord, updated
+
+
+def kept_topics(state: ClusterState) -> list[TopicRecord]:
+    """Those that are deleted and may come back, by name, last deleted first."""
+    kept = [record for record in state.topics.values() if record.is_kept]
+    return sorted(kept, key=lambda record: (record.name, -record.deleted_at_ms))
+
+
+def delete_topic(
+    state: ClusterState, name: str, topic_id: bytes, now_ms: int, *, is_now: bool = False
+) -> Change:
+    """Hide a topic and free its name; with ``is_now`` it goes for good, hidden before or not.
+
+    Args:
+        state: The cluster.
+        name: Of a live topic; unless there is a ``topic_id``.
+        topic_id: Of the topic, or empty.
+        now_ms: Wall clock.
+        is_now: Without any grace.
+
+    Raises:
+        UnknownTopicError: no such topic, or it is deleted already.
+        InvalidRequestError: the id is that of a topic with another name.
+    """
+    topic = _asked(state, name, topic_id)
+    if topic.is_deleting or (topic.is_deleted and not is_now):
+        raise UnknownTopicError(f"topic {topic.name!r} is deleted already", topic=topic.name)
+    is_final = is_now or topic.delete_grace_ms == 0
+    deleted = updated(
+        topic,
+        is_deleted=True,
+        is_deleting=is_final,
+        deleted_at_ms=topic.deleted_at_ms if topic.is_deleted else now_ms,
+        grace_left_ms=0 if is_final else topic.delete_grace_ms,
+    )
+    return Change((deleted,))
+
+
+def _asked(state: ClusterState, name: str, topic_id: bytes) -> TopicRecord:
+    """By id, else by name. Raises UnknownTopicError, InvalidRequestError."""
+    if not topic_id:
+        return state.topic(name)
+    topic = state.topics.get(topic_id)
+    if topic is None:
+        raise UnknownTopicError(f"no topic has the id {topic_id.hex()}", topic=name)
+    if name and name != topic.name:
+        raise InvalidRequestError(f"topic {topic_id.hex()} is called {topic.name!r}, not {name!r}")
+    return topic
+
+
+def undelete_topic(
+    state: ClusterState, name: str, topic_id: bytes, new_name: str = ""
+) -> tuple[Change, bytes]:
+    """Bring back a topic with everything it had; its partitions are opened by who finds them so.
+
+    Args:
+        state: The cluster.
+        name: That it had; unless there is a ``topic_id``.
+        topic_id: Of the topic, or empty.
+        new_name: What to call it from now on; empty = as before.
+
+    Returns:
+        The change and the topic's id.
+
+    Raises:
+        UnknownTopicError: no such topic is deleted and kept.
+        InvalidRequestError: several were called so, or the id is that of another one.
+        TopicExistsError: the name is taken.
+        InvalidTopicNameError: the new name is not allowed.
+    """
+    topic = _kept(state, name, topic_id)
+    new_name = new_name or topic.name
+    check_topic_name(new_name)
+    check_free(state, new_name)
+    back = updated(topic, name=new_name, is_deleted=False, deleted_at_ms=0, grace_left_ms=0)
+    return Change((back,)), topic.topic_id
+
+
+def _kept(state: ClusterState, name: str, topic_id: bytes) -> TopicRecord:
+    if topic_id:
+        topic = _asked(state, name, topic_id)
+        found = [topic] if topic.is_kept else []
+    else:
+        found = [each for each in kept_topics(state) if each.name == name]
+    if len(found) > 1:
+        ids = ", ".join(each.topic_id.hex() for each in found)
+        raise InvalidRequestError(
+            f"{len(found)} deleted topics were called {name!r}: give the topic id of one of {ids}"
+        )
+    if not found:
+        raise UnknownTopicError(f"no deleted topic {name or topic_id.hex()!r} is kept", topic=name)
+    return found[0]
+
+
+def spend_grace(state: ClusterState, topic_id: bytes, version: int, spent_ms: int) -> Change:
+    """Take time off a deleted topic's grace; without any left it goes for good.
+
+    Nothing happens when the record is not the one the time was counted for.
+    """
+    topic = state.topics.get(topic_id)
+    if topic is None or not topic.is_kept or topic.version != version:
+        return Change()
+    left_ms = max(0, topic.grace_left_ms - spent_ms)
+    return Change((updated(topic, grace_left_ms=left_ms, is_deleting=left_ms == 0),))
+
+
+def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change:
+    """The next bounded step of letting a topic go for good; empty when it is gone.
+
+    Segments become tombstones first, then partitions go, then the topic.
+    """
+    topic = state.topics.get(topic_id)
+    if topic is None or not topic.is_deleting:
+        return Change()
+    change = Change()
+    for partition in state.partitions_of(topic):
+        segments = state.segments_in(partition.partition_key)
+        room = (RECORDS_PER_CHANGE - len(change.puts) - len(change.deletes)) // 2
+        if room <= 0:
+            return change
+        change = change + drop(segments[:room], now_ms)
+        if len(segments) <= room:
+            change = change + Change(deletes=(partition,))
+    if any(True for _ in state.partitions_of(topic)):
+        return change
+    return Change(deletes=(topic,))

@@ -1,0 +1,149 @@
+"""What nodes last said of their disks and logs, kept so that a restarted coordinator knows it too.
+
+High watermarks are the tripwire of R32; disk counters and durable ends tell a disk that went back
+from the one that was there before (R58, R59). All of it comes with heartbeats and only grows, so
+what is stored may lag: a little at a time goes into the metadata store, in one transaction, a
+slot of many segments per row. It is forgotten when its segment is sealed or deleted.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.node_changes import NUMBER_JUMP_MAX
+from icecore_coordinator.ledger import Decision
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, HeardRecord, updated
+
+SLOTS = 256
+COUNTERS = SLOTS
+"""The slot of all disk counters, which is always stored first."""
+SLOTS_PER_STORE = 64
+"""A store writes no more rows, so about a quarter of what is known, however much changed."""
+
+
+@dataclass
+class Slot:
+    """What shares a row: the disk counters, or unsealed segments whose ids have one remainder."""
+
+    disk_counters: dict[int, int] = field(default_factory=dict)
+    high_watermarks: dict[int, int] = field(default_factory=dict)
+    durable_ends: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By segment, by node."""
+
+
+class Heard:
+    """The newest numbers of every node and every unsealed segment.
+
+    Args:
+        state: The cluster; ``load`` before anything is heard.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._slots: defaultdict[int, Slot] = defaultdict(Slot)
+        self._changed: dict[int, None] = {}
+        """Slots to store, the one that waits longest first."""
+
+    def load(self) -> None:
+        """Begin with what an earlier coordinator has stored."""
+        for record in self._state.heard.values():
+            self._slots[COUNTERS].disk_counters.update(record.disk_counters)
+            for segment_id, high_watermark in record.high_watermarks:
+                self._note_watermark(segment_id, high_watermark)
+            for segment_id, node_id, end_offset in record.durable_ends:
+                self._note_end(segment_id, node_id, end_offset)
+
+    def beat(self, node_id: int, request: pb.HeartbeatRequest) -> None:
+        """Take in what one heartbeat says."""
+        self._note_counter(node_id, request.disk_counter)
+        for led in request.led:
+            if self._leads(node_id, led.segment_id):  # only leaders know
+                self._note_watermark(led.segment_id, led.high_watermark)
+        for each in request.durable_ends:
+            self._note_end(each.segment_id, node_id, each.durable_end_offset)
+
+    def _leads(self, node_id: int, segment_id: int) -> bool:
+        record = self._state.segments.get(segment_id)
+        return record is not None and record.segment.leader == node_id
+
+    def _note_counter(self, node_id: int, counter: int) -> None:
+        known = self.disk_counter(node_id)
+        if known < counter <= known + NUMBER_JUMP_MAX:  # no disk comes farther (R65)
+            self._slots[COUNTERS].disk_counters[node_id] = counter
+            self._changed[COUNTERS] = None
+
+    def _note_watermark(self, segment_id: int, high_watermark: int) -> None:
+        if segment_id not in self._state.unsealed:
+            return  # said before its leader heard of the seal
+        known = self.high_watermark(segment_id)
+        if known is None or high_watermark > known:
+            self._slot(segment_id).high_watermarks[segment_id] = high_watermark
+
+    def _note_end(self, segment_id: int, node_id: int, end_offset: int) -> None:
+        if segment_id not in self._state.unsealed:
+            return
+        ends = self._slots[segment_id % SLOTS].durable_ends.setdefault(segment_id, {})
+        if end_offset > ends.get(node_id, -1):
+            self._slot(segment_id).durable_ends[segment_id][node_id] = end_offset
+
+    def _slot(self, segment_id: int) -> Slot:
+        """The one of this segment, about to change."""
+        self._changed[segment_id % SLOTS] = None
+        return self._slots[segment_id % SLOTS]
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def disk_counter(self, node_id: int) -> int:
+        """The highest one that the node ever beat with, 0 when none."""
+        return self._slots[COUNTERS].disk_counters.get(node_id, 0)
+
+    def high_watermark(self, segment_id: int) -> int | None:
+        """The highest one that a leader of an unsealed segment told."""
+        return self._slots[segment_id % SLOTS].high_watermarks.get(segment_id)
+
+    def ends_of_node(self, node_id: int) -> dict[int, int]:
+        """By unsealed segment: the farthest durable end that the node ever told."""
+        return {
+            segment_id: ends[node_id]
+            for slot in self._slots.values()
+            for segment_id, ends in slot.durable_ends.items()
+            if node_id in ends
+        }
+
+    # --- forgetting and storing -----------------------------------------------------------------
+
+    def forget_end(self, segment_id: int, node_id: int) -> None:
+        """The node is about to cut its log, rightly, for the end of the segment is decided."""
+        self._slot(segment_id).durable_ends.get(segment_id, {}).pop(node_id, None)
+
+    def forget(self, segment_id: int) -> None:
+        """The segment is sealed or deleted."""
+        slot = self._slot(segment_id)
+        slot.high_watermarks.pop(segment_id, None)
+        slot.durable_ends.pop(segment_id, None)
+
+    def to_store(self) -> list[Decision]:
+        """What stores the changed slots, at most ``SLOTS_PER_STORE``; they count as stored
+        from now on, for a coordinator whose write fails ends."""
+        waiting = sorted(self._changed, key=lambda number: number != COUNTERS)  # else as it is
+        numbers = waiting[:SLOTS_PER_STORE]
+        for number in numbers:
+            del self._changed[number]
+        return [_storing(number, self._slots[number]) for number in numbers]
+
+
+def _storing(number: int, slot: Slot) -> Decision:
+    """The decision that puts a slot as it is by then."""
+
+    def decision(state: ClusterState) -> Change:
+        ends = slot.durable_ends.items()
+        record = updated(
+            state.heard.get(number, HeardRecord(number)),
+            disk_counters=tuple(slot.disk_counters.items()),
+            high_watermarks=tuple(slot.high_watermarks.items()),
+            durable_ends=tuple((id_, *end) for id_, by_node in ends for end in by_node.items()),
+        )
+        return Change((record,))
+
+    return decision

@@ -1,0 +1,440 @@
+"""Calls to nodes: lists of segments to one node each, and the patience with many nodes at once.
+
+A call is meant for one incarnation of a node, the registered one, and names it. What any other
+says counts for nothing (R57): whoever is not registered yet may stand on an old copy of a disk.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from icecore.errors import (
+    ConflictError,
+    FencedError,
+    IcecoreError,
+    ThrottledError,
+    UnavailableError,
+)
+from icecore.model import Segment
+from icecore.rpc.convert import error_from_proto, segment_to_proto
+from icecore.rpc.parts import in_parts
+from icecore.rpc.ports import Clock, Net
+from icecore.v1 import coordinator_pb2 as pb
+from icecore.v1.common_pb2 import ProducerPosition
+from icecore_coordinator.ledger import Ledger
+from icecore_replication.recovery import FenceReply
+from icecore_replication.seal_check import MemberWord
+
+SERVICE = "/icecore.v1.NodeService/"
+SEGMENTS_PER_CALL = 512
+
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741  # an item of a list
+
+
+@dataclass(frozen=True, slots=True)
+class OpenItem:
+    """One segment to create; ``base_offset`` None = only prepare, the base is not known yet."""
+
+    segment: Segment
+    base_offset: int | None = None
+    producer_snapshot: bytes = b""
+    max_append_timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBackItem:
+    """One segment to bring to its end; donor_address empty = this node is the donor."""
+
+    segment: Segment
+    end_offset: int
+    donor_address: str = ""
+    seal_digest: bytes = b""
+    seal: bool = False
+    salvage: bool = False
+    """The node's log is UNKNOWN; what can be proved of it counts again (R46)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a node reports of a replica that it holds durably through the end."""
+
+    incarnation: int
+    seal_digest: bytes
+    producer_snapshot: bytes
+    producer_digest: bytes
+    max_append_timestamp_ms: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """What a node says of a segment it was asked to roll."""
+
+    error: IcecoreError | None = None
+    is_empty: bool = False
+    """It will roll, once it holds a record: an empty log can't be sealed."""
+
+
+class _Request(Protocol):
+    def SerializeToString(self) -> bytes: ...
+
+
+class _Answer(Protocol):
+    @property
+    def incarnation(self) -> int: ...
+
+
+A = TypeVar("A", bound=_Answer)
+
+
+class NodeCalls:
+    """NodeService of all nodes. Every call carries the cluster id, the coordinator's token and the
+    incarnation that it is meant for.
+
+    All raise what ``Net.call`` raises, UnavailableError for nodes that never registered, and
+    FencedError when another incarnation answered than the one that is registered.
+    """
+
+    def __init__(self, net: Net, ledger: Ledger) -> None:
+        self._net = net
+        self._ledger = ledger
+
+    async def _call(
+        self,
+        node_id: int,
+        request: _Request,
+        decode: Callable[[bytes], A],
+        incarnation: int,
+        timeout_s: float,
+    ) -> A:
+        """The answer of this very incarnation, if it is still the registered one by then."""
+        node = self._ledger.state.nodes.get(node_id)
+        if node is None or not incarnation:
+            raise UnavailableError(f"node {node_id} is not registered")
+        method = type(request).__name__.removesuffix("Request")
+        body = await self._net.call(
+            node.address, SERVICE + method, request.SerializeToString(), timeout_s=timeout_s
+        )
+        answer = decode(body)
+        for known in (incarnation, self._ledger.state.incarnation(node_id)):
+            if answer.incarnation != known:
+                raise FencedError(
+                    f"node {node_id} answered as incarnation {answer.incarnation}, "
+                    f"{known} is the one that counts"
+                )
+        return answer
+
+    def _common(self, node_id: int) -> dict[str, Any]:
+        """What each request of a call to this node carries; all its parts are for one process."""
+        state = self._ledger.state
+        return {
+            "cluster_id": state.cluster_id,
+            "token": self._ledger.token,
+            "incarnation": state.incarnation(node_id),
+        }
+
+    async def _each_part(
+        self,
+        node_id: int,
+        parts: Iterable[Sequence[I]],
+        ask: Callable[[dict[str, Any], Sequence[I]], _Request],
+        decode: Callable[[bytes], A],
+        results_of: Callable[[A, Sequence[I]], Sequence[T | IcecoreError]],
+        timeout_s: float,
+    ) -> list[T | IcecoreError]:
+        """A result for each item of a list that may take several messages.
+
+        What was answered before a later message fails counts: its items alone get the error. When
+        the first one fails it is raised, for the node said nothing.
+        """
+        common = self._common(node_id)
+        found: list[T | IcecoreError] = []
+        failure: IcecoreError | None = None
+        for part in parts:
+            if failure is None:
+                try:
+                    request = ask(common, part)
+                    answer = await self._call(
+                        node_id, request, decode, common["incarnation"], timeout_s
+                    )
+                    results = results_of(answer, part)
+                    if len(results) != len(part):
+                        raise ConflictError(f"a node answered {len(results)} of {len(part)} items")
+                    found += results
+                    continue
+                except IcecoreError as error:
+                    if not found:
+                        raise
+                    failure = error
+            found += [failure] * len(part)
+        return found
+
+    async def fence(
+        self,
+        node_id: int,
+        promises: Sequence[tuple[int, int]],
+        timeout_s: float,
+        *,
+        salvage: bool = False,
+    ) -> list[FenceReply | IcecoreError]:
+        """Have a node promise (segment id, epoch) pairs; what it holds, in the same order.
+
+        With ``salvage`` it also looks what of its UNKNOWN logs can be proved, which takes long.
+        """
+
+        def ask(common: dict[str, Any], part: Sequence[tuple[int, int]]) -> pb.FenceRequest:
+            refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in part]
+            return pb.FenceRequest(**common, segments=refs, salvage=salvage)
+
+        return await self._each_part(
+            node_id,
+            in_parts(promises, _no_bytes, SEGMENTS_PER_CALL),
+            ask,
+            pb.FenceResponse.FromString,
+            lambda answer, _: [_fence_reply(each, answer.incarnation) for each in answer.replicas],
+            timeout_s,
+        )
+
+    async def open(
+        self, node_id: int, items: Sequence[OpenItem], timeout_s: float
+    ) -> list[int | IcecoreError]:
+        """Have a node create segments; the incarnation that confirmed each, in the same order."""
+        return await self._each_part(
+            node_id,
+            in_parts(items, lambda item: len(item.producer_snapshot), SEGMENTS_PER_CALL),
+            lambda common, part: pb.OpenRequest(**common, segments=map(_open_segment, part)),
+            pb.OpenResponse.FromString,
+            lambda answer, _: [
+                error_from_proto(each) or answer.incarnation for each in answer.errors
+            ],
+            timeout_s,
+        )
+
+    async def write_back(
+        self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
+    ) -> list[Written | IcecoreError]:
+        """Have a node bring replicas to their end; what it verified, in the same order.
+
+        What an answer had no room for is asked again, as long as that brings more.
+        """
+        found = await self._write_back(node_id, items, timeout_s)
+        left = len(items)
+        while 0 < len(full := [at for at, each in enumerate(found) if _had_no_room(each)]) < left:
+            left = len(full)
+            try:
+                again = await self._write_back(node_id, [items[at] for at in full], timeout_s)
+            except IcecoreError:
+                break  # what was answered before counts
+            for at, each in zip(full, again, strict=True):
+                found[at] = each
+        return found
+
+    async def _write_back(
+        self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
+    ) -> list[Written | IcecoreError]:
+        return await self._each_part(
+            node_id,
+            in_parts(items, _no_bytes, SEGMENTS_PER_CALL),
+            lambda common, part: pb.WriteBackRequest(**common, segments=map(_to_write, part)),
+            pb.WriteBackResponse.FromString,
+            lambda answer, _: [_written(each, answer.incarnation) for each in answer.results],
+            timeout_s,
+        )
+
+    async def check_seal(
+        self, node_id: int, segment_ids: Sequence[int], timeout_s: float
+    ) -> list[MemberWord | IcecoreError]:
+        """What a node holds of segments that are to be sealed, in the same order."""
+
+        def ask(common: dict[str, Any], part: Sequence[int]) -> pb.CheckSealRequest:
+            refs = [pb.SegmentRef(segment_id=each) for each in part]
+            return pb.CheckSealRequest(**common, segments=refs)
+
+        return await self._each_part(
+            node_id,
+            in_parts(segment_ids, _no_bytes, SEGMENTS_PER_CALL),
+            ask,
+            pb.CheckSealResponse.FromString,
+            lambda answer, _: [_member_word(each) for each in answer.replicas],
+            timeout_s,
+        )
+
+    async def roll(
+        self, node_id: int, segments: Sequence[Segment], why: str, timeout_s: float
+    ) -> list[Rolling]:
+        """Have a leader roll segments now; in the same order."""
+
+        def ask(common: dict[str, Any], part: Sequence[Segment]) -> pb.RollRequest:
+            refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in part]
+            return pb.RollRequest(**common, segments=refs, why=why)
+
+        def results_of(answer: pb.RollResponse, part: Sequence[Segment]) -> list[Rolling]:
+            empty = dict.fromkeys(answer.empty_segment_ids)
+            return [
+                Rolling(error_from_proto(error), each.segment_id in empty)
+                for each, error in zip(part, answer.errors, strict=False)
+            ]
+
+        found: list[Rolling | IcecoreError] = await self._each_part(
+            node_id,
+            in_parts(segments, _no_bytes, SEGMENTS_PER_CALL),
+            ask,
+            pb.RollResponse.FromString,
+            results_of,
+            timeout_s,
+        )
+        return [
+            each if isinstance(each, Rolling) else Rolling(each, is_empty=False) for each in found
+        ]
+
+    async def fence_producer(
+        self, node_id: int, producer_id: int, min_epoch: int, timeout_s: float
+    ) -> tuple[int, Sequence[ProducerPosition]]:
+        """Have a node refuse older epochs; its incarnation and how far the producer got there."""
+        fence = pb.ProducerFence(producer_id=producer_id, min_epoch=min_epoch)
+        common = self._common(node_id)
+        request = pb.FenceProducersRequest(**common, fences=[fence])
+        answer = await self._call(
+            node_id, request, pb.FenceProducersResponse.FromString, common["incarnation"], timeout_s
+        )
+        return answer.incarnation, answer.positions
+
+
+def _open_segment(item: OpenItem) -> pb.OpenSegment:
+    is_final = item.base_offset is not None
+    segment = item.segment.changed(base_offset=item.base_offset) if is_final else item.segment
+    return pb.OpenSegment(
+        segment=segment_to_proto(segment),
+        confirm=is_final,
+        producer_snapshot=item.producer_snapshot,
+        max_append_timestamp_ms=item.max_append_timestamp_ms,
+    )
+
+
+def _had_no_room(result: object) -> bool:
+    return isinstance(result, ThrottledError)
+
+
+def _to_write(item: WriteBackItem) -> pb.WriteBackSegment:
+    return pb.WriteBackSegment(
+        segment=segment_to_proto(item.segment),
+        end_offset=item.end_offset,
+        donor_address=item.donor_address,
+        seal_digest=item.seal_digest,
+        seal=item.seal,
+        salvage=item.salvage,
+    )
+
+
+def _fence_reply(message: pb.FencedReplica, incarnation: int) -> FenceReply | IcecoreError:
+    return error_from_proto(message.error) or FenceReply(
+        intact=message.intact,
+        durable_end_offset=message.durable_end_offset,
+        last_header_crc32c=message.last_header_crc32c,
+        digest=message.digest,
+        incarnation=incarnation,
+        max_known_high_watermark=message.max_known_high_watermark,
+        was_leader=message.was_leader,
+        salvageable=message.salvageable,
+    )
+
+
+def _written(message: pb.WrittenBack, incarnation: int) -> Written | IcecoreError:
+    return error_from_proto(message.error) or Written(
+        incarnation,
+        message.seal_digest,
+        message.producer_snapshot,
+        message.producer_digest,
+        message.max_append_timestamp_ms,
+        message.bytes,
+    )
+
+
+def _member_word(message: pb.HeldEnd) -> MemberWord | IcecoreError:
+    return error_from_proto(message.error) or MemberWord(
+        message.durable_end_offset,
+        message.seal_digest,
+        message.producer_digest,
+        message.high_watermark,
+        message.sealing,
+    )
+
+
+def _no_bytes(_: object) -> int:
+    """Of items so small that their number alone is bounded."""
+    return 0
+
+
+def by_node(items: Iterable[tuple[int, I]]) -> dict[int, list[I]]:
+    """(node, item) pairs grouped by node, in order of first mention."""
+    grouped: dict[int, list[I]] = {}
+    for node_id, item in items:
+        grouped.setdefault(node_id, []).append(item)
+    return grouped
+
+
+async def fan_out(
+    clock: Clock,
+    calls: Mapping[int, Coroutine[Any, Any, T]],
+    *,
+    required: Iterable[int],
+    patience_ms: float,
+    is_enough: Callable[[Mapping[int, T]], bool],
+) -> dict[int, T | IcecoreError]:
+    """Call many nodes at once and stop waiting when more patience would gain nothing.
+
+    Returns when all have answered. Of three things, all required nodes have answered, the answers
+    are enough, ``patience_ms`` have passed, any two end the waiting as well. Calls that are still
+    running then are cancelled and missing from the result.
+
+    Args:
+        clock: Counts the patience.
+        calls: By node; each has its own time limit.
+        required: Nodes worth the full patience.
+        patience_ms: How long to wait for required ones when there is enough without them.
+        is_enough: Asked with the good answers so far.
+    """
+    tasks: dict[int, asyncio.Future[T]] = {
+        node_id: asyncio.ensure_future(call) for node_id, call in calls.items()
+    }
+    wanted = [tasks[node_id] for node_id in required if node_id in tasks]
+    deadline = clock.monotonic_ms() + patience_ms
+    try:
+        while waiting := [task for task in tasks.values() if not task.done()]:
+            left_ms = deadline - clock.monotonic_ms()
+            is_complete = all(task.done() for task in wanted)
+            if is_complete and left_ms <= 0:
+                break
+            if (is_complete or left_ms <= 0) and is_enough(_good(tasks)):
+                break
+            timeout_s = left_ms / 1000 if left_ms > 0 else None
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks.values():
+            task.cancel()
+    results: dict[int, T | IcecoreError] = {}
+    for node_id, task in tasks.items():
+        if not _is_finished(task):
+            continue
+        error = task.exception()
+        if error is None:
+            results[node_id] = task.result()
+        elif isinstance(error, IcecoreError):
+            results[node_id] = error
+        else:
+            raise error
+    return results
+
+
+def _is_finished(task: "asyncio.Future[T]") -> bool:
+    return task.done() and not task.cancelled()
+
+
+def _good(tasks: Mapping[int, "asyncio.Future[T]"]) -> dict[int, T]:
+    return {
+        node_id: task.result()
+        for node_id, task in tasks.items()
+        if _is_finished(task) and task.exception() is None
+    }

@@ -1,0 +1,46 @@
+"""What a person must look at: logged as critical, and shown by ``icecore cluster describe``.
+
+Replicas that differ where they can't, an end that would lie below what readers have seen, the last
+copy damaged: the coordinator stops there instead of choosing. Kept in memory, newest last, since
+the coordinator started; what still holds is paged again.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from icecore.rpc.ports import Clock
+
+log = logging.getLogger(__name__)
+
+PAGES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One thing to look at, and when it was found first and last."""
+
+    segment_id: int
+    why: str
+    first_at_ms: int
+    last_at_ms: int
+
+
+class Pages:
+    """The newest pages; the same one again only moves its time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pages: dict[tuple[int, str], Page] = {}
+
+    def __iter__(self) -> Iterator[Page]:
+        return iter(list(self._pages.values()))
+
+    def page(self, segment_id: int, why: str) -> None:
+        """Tell a person."""
+        log.critical("event=page segment=%d why=%r", segment_id, why)
+        now_ms = self._clock.now_ms()
+        found = self._pages.pop((segment_id, why), Page(segment_id, why, now_ms, now_ms))
+        self._pages[segment_id, why] = replace(found, last_at_ms=now_ms)
+        if len(self._pages) > PAGES_MAX:
+            del self._pages[next(iter(self._pages))]

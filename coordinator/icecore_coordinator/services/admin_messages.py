@@ -1,0 +1,225 @@
+"""The cluster as AdminService shows it: descriptions, metadata, pages of segments."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+from icecore.model import SegmentSettings, SegmentState
+from icecore.rpc.convert import flush_mode_from_proto, node_to_proto, segment_to_proto
+from icecore.v1 import admin_pb2 as pb
+from icecore_coordinator.decisions.topic_deletion import kept_topics
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_sessions import NodeSessions, Usage
+from icecore_coordinator.state.cluster_state import ClusterState, NodeLoad
+from icecore_coordinator.state.records import (
+    DELETE_GRACE_MS,
+    PartitionRecord,
+    SegmentRecord,
+    TopicRecord,
+    is_prepared,
+)
+from icecore_coordinator.work.recovery import Recovery
+
+SEGMENTS_PER_PAGE = 1_000
+
+
+def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None) -> SegmentSettings:
+    """Segment settings of a message; zero fields stay as ``given``.
+
+    Without ``given``, replication_factor and min_insync may come out as 0 = not said.
+    """
+    base = given or SegmentSettings(replication_factor=0, min_insync=0)
+    flush_mode = flush_mode_from_proto(message.flush_mode) if message.flush_mode else None
+    return replace(
+        base,
+        replication_factor=message.replication_factor or base.replication_factor,
+        min_insync=message.min_insync or base.min_insync,
+        flush_mode=flush_mode or base.flush_mode,
+        segment_bytes=message.segment_bytes or base.segment_bytes,
+        segment_age_ms=message.segment_age_ms or base.segment_age_ms,
+        partitioner=message.partitioner or base.partitioner,
+        record_bytes_max=message.record_bytes_max or base.record_bytes_max,
+        batch_bytes_max=message.batch_bytes_max or base.batch_bytes_max,
+        uncompressed_bytes_max=message.uncompressed_bytes_max or base.uncompressed_bytes_max,
+    )
+
+
+def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
+    """``delete_grace_ms`` of a message; ``given`` when it says nothing, for 0 means something."""
+    return message.delete_grace_ms if message.HasField("delete_grace_ms") else given
+
+
+def settings_message(topic: TopicRecord) -> pb.TopicSettings:
+    """A topic's settings with all defaults filled in."""
+    settings = topic.settings
+    return pb.TopicSettings(
+        partitions=topic.partitions,
+        replication_factor=settings.replication_factor,
+        min_insync=settings.min_insync,
+        flush_mode=cast(Any, int(settings.flush_mode)),
+        segment_bytes=settings.segment_bytes,
+        segment_age_ms=settings.segment_age_ms,
+        partitioner=settings.partitioner,
+        delete_grace_ms=topic.delete_grace_ms,
+        record_bytes_max=settings.record_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        uncompressed_bytes_max=settings.uncompressed_bytes_max,
+    )
+
+
+class Describer:
+    """Reads the state, changes nothing."""
+
+    def __init__(self, ledger: Ledger, sessions: NodeSessions, recovery: Recovery) -> None:
+        self._ledger = ledger
+        self._sessions = sessions
+        self._recovery = recovery
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._ledger.state
+
+    def topic(self, topic: TopicRecord) -> pb.TopicDescription:
+        """A topic with its partitions."""
+        return pb.TopicDescription(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            settings=settings_message(topic),
+            partitions=[self._partition(each) for each in self._state.partitions_of(topic)],
+            deleted=topic.is_deleted,
+            deleted_at_ms=topic.deleted_at_ms,
+            grace_left_ms=topic.grace_left_ms,
+        )
+
+    def _partition(self, partition: PartitionRecord) -> pb.PartitionDescription:
+        state = self._state
+        records = state.segments_in(partition.partition_key)
+        tail = state.tail(partition)
+        known = self._sessions.heard.high_watermark(partition.tail_segment_id) or 0
+        return pb.PartitionDescription(
+            partition=partition.partition,
+            log_start_offset=partition.log_start_offset,
+            high_watermark=max(known, partition.next_base_offset),
+            tail=segment_to_proto(state.assignment(tail)) if tail else None,
+            segments=sum(not is_prepared(each) for each in records),
+            under_replicated_segments=sum(state.is_under_replicated(each) for each in records),
+            lossy_segments=sum(each.segment.lossy for each in records),
+        )
+
+    def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
+        """What a client needs of a topic."""
+        message = pb.TopicMetadata(
+            name=topic.name, topic_id=topic.topic_id, settings=settings_message(topic)
+        )
+        for partition in self._state.partitions_of(topic):
+            item = message.partitions.add(
+                partition=partition.partition,
+                log_start_offset=partition.log_start_offset,
+                segment_id=partition.tail_segment_id,
+                tail_base_offset=partition.next_base_offset,
+            )
+            tail = self._state.tail(partition)
+            if tail is None:
+                continue
+            segment = tail.segment
+            item.epoch = segment.epoch
+            item.replicas.extend(segment.replicas)
+            item.isr.extend(segment.isr)
+            if segment.state == SegmentState.ACTIVE and self._state.leader_is_live(segment):
+                item.leader = segment.leader
+        return message
+
+    def cluster(self) -> pb.DescribeClusterResponse:
+        """Nodes and counts over all segments."""
+        state = self._state
+        records = [each for each in state.segments.values() if not is_prepared(each)]
+        sealed = [each for each in records if each.segment.state == SegmentState.SEALED]
+        kept = kept_topics(state)
+        partitions = [
+            each for each in state.partitions.values() if state.is_live_topic(each.topic_id)
+        ]
+        tails = [state.tail(each) for each in partitions]
+        active = sum(
+            tail is not None and tail.segment.state == SegmentState.ACTIVE for tail in tails
+        )
+        loads = state.load_of_nodes()
+        return pb.DescribeClusterResponse(
+            cluster_id=state.cluster_id,
+            token=self._ledger.token,
+            nodes=[
+                self._node(each.node_id, loads) for each in state.nodes.values() if each.incarnation
+            ],
+            topics=len(state.live_topics()),
+            partitions=len(partitions),
+            deleted_topics=len(kept),
+            deleted_bytes=sum(
+                each.length_bytes
+                for each in sealed
+                if not state.is_live_topic(each.segment.topic_id)
+            ),
+            segments=len(records),
+            sealed_segments=len(sealed),
+            under_replicated=sum(state.is_under_replicated(each) for each in records),
+            min_copies=min(
+                (len(each.segment.replicas) for each in sealed if not each.segment.is_lost),
+                default=0,
+            ),
+            recoveries=self._recovery.count,
+            offline_partitions=len(tails) - active,
+            pages=[
+                pb.Page(
+                    segment_id=each.segment_id,
+                    why=each.why,
+                    first_at_ms=each.first_at_ms,
+                    last_at_ms=each.last_at_ms,
+                )
+                for each in self._sessions.pages
+            ],
+        )
+
+    def _node(self, node_id: int, loads: dict[int, NodeLoad]) -> pb.NodeDescription:
+        [info] = [each for each in self._state.node_infos() if each.node_id == node_id]
+        usage = self._sessions.usage.get(node_id, Usage())
+        return pb.NodeDescription(
+            node=node_to_proto(info),
+            leads=loads[node_id].leads,
+            replicas=len(self._state.segments_of_node.get(node_id, ())),
+            disk_used_bytes=usage.used_bytes,
+            disk_free_bytes=usage.free_bytes,
+        )
+
+    def segments(self, request: pb.ListSegmentsRequest) -> pb.ListSegmentsResponse:
+        """One page. Raises UnknownTopicError."""
+        state = self._state
+        topics = [state.topic(request.topic)] if request.topic else state.live_topics()
+        limit = request.max_segments or SEGMENTS_PER_PAGE
+        after = self._position(request.after_segment_id)
+        wanted = frozenset(request.partitions)
+        response = pb.ListSegmentsResponse()
+        for topic in topics:
+            for partition in state.partitions_of(topic):
+                if wanted and partition.partition not in wanted:
+                    continue
+                for record in state.segments_in(partition.partition_key):
+                    is_listed = _is_listed(record, request.from_offset)
+                    if not is_listed or (after and self._place(record) <= after):
+                        continue
+                    if len(response.segments) == limit:
+                        response.more = True
+                        return response
+                    response.segments.append(segment_to_proto(state.assignment(record)))
+        return response
+
+    def _position(self, segment_id: int) -> tuple[str, int, int] | None:
+        record = self._state.segments.get(segment_id)
+        return self._place(record) if record else None
+
+    def _place(self, record: SegmentRecord) -> tuple[str, int, int]:
+        segment = record.segment
+        return (self._state.name_of(segment.topic_id), segment.partition, segment.segment_id)
+
+
+def _is_listed(record: SegmentRecord, from_offset: int) -> bool:
+    """Open segments have no end yet, so they end above any offset."""
+    if is_prepared(record):
+        return False
+    return record.segment.state != SegmentState.SEALED or record.segment.end_offset > from_offset

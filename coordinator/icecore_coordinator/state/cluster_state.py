@@ -1,0 +1,278 @@
+"""The metadata of the whole cluster in memory: its records, the indexes over them, the questions.
+
+Pure. Decisions (``node_changes``, ``segment_changes``, ``topic_changes``) read a ``ClusterState``
+and return a ``Change`` of its ``records``. The shell commits it, then applies it here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from icecore.errors import InternalError, UnknownTopicError
+from icecore.model import NodeInfo, NodeState, Segment, SegmentState
+from icecore_coordinator.state.record_json import decode
+from icecore_coordinator.state.records import (
+    Change,
+    ClusterRecord,
+    CounterRecord,
+    DeletedRecord,
+    HeardRecord,
+    NodeRecord,
+    PartitionKey,
+    PartitionRecord,
+    ProducerRecord,
+    Record,
+    SegmentRecord,
+    TopicRecord,
+    is_prepared,
+)
+
+
+@dataclass
+class NodeStatus:
+    """What the sessions know of a node at the moment; nothing of it is stored."""
+
+    state: NodeState = NodeState.DOWN
+    """UP also while a node that was not heard of yet is given a lease."""
+    is_connected: bool = False
+    is_clock_off: bool = False
+    """Its wall clock is far from ours."""
+
+
+@dataclass
+class ClusterState:
+    """All records by key, and the indexes the coordinator asks by."""
+
+    cluster: ClusterRecord | None = None
+    counters: dict[str, CounterRecord] = field(default_factory=dict)
+    nodes: dict[int, NodeRecord] = field(default_factory=dict)
+    topics: dict[bytes, TopicRecord] = field(default_factory=dict)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    """By name, of topics that are not deleted."""
+    partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
+    segments: dict[int, SegmentRecord] = field(default_factory=dict)
+    deleted: dict[int, DeletedRecord] = field(default_factory=dict)
+    producers: dict[str, ProducerRecord] = field(default_factory=dict)
+    heard: dict[int, HeardRecord] = field(default_factory=dict)
+    """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
+    unsealed: dict[int, None] = field(default_factory=dict)
+    """Segments that are PREPARED, ACTIVE or RECOVERING."""
+    thin: dict[int, None] = field(default_factory=dict)
+    """SEALED segments with fewer replicas than their replication factor."""
+    segments_of_partition: dict[PartitionKey, dict[int, None]] = field(default_factory=dict)
+    segments_of_node: dict[int, dict[int, None]] = field(default_factory=dict)
+    """By replica, not by holder."""
+    status: dict[int, NodeStatus] = field(default_factory=dict)
+
+    def load(self, stored: Iterable[tuple[type[Record], str, int]]) -> None:
+        """Fill an empty state with (type, stored form, version) of every record."""
+        for cls, text, version in stored:
+            record = decode(cls, text)
+            if record.version != version:
+                raise InternalError(f"{record.key}: version {record.version} stored as {version}")
+            self._put(record)
+
+    def apply(self, change: Change) -> None:
+        """Take over a change that is committed."""
+        for record in change.deletes:
+            self._remove(record)
+        for record in change.puts:
+            self._put(record)
+
+    def _put(self, record: Record) -> None:
+        match record:
+            case ClusterRecord():
+                self.cluster = record
+            case CounterRecord():
+                self.counters[record.name] = record
+            case NodeRecord():
+                self.nodes[record.node_id] = record
+                self.status.setdefault(record.node_id, NodeStatus())
+            case TopicRecord():
+                self._put_topic(record)
+            case PartitionRecord():
+                self.partitions[record.partition_key] = record
+            case DeletedRecord():
+                self.deleted[record.segment_id] = record
+            case ProducerRecord():
+                self.producers[record.name] = record
+            case HeardRecord():
+                self.heard[record.slot] = record
+            case SegmentRecord():
+                self._put_segment(record)
+
+    def _put_topic(self, record: TopicRecord) -> None:
+        self.topics[record.topic_id] = record
+        if record.is_live:
+            self.topic_ids[record.name] = record.topic_id
+        elif self.topic_ids.get(record.name) == record.topic_id:
+            del self.topic_ids[record.name]
+
+    def _put_segment(self, record: SegmentRecord) -> None:
+        segment = record.segment
+        before = self.segments.get(segment.segment_id)
+        for node_id in before.segment.replicas if before else ():
+            self.segments_of_node[node_id].pop(segment.segment_id, None)
+        for node_id in segment.replicas:
+            self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
+        self.segments_of_partition.setdefault(record.partition_key, {})[segment.segment_id] = None
+        self.segments[segment.segment_id] = record
+        self.thin.pop(segment.segment_id, None)
+        if segment.state != SegmentState.SEALED:
+            self.unsealed[segment.segment_id] = None
+            return
+        self.unsealed.pop(segment.segment_id, None)
+        if len(segment.replicas) < segment.settings.replication_factor and not segment.is_lost:
+            self.thin[segment.segment_id] = None
+
+    def _remove(self, record: Record) -> None:
+        match record:
+            case TopicRecord():
+                del self.topics[record.topic_id]
+                if self.topic_ids.get(record.name) == record.topic_id:
+                    del self.topic_ids[record.name]
+            case PartitionRecord():
+                del self.partitions[record.partition_key]
+                self.segments_of_partition.pop(record.partition_key, None)
+            case DeletedRecord():
+                del self.deleted[record.segment_id]
+            case SegmentRecord():
+                segment_id = record.segment.segment_id
+                del self.segments[segment_id]
+                self.unsealed.pop(segment_id, None)
+                self.thin.pop(segment_id, None)
+                self.segments_of_partition[record.partition_key].pop(segment_id, None)
+                for node_id in record.segment.replicas:
+                    self.segments_of_node[node_id].pop(segment_id, None)
+            case _:
+                raise InternalError(f"{record.key} can't be deleted")
+
+    # --- questions ------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; empty before the cluster record is written."""
+        return self.cluster.cluster_id if self.cluster else b""
+
+    def topic(self, name: str) -> TopicRecord:
+        """The live topic of this name. Raises UnknownTopicError."""
+        record = self.topics.get(self.topic_ids.get(name, b""))
+        if record is None:
+            raise UnknownTopicError(f"no topic {name!r}", topic=name)
+        return record
+
+    def live_topics(self) -> list[TopicRecord]:
+        """All that are not deleted, by name."""
+        live = [record for record in self.topics.values() if record.is_live]
+        return sorted(live, key=lambda record: record.name)
+
+    def is_live_topic(self, topic_id: bytes) -> bool:
+        """Whether there is such a topic, and it is not deleted."""
+        record = self.topics.get(topic_id)
+        return record is not None and record.is_live
+
+    def partitions_of(self, topic: TopicRecord) -> Iterator[PartitionRecord]:
+        """Those that exist already, in order."""
+        for number in range(topic.partitions):
+            record = self.partitions.get((topic.topic_id, number))
+            if record is not None:
+                yield record
+
+    def segments_in(self, key: PartitionKey) -> list[SegmentRecord]:
+        """All records of one partition, oldest first."""
+        return [self.segments[each] for each in sorted(self.segments_of_partition.get(key, ()))]
+
+    def tail(self, partition: PartitionRecord) -> SegmentRecord | None:
+        """The ACTIVE or RECOVERING segment of a partition."""
+        return self.segments.get(partition.tail_segment_id)
+
+    def prepared(self, key: PartitionKey) -> list[SegmentRecord]:
+        """Segments of a partition that may become its tail."""
+        return [each for each in self.segments_in(key) if is_prepared(each)]
+
+    def assignment(self, record: SegmentRecord) -> Segment:
+        """The segment as others get to see it: with the log start of its partition, and with the
+        name that its topic has now, which is none while it is deleted."""
+        segment = record.segment
+        partition = self.partitions.get(record.partition_key)
+        start = partition.log_start_offset if partition else 0
+        name = self.name_of(segment.topic_id)
+        if (start, name) == (segment.log_start_offset, segment.topic):
+            return segment
+        return segment.changed(log_start_offset=start, topic=name)
+
+    def name_of(self, topic_id: bytes) -> str:
+        """What clients call a topic; empty when it is deleted."""
+        record = self.topics.get(topic_id)
+        return record.name if record is not None and record.is_live else ""
+
+    def incarnation(self, node_id: int) -> int:
+        """The registered one, 0 when there is none."""
+        record = self.nodes.get(node_id)
+        return record.incarnation if record else 0
+
+    def state_of(self, node_id: int) -> NodeState:
+        """DOWN for nodes nobody knows."""
+        status = self.status.get(node_id)
+        return status.state if status else NodeState.DOWN
+
+    def is_live(self, node_id: int) -> bool:
+        """Whether the node is not known to be down."""
+        return self.state_of(node_id) != NodeState.DOWN
+
+    def is_eligible(self, node_id: int) -> bool:
+        """Whether new replicas may be put there now."""
+        status = self.status.get(node_id)
+        return status is not None and status.is_connected and status.state == NodeState.UP
+
+    def eligible_nodes(self) -> list[NodeRecord]:
+        """Nodes that may get new replicas, by id."""
+        return [self.nodes[each] for each in sorted(self.nodes) if self.is_eligible(each)]
+
+    def leader_is_live(self, segment: Segment) -> bool:
+        """Whether the leader is registered with the incarnation it leads in, and up."""
+        is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
+        return is_registered and self.is_live(segment.leader)
+
+    def node_infos(self) -> list[NodeInfo]:
+        """All registered nodes, by id."""
+        return [
+            NodeInfo(each.node_id, each.address, each.incarnation, self.state_of(each.node_id),
+                     each.rack)
+            for _, each in sorted(self.nodes.items())
+            if each.incarnation
+        ]  # fmt: skip
+
+    def is_under_replicated(self, record: SegmentRecord) -> bool:
+        """Fewer verified (sealed) or in-sync (unsealed) copies than the replication factor."""
+        segment = record.segment
+        copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
+        is_short = len(copies) < segment.settings.replication_factor
+        return is_short and not is_prepared(record) and not segment.is_lost
+
+    def load_of_nodes(self) -> dict[int, "NodeLoad"]:
+        """Unsealed replicas and leads of each node; every node has an entry."""
+        loads = {node_id: NodeLoad() for node_id in sorted(self.nodes)}
+        for segment_id in self.unsealed:
+            segment = self.segments[segment_id].segment
+            for node_id in segment.replicas:
+                loads[node_id].replicas += 1
+            if segment.leader in loads:
+                loads[segment.leader].leads += 1
+        return loads
+
+    def next_of(self, counter: str) -> CounterRecord:
+        """The counter's record, new when it was never used."""
+        return self.counters.get(counter, CounterRecord(counter))
+
+
+@dataclass
+class NodeLoad:
+    """What a node has to do with unsealed segments."""
+
+    replicas: int = 0
+    leads: int = 0
+
+
+def without_repeats(nodes: Sequence[int]) -> tuple[int, ...]:
+    """The same node ids, each once, in order of first mention."""
+    return tuple(dict.fromkeys(nodes))

@@ -1,0 +1,281 @@
+"""The records of the metadata store: what the coordinator writes down and finds after a restart.
+
+Pure. A record is a frozen dataclass with a ``key`` and a ``version`` (0 = not stored yet, else the
+version the store has for that key). A ``Change`` puts and deletes records in one transaction, each
+conditional on the version it was derived from. ``cluster_state`` holds all of them in memory.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from icecore.model import Segment, SegmentSettings, SegmentState
+
+PartitionKey: TypeAlias = tuple[bytes, int]
+"""Topic id and partition number."""
+DELETE_GRACE_MS = 24 * 3600 * 1000
+"""Of topics that say nothing else: a mistake is noticed within a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """The identity of the cluster; written once."""
+
+    prefix: ClassVar[str] = "cluster"
+    cluster_id: bytes
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.prefix
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRecord:
+    """Identifiers that are never handed out twice."""
+
+    prefix: ClassVar[str] = "counter/"
+    name: str
+    next_value: int = 1
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A storage node as registered."""
+
+    prefix: ClassVar[str] = "node/"
+    node_id: int
+    disk_id: bytes
+    address: str
+    rack: str = ""
+    issued_incarnation: int = 0
+    """The newest one handed out by Register."""
+    incarnation: int = 0
+    """The registered one: activated by the first heartbeat; 0 before that."""
+    disk_since_segment_id: int = 0
+    """Its disk came, empty or old, when this id was next: it has no older unsealed segment."""
+    is_disk_accepted: bool = False
+    """A person said that it may come with another disk, whatever that costs; for one time."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.node_id:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic. Its settings are pinned into each segment that is prepared from now on."""
+
+    prefix: ClassVar[str] = "topic/"
+    topic_id: bytes
+    name: str
+    partitions: int
+    settings: SegmentSettings
+    is_deleting: bool = False
+    """For good: its segments become tombstones, then it goes itself."""
+    delete_grace_ms: int = DELETE_GRACE_MS
+    """How long it is kept once it is deleted."""
+    is_deleted: bool = False
+    """Nobody sees it and its name is free; its records are kept while there is grace left."""
+    deleted_at_ms: int = 0
+    """By the wall clock, for people."""
+    grace_left_ms: int = 0
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.topic_id.hex()}"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether clients see it, and its partitions have tails."""
+        return not (self.is_deleted or self.is_deleting)
+
+    @property
+    def is_kept(self) -> bool:
+        """Deleted, but not yet for good."""
+        return self.is_deleted and not self.is_deleting
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A producer with a name: whoever takes the name gets a higher epoch of the same id."""
+
+    prefix: ClassVar[str] = "producer/"
+    name: str
+    producer_id: int
+    producer_epoch: int = 0
+    instance: int = 0
+    """Of the client that took the name last; only that one may renew the epoch."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """Where a partition begins and which segment takes its appends."""
+
+    prefix: ClassVar[str] = "partition/"
+    topic_id: bytes
+    partition: int
+    log_start_offset: int = 0
+    tail_segment_id: int = 0
+    """The ACTIVE or RECOVERING segment; 0 = none, one has to be opened."""
+    next_base_offset: int = 0
+    """Base of the tail, or of the one to open."""
+    last_epoch: int = -1
+    """Of the newest segment opened; a recovery promises the number above it."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.topic_id.hex()}/{self.partition:08d}"
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return (self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment with what only the coordinator keeps of it."""
+
+    prefix: ClassVar[str] = "segment/"
+    segment: Segment
+    """PREPARED: ``replicas`` are the candidates and ``leader`` the one meant to lead."""
+    holders: tuple[int, ...] = ()
+    """Every node that was ever asked to keep bytes of it: who gets the delete intent."""
+    length_bytes: int = 0
+    producer_digest: bytes = b""
+    max_append_timestamp_ms: int = 0
+    is_unclean_allowed: bool = False
+    """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
+    is_unclean_begun: bool = False
+    """That was tried: there may be copies that end there, so it is lossy, however it ends."""
+    digest_nodes: tuple[int, ...] = ()
+    """SEALED: who has reported a full digest while no two replicas agree on one."""
+    digests: tuple[bytes, ...] = ()
+    """What they reported, in the same order."""
+
+    @property
+    def version(self) -> int:
+        return self.segment.version
+
+    @property
+    def key(self) -> str:
+        each = self.segment
+        return f"{self.prefix}{each.topic_id.hex()}/{each.partition:08d}/{each.segment_id:020d}"
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return (self.segment.topic_id, self.segment.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecord:
+    """A tombstone: this id was deleted on purpose, so its bytes may go wherever they turn up."""
+
+    prefix: ClassVar[str] = "deleted/"
+    segment_id: int
+    holders: tuple[int, ...]
+    """Nodes whose inventory has not yet shown that the bytes are gone."""
+    deleted_at_ms: int
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.segment_id:020d}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeardRecord:
+    """What nodes last said of their disks and of unsealed segments (R58, R59), many in one row: by
+    segment id modulo ``icecore_coordinator.nodes.heard.SLOTS``, and the disk counters in a slot of
+    their own."""
+
+    prefix: ClassVar[str] = "heard/"
+    slot: int
+    disk_counters: tuple[tuple[int, int], ...] = ()
+    """(node id, counter)."""
+    high_watermarks: tuple[tuple[int, int], ...] = ()
+    """(segment id, the highest one a leader told)."""
+    durable_ends: tuple[tuple[int, int, int], ...] = ()
+    """(segment id, node id, durable end offset)."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.slot:03d}"
+
+
+Record: TypeAlias = (
+    ClusterRecord
+    | CounterRecord
+    | NodeRecord
+    | TopicRecord
+    | PartitionRecord
+    | SegmentRecord
+    | DeletedRecord
+    | ProducerRecord
+    | HeardRecord
+)
+RECORD_TYPES: tuple[type[Record], ...] = (
+    *(ClusterRecord, CounterRecord, NodeRecord, TopicRecord, PartitionRecord, SegmentRecord),
+    *(DeletedRecord, ProducerRecord, HeardRecord),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transaction: holds only if each record is still at the version it was derived from."""
+
+    puts: tuple[Record, ...] = ()
+    """With the version they will have: one more than the stored one."""
+    deletes: tuple[Record, ...] = ()
+    """As they are stored now."""
+
+    def __add__(self, other: "Change") -> "Change":
+        return Change(self.puts + other.puts, self.deletes + other.deletes)
+
+    def keys(self) -> list[str]:
+        """Of all records that change."""
+        return [record.key for record in (*self.puts, *self.deletes)]
+
+
+R = TypeVar(
+    "R",
+    NodeRecord,
+    TopicRecord,
+    PartitionRecord,
+    CounterRecord,
+    DeletedRecord,
+    ProducerRecord,
+    HeardRecord,
+)
+
+
+def updated(record: R, **changes: Any) -> R:
+    """The record's next version with some fields replaced."""
+    return replace(record, version=record.version + 1, **changes)
+
+
+def updated_segment(
+    record: SegmentRecord, changes: Mapping[str, object], **record_changes: Any
+) -> SegmentRecord:
+    """The next version with some fields of the segment and of the record replaced."""
+    segment = record.segment.changed(version=record.version + 1, **changes)
+    return replace(record, segment=segment, **record_changes)
+
+
+def is_prepared(record: SegmentRecord) -> bool:
+    """Whether the segment is only meant to open."""
+    return record.segment.state == SegmentState.PREPARED

@@ -1,0 +1,66 @@
+"""The port to the durable metadata: a small compare-and-set store with a fencing token.
+
+Every write is one transaction that compares the versions of the records it is based on *and* the
+coordinator's token, so that an older coordinator never overwrites a newer one. The version of a
+key is the number of times it was put, 0 while it is absent (etcd's ``version``); the coordinator
+never deletes a key to create it again. Implementations: ``stores/sqlite_store.py``.
+All of them pass ``tests/conformance/metadata_store_suite.py``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One key as it is stored."""
+
+    key: str
+    value: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A condition of a transaction: the key has this version, 0 = it is absent."""
+
+    key: str
+    version: int
+
+
+class MetadataStore(Protocol):
+    """Strings by key, changed in transactions. Only one coordinator holds the newest token."""
+
+    async def acquire_token(self) -> int:
+        """Become the writer: a token higher than any before, durable when this returns."""
+        ...
+
+    async def get(self, key: str) -> Stored | None:
+        """The stored value, None when the key is absent."""
+        ...
+
+    async def scan(self, prefix: str) -> list[Stored]:
+        """All keys that start with ``prefix``, in order of their key."""
+        ...
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[tuple[str, str]],
+        deletes: Sequence[str] = (),
+    ) -> bool:
+        """Apply all puts and deletes when every compare holds, durable when this returns.
+
+        Returns:
+            False when a compare did not hold; nothing was changed then.
+
+        Raises:
+            FencedError: this process does not hold the newest token; nothing was changed.
+            StorageError: the store failed; the outcome is unknown.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release the store. Idempotent."""
+        ...

@@ -1,0 +1,158 @@
+"""The embedded metadata store: one SQLite file, exclusive to one coordinator process.
+
+Calls block the loop for the time of one small transaction and its fsync (WAL, synchronous=FULL),
+which is less than handing it to a thread would cost. A lock on a file beside the database keeps a
+second process out; the token keeps out one that lost the lock without noticing.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from icecore.errors import ConfigurationError, FencedError, StorageError
+from icecore_coordinator.stores.metadata_store import Compare, Stored
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT
+NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS token (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL);
+INSERT OR IGNORE INTO token VALUES (0, 0);
+"""
+
+
+class SqliteDatabase:
+    """An open and locked database file; what of a store outlives one coordinator in a simulation.
+
+    Args:
+        path: Of the file, its folder is created; ``:memory:`` lives as long as this object.
+
+    Raises:
+        ConfigurationError: another process uses the file.
+        StorageError: the file is no usable database.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._lock = None if str(path) == ":memory:" else _lock_beside(Path(path))
+        try:
+            self.connection = sqlite3.connect(str(path), isolation_level=None)
+            self.connection.execute("PRAGMA journal_mode=WAL")
+            self.connection.execute("PRAGMA synchronous=FULL")
+            self.connection.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            self.close()
+            raise StorageError(f"metadata store {path}: {error}") from error
+
+    def close(self) -> None:
+        """Close and unlock. Idempotent."""
+        if hasattr(self, "connection"):
+            self.connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class SqliteStore:
+    """``MetadataStore`` in SQLite: one coordinator's handle, with its token.
+
+    Args:
+        database: A path, which this store then owns and closes; or a database that others use
+            too, one after the other or competing for the token.
+
+    Raises:
+        ConfigurationError, StorageError: as ``SqliteDatabase``.
+    """
+
+    def __init__(self, database: SqliteDatabase | Path | str) -> None:
+        self._token = 0
+        self._is_owner = not isinstance(database, SqliteDatabase)
+        self._database = (
+            database if isinstance(database, SqliteDatabase) else SqliteDatabase(database)
+        )
+        self._db = self._database.connection
+
+    async def acquire_token(self) -> int:
+        """See ``MetadataStore.acquire_token``."""
+        try:
+            row = self._db.execute("UPDATE token SET value = value + 1 RETURNING value").fetchone()
+        except sqlite3.Error as error:
+            raise StorageError(f"metadata store: {error}") from error
+        self._token = int(row[0])
+        return self._token
+
+    async def get(self, key: str) -> Stored | None:
+        """See ``MetadataStore.get``."""
+        rows = self._read("SELECT * FROM records WHERE key = ?", (key,))
+        return rows[0] if rows else None
+
+    async def scan(self, prefix: str) -> list[Stored]:
+        """See ``MetadataStore.scan``."""
+        return self._read(
+            "SELECT * FROM records WHERE key >= ? AND key < ? ORDER BY key",
+            (prefix, prefix + "\U0010ffff"),
+        )
+
+    def _read(self, query: str, parameters: tuple[str, ...]) -> list[Stored]:
+        try:
+            return [Stored(*row) for row in self._db.execute(query, parameters)]
+        except sqlite3.Error as error:
+            raise StorageError(f"metadata store: {error}") from error
+
+    async def txn(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[tuple[str, str]],
+        deletes: Sequence[str] = (),
+    ) -> bool:
+        """See ``MetadataStore.txn``."""
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                self._check_token()
+                holds = all(self._version(each.key) == each.version for each in compares)
+                if holds:
+                    db.executemany(
+                        "INSERT INTO records VALUES (?, ?, 1) ON CONFLICT (key) DO UPDATE "
+                        "SET value = excluded.value, version = version + 1",
+                        puts,
+                    )
+                    db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deletes])
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise StorageError(f"metadata store: {error}") from error
+        return holds
+
+    def _check_token(self) -> None:
+        newest = int(self._db.execute("SELECT value FROM token").fetchone()[0])
+        if self._token == 0 or self._token != newest:
+            raise FencedError(f"coordinator token {self._token} is not the newest ({newest})")
+
+    def _version(self, key: str) -> int:
+        row = self._db.execute("SELECT version FROM records WHERE key = ?", (key,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    async def close(self) -> None:
+        """See ``MetadataStore.close``."""
+        self._token = 0
+        if self._is_owner:
+            self._database.close()
+
+
+def _lock_beside(path: Path) -> int:
+    """Hold ``<path>.lock`` until the process ends or closes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise ConfigurationError(
+            f"{path} is already in use by another coordinator; stop it or give --data another"
+            " folder"
+        ) from error
+    return lock

@@ -1,0 +1,68 @@
+"""Work that is found by looking and tried until it is done: who is at it, and when to try again."""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from icecore.rpc.ports import Clock
+
+K = TypeVar("K")
+
+FIRST_WAIT_MS = 200.0
+WAIT_MS_MAX = 5_000.0
+
+
+class Backoff(Generic[K]):
+    """Per key: taken by one task at a time, and after each failure a wait that doubles."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        first_wait_ms: float = FIRST_WAIT_MS,
+        wait_ms_max: float = WAIT_MS_MAX,
+    ) -> None:
+        self._clock = clock
+        self._first_wait_ms = first_wait_ms
+        self._wait_ms_max = wait_ms_max
+        self._taken: dict[K, None] = {}
+        self._waits: dict[K, tuple[float, float]] = {}
+        """(when to try again, how long the wait was)."""
+
+    def is_due(self, key: K) -> bool:
+        """Whether nobody is at it and its wait is over."""
+        if key in self._taken:
+            return False
+        wait = self._waits.get(key)
+        return wait is None or self._clock.monotonic_ms() >= wait[0]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any key waits for another try."""
+        return bool(self._waits)
+
+    def is_taken(self, key: K) -> bool:
+        """Whether somebody is at it."""
+        return key in self._taken
+
+    def was_tried(self, key: K) -> bool:
+        """Whether it failed before."""
+        return key in self._waits
+
+    def take(self, keys: Iterable[K]) -> list[K]:
+        """Take those that nobody is at, waiting or not."""
+        mine = [key for key in dict.fromkeys(keys) if key not in self._taken]
+        self._taken.update(dict.fromkeys(mine))
+        return mine
+
+    def forget(self, is_gone: Callable[[K], bool]) -> None:
+        """Drop the waits of keys that will not come back."""
+        self._waits = {key: wait for key, wait in self._waits.items() if not is_gone(key)}
+
+    def release(self, key: K, *, is_done: bool) -> None:
+        """Give a key back; unless it is done, it waits longer than last time."""
+        self._taken.pop(key, None)
+        if is_done:
+            self._waits.pop(key, None)
+            return
+        _, last_ms = self._waits.get(key, (0.0, self._first_wait_ms / 2))
+        wait_ms = min(2 * last_ms, self._wait_ms_max)
+        self._waits[key] = (self._clock.monotonic_ms() + wait_ms, wait_ms)

@@ -1,0 +1,152 @@
+"""Nodes that are about to stop: what could not go on without them moves, then they may leave.
+
+A node that stops cleanly says so at once and goes on serving. A segment that it leads, or in which
+too few others are in sync, is rolled by its leader, and the successor opens on other nodes: to
+producers that is a roll like any other. When nothing is left to move, the node is told that it may
+leave. When no node would stay, the whole cluster goes down: nothing is moved and nobody waits.
+
+Level-triggered: everything is found by looking, so a restarted coordinator goes on.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+from icecore.errors import IcecoreError
+from icecore.model import NodeState, Segment, SegmentState
+from icecore.rpc.ports import Clock
+from icecore_coordinator.config import Timing
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_calls import NodeCalls, by_node
+from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.sealing import LiveSealing
+
+log = logging.getLogger(__name__)
+
+SETTLE_MS = 100.0
+"""Nodes that are stopped together are all heard of within this time, and then nothing moves."""
+ASK_AGAIN_MS = 250.0
+AT_ONCE_MIN = 2
+"""Rolls at a time: they share disks and processors, and a partition takes nothing until its own
+roll is done. With eight at a time each stood still half as long again."""
+ROUNDS_MAX = 16
+"""More at a time when there is so much to move that it would take more rounds than this."""
+
+
+class HandOver:
+    """Moves segments away from draining nodes.
+
+    Args:
+        ledger: The cluster.
+        calls: To leaders.
+        sessions: Tells nodes that they may leave.
+        sealing: Must not insist on more replicas meanwhile.
+        recover: Replaces a segment that is empty, which its leader can't seal.
+        clock: Counts waits.
+        timing: Of calls.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        calls: NodeCalls,
+        sessions: NodeSessions,
+        sealing: LiveSealing,
+        recover: Callable[[int], None],
+        clock: Clock,
+        timing: Timing,
+    ) -> None:
+        self._ledger = ledger
+        self._calls = calls
+        self._sessions = sessions
+        self._sealing = sealing
+        self._recover = recover
+        self._clock = clock
+        self._timing = timing
+        self._asking: Backoff[int] = Backoff(clock, ASK_AGAIN_MS)
+        self._since_ms: dict[int, float] = {}
+        """Draining nodes and when they were first seen so."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any node wants to leave."""
+        return bool(self._since_ms)
+
+    def needed(self) -> list[Segment]:
+        """Segments to move now; nodes that none of them holds back are told that they may leave."""
+        state, now = self._ledger.state, self._clock.monotonic_ms()
+        self._since_ms = {
+            node_id: self._since_ms.get(node_id, now)
+            for node_id in state.nodes
+            if state.state_of(node_id) == NodeState.DRAINING
+        }
+        if not self._since_ms:
+            return []
+        staying = len(state.eligible_nodes())
+        to_move: list[Segment] = []
+        needed_here: set[int] = set()
+        for segment_id in state.unsealed if staying else ():
+            segment = state.segments[segment_id].segment
+            leaving = [each for each in segment.replicas if each in self._since_ms]
+            if not leaving or segment.state == SegmentState.PREPARED:
+                continue
+            if segment.state == SegmentState.RECOVERING or not state.leader_is_live(segment):
+                needed_here.update(leaving)  # its end may only be known with their copies
+            elif self._must_move(segment, staying):
+                needed_here.update(leaving)
+                if any(now - self._since_ms[each] >= SETTLE_MS for each in leaving):
+                    to_move.append(segment)
+        for node_id in self._since_ms:
+            if node_id not in needed_here:
+                self._sessions.let_leave(node_id)
+        return self._next_round(to_move)
+
+    def _next_round(self, to_move: Sequence[Segment]) -> list[Segment]:
+        """Those to ask for now; none before half of the last round is done."""
+        at_once = max(AT_ONCE_MIN, math.ceil(len(to_move) / ROUNDS_MAX))
+        due = [each for each in to_move if self._asking.is_due(each.segment_id)]
+        free = at_once - (len(to_move) - len(due))
+        return due[:free] if 2 * free >= at_once else []
+
+    def _must_move(self, segment: Segment, staying: int) -> bool:
+        """Whether a roll helps: it gains a leader that stays, or members that do."""
+        state, settings = self._ledger.state, segment.settings
+        if segment.leader in self._since_ms:
+            return staying + len(self._since_ms) >= settings.min_insync
+        in_sync = [
+            each for each in segment.isr if state.is_live(each) and each not in self._since_ms
+        ]
+        return len(in_sync) < min(staying, max(settings.min_insync, settings.quorum))
+
+    async def hand_over(self, segments: Sequence[Segment]) -> None:
+        """Ask the leaders once to roll; what does not happen is asked again later."""
+        taken = set(self._asking.take(each.segment_id for each in segments))
+        mine = [each for each in segments if each.segment_id in taken]
+        try:
+            for segment in mine:
+                self._sealing.forget_gain(segment.segment_id)
+            grouped = by_node((each.leader, each) for each in mine)
+            await asyncio.gather(*(self._ask(*each) for each in grouped.items()))
+        finally:
+            for segment_id in taken:
+                self._asking.release(segment_id, is_done=False)
+            self._asking.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
+
+    async def _ask(self, leader: int, segments: Sequence[Segment]) -> None:
+        try:
+            answers = await self._calls.roll(leader, segments, "leave", self._timing.node_call_s)
+        except IcecoreError as error:
+            log.warning("event=hand_over_failed leader=%d why=%r", leader, error.message)
+            return
+        replaced = 0
+        for segment, answer in zip(segments, answers, strict=True):
+            # In traffic it won't be empty for long, and then rolls in less time than this takes.
+            if answer.is_empty and self._asking.was_tried(segment.segment_id):
+                replaced += 1
+                self._recover(segment.segment_id)
+        log.info(
+            "event=handing_over leader=%d segments=%d replaced=%d",
+            *(leader, len(segments), replaced),
+        )

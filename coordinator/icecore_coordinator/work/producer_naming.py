@@ -1,0 +1,121 @@
+"""Producers' names: who takes one over may rely on it that the one before appends no more.
+
+First the record, then the leaders. The new epoch is stored; from then on it goes down every
+heartbeat stream ahead of anything else, so that nobody begins to lead without knowing it. Whoever
+leads the named topics already is asked, and the answer waits for all of them: for a leader that
+does not answer until its segment has been recovered, because it may not know and still append.
+Rule R48 of docs/PROTOCOL.md.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icecore.errors import IcecoreError, UnavailableError
+from icecore.model import SegmentState
+from icecore.rpc.ports import Clock
+from icecore.v1.common_pb2 import ProducerPosition
+from icecore_coordinator.decisions.producer_changes import take_name
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, ProducerRecord
+
+FENCE_WAIT_MS = 3_000.0
+FENCE_CALL_S = 1.0
+LOOK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProducer:
+    """What the new owner of a name gets."""
+
+    producer_id: int
+    producer_epoch: int
+    positions: tuple[ProducerPosition, ...]
+
+
+class ProducerNaming:
+    """Hands out names of producers."""
+
+    def __init__(self, ledger: Ledger, calls: NodeCalls, clock: Clock) -> None:
+        self._ledger = ledger
+        self._calls = calls
+        self._clock = clock
+
+    async def take(
+        self, name: str, topics: Sequence[str], instance: int, *, is_renewal: bool
+    ) -> NamedProducer:
+        """Raise the epoch of a name and return when all leaders of the topics refuse older ones.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            InvalidRequestError, ProducerFencedError: As ``take_name``.
+            UnavailableError: Some leader has not confirmed in time. The epoch is taken all the
+                same; ask again.
+        """
+
+        def decision(state: ClusterState) -> Change:
+            for topic in topics:
+                state.topic(topic)
+            return take_name(state, name, instance, is_renewal=is_renewal)
+
+        record = (await self._ledger.decide(decision)).puts[-1]
+        assert isinstance(record, ProducerRecord)
+        positions = await self._fence(record, topics) if record.producer_epoch else []
+        return NamedProducer(record.producer_id, record.producer_epoch, tuple(positions))
+
+    async def _fence(self, record: ProducerRecord, topics: Sequence[str]) -> list[ProducerPosition]:
+        deadline = self._clock.monotonic_ms() + FENCE_WAIT_MS
+        confirmed: dict[int, int] = {}
+        positions: dict[tuple[bytes, int], ProducerPosition] = {}
+        while True:
+            state = self._ledger.state
+            topic_ids = dict.fromkeys(state.topic(topic).topic_id for topic in topics)
+            to_ask, is_recovering = self._not_confirmed(topic_ids, confirmed)
+            if not to_ask and not is_recovering:
+                return [each for key, each in sorted(positions.items()) if key[0] in topic_ids]
+            if self._clock.monotonic_ms() >= deadline:
+                raise UnavailableError(
+                    f"not all leaders have heard that {record.name!r} was taken over"
+                )
+            asked = list(to_ask)
+            answers = await asyncio.gather(*(self._ask(each, record) for each in asked))
+            for node_id, answer in zip(asked, answers, strict=True):
+                if answer is not None:
+                    confirmed[node_id], found = answer
+                    positions.update(((each.topic_id, each.partition), each) for each in found)
+            if is_recovering or None in answers:
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _not_confirmed(
+        self, topic_ids: dict[bytes, None], confirmed: dict[int, int]
+    ) -> tuple[dict[int, None], bool]:
+        """Leaders that may still take older epochs, and whether there are some unreachable by us.
+
+        A partition without a tail has no leader; the next one will know before it leads.
+        """
+        state = self._ledger.state
+        to_ask: dict[int, None] = {}
+        is_recovering = False
+        for topic_id in topic_ids:
+            for partition in state.partitions_of(state.topics[topic_id]):
+                tail = state.tail(partition)
+                if tail is None:
+                    continue
+                segment = tail.segment
+                if segment.state != SegmentState.ACTIVE or not state.leader_is_live(segment):
+                    is_recovering = True
+                elif confirmed.get(segment.leader) != segment.leader_incarnation:
+                    to_ask[segment.leader] = None
+        return to_ask, is_recovering
+
+    async def _ask(
+        self, node_id: int, record: ProducerRecord
+    ) -> tuple[int, Sequence[ProducerPosition]] | None:
+        try:
+            return await self._calls.fence_producer(
+                node_id, record.producer_id, record.producer_epoch, FENCE_CALL_S
+            )
+        except IcecoreError:
+            return None  # its segments are recovered, or it is asked again

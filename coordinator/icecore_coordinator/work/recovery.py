@@ -1,0 +1,405 @@
+"""Recovery-seal: what happens to a segment whose leader is gone.
+
+Freeze the in-sync set (RECOVERING), fence every replica, decide the end from what they hold, write
+the rest back, open the successor, and seal both in one transaction. Each step may be repeated and
+is, by this coordinator or the next one: only the last transaction counts. All segments that need it
+at the same moment go through the steps together, with one call per node and step. Rules in
+docs/PROTOCOL.md; what is known of one segment meanwhile is its ``recovery_case``.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from icecore.errors import FencedError, IcecoreError, StorageError
+from icecore.model import Segment, SegmentState
+from icecore.rpc.ports import Clock
+from icecore_coordinator.config import Timing
+from icecore_coordinator.decisions.lossy_changes import begin_unclean
+from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_calls import NodeCalls, Written, by_node, fan_out
+from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, PartitionKey
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.recovery_case import Case
+from icecore_coordinator.work.segment_opening import SegmentOpening
+from icecore_replication.recovery import FenceReply
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DELETED_AT_ONCE = 16
+"""Their seals share disks with whoever produces."""
+
+
+class Laps:
+    """How long each step took, for the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ms = clock.monotonic_ms()
+        self._laps: list[tuple[str, float]] = []
+
+    def end(self, step: str) -> None:
+        """A step is over; the next begins."""
+        now = self._clock.monotonic_ms()
+        self._laps.append((step, now - self._last_ms))
+        self._last_ms = now
+
+    def summary(self) -> str:
+        """``step_ms=…`` for each, and the whole."""
+        parts = [f"{step}_ms={took_ms:.0f}" for step, took_ms in self._laps]
+        return " ".join([*parts, f"took_ms={sum(took_ms for _, took_ms in self._laps):.0f}"])
+
+
+class Recovery:
+    """Finds the segments that need a recovery and recovers them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        calls: NodeCalls,
+        sessions: NodeSessions,
+        opening: SegmentOpening,
+        clock: Clock,
+        timing: Timing,
+    ) -> None:
+        self.count = 0
+        """Recovery-seals done by this process."""
+        self._ledger = ledger
+        self._calls = calls
+        self._sessions = sessions
+        self._opening = opening
+        self._clock = clock
+        self._timing = timing
+        self._backoff: Backoff[int] = Backoff(clock)
+        self._requested: dict[int, None] = {}
+        self._promises: dict[int, int] = {}
+        """By segment: the highest promise that a replica refused ours for."""
+
+    def request(self, segment_id: int) -> None:
+        """Also of a leader that is well; whoever asks for it sees again that it is needed."""
+        self._requested[segment_id] = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something failed and will be needed again when its wait is over."""
+        return self._backoff.is_waiting
+
+    def needed(self) -> list[int]:
+        """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
+        time, what is open in deleted topics, for nobody waits for that (R68)."""
+        state = self._ledger.state
+        found = []
+        deleted = []
+        for segment_id in state.unsealed:
+            segment = state.segments[segment_id].segment
+            if not state.is_live_topic(segment.topic_id):
+                if segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING):
+                    deleted.append(segment_id)
+                continue
+            is_needed = segment.state == SegmentState.RECOVERING or (
+                segment.state == SegmentState.ACTIVE
+                and (
+                    segment_id in self._requested
+                    or segment_id in self._sessions.shut_out
+                    or not state.leader_is_live(segment)
+                )
+            )
+            if is_needed and self._backoff.is_due(segment_id):
+                found.append(segment_id)
+        room = DELETED_AT_ONCE - sum(self._backoff.is_taken(each) for each in deleted)
+        due = [each for each in deleted if self._backoff.is_due(each)]
+        return found + due[: max(0, room)]
+
+    async def recover(self, segment_ids: Sequence[int]) -> None:
+        """Try once to recover these segments; what fails is tried again later."""
+        mine = self._backoff.take(segment_ids)
+        if not mine:
+            return
+        laps = Laps(self._clock)
+        try:
+            cases = await self._freeze(mine)
+            laps.end("freeze")
+            cases = await self._fence(cases)
+            laps.end("fence")
+            cases = await self._write_back_donors(cases)
+            cases = await self._write_back_others(cases)
+            laps.end("write_back")
+            openings = await self._open_successors(cases)
+            laps.end("open")
+            await self._seal(cases, openings)
+            laps.end("seal")
+        finally:
+            state = self._ledger.state
+            left = 0
+            for segment_id in mine:
+                record = state.segments.get(segment_id)
+                is_done = record is None or record.segment.state == SegmentState.SEALED
+                left += not is_done
+                if is_done:
+                    self._requested.pop(segment_id, None)
+                    self._promises.pop(segment_id, None)
+                self._backoff.release(segment_id, is_done=is_done)
+            log.info("event=recovery_round segments=%d left=%d %s", len(mine), left, laps.summary())
+
+    async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
+        def decision(state: ClusterState, segment_id: int) -> Change:
+            record = state.segments.get(segment_id)
+            if record is None or record.segment.state != SegmentState.ACTIVE:
+                return Change()
+            return start_recovery(state, segment_id, record.version)
+
+        await self._ledger.decide_all(
+            [lambda state, each=segment_id: decision(state, each) for segment_id in segment_ids]  # type: ignore[misc]
+        )
+        cases = []
+        for segment_id in segment_ids:
+            record = self._ledger.state.segments.get(segment_id)
+            if record is not None and record.segment.state == SegmentState.RECOVERING:
+                cases.append(
+                    Case(
+                        record.segment,
+                        record.is_unclean_allowed,
+                        known_promise=self._promises.get(segment_id, 0),
+                        is_lossy=record.is_unclean_begun,
+                    )
+                )
+        return cases
+
+    async def _ask(
+        self,
+        asked: Mapping[int, Sequence[tuple[Case, Any]]],
+        call: Callable[[int, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
+        take: Callable[[Case, int, T], None],
+        is_enough: Callable[[], bool],
+    ) -> None:
+        """One call per node about its cases; ``take`` sees each good answer, perhaps twice."""
+
+        def collect(answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError]) -> None:
+            for node_id, results in answers.items():
+                if isinstance(results, IcecoreError):
+                    continue
+                for (case, _), result in zip(asked[node_id], results, strict=True):
+                    if not isinstance(result, IcecoreError):
+                        take(case, node_id, result)
+
+        def enough(answers: Mapping[int, Sequence[T | IcecoreError]]) -> bool:
+            collect(answers)
+            return is_enough()
+
+        answers = await fan_out(
+            self._clock,
+            {node_id: call(node_id, [item for _, item in mine]) for node_id, mine in asked.items()},
+            required=[node_id for node_id in asked if self._ledger.state.is_live(node_id)],
+            patience_ms=self._timing.recovery_wait_ms,
+            is_enough=enough,
+        )
+        collect(answers)
+        self._log_failures(asked, answers)
+
+    def _log_failures(
+        self,
+        asked: Mapping[int, Sequence[tuple[Case, Any]]],
+        answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
+    ) -> None:
+        for node_id, results in answers.items():
+            if isinstance(results, IcecoreError):
+                log.info("event=recovery_call_failed node=%d why=%r", node_id, results.message)
+                continue
+            for (case, _), result in zip(asked[node_id], results, strict=True):
+                if isinstance(result, IcecoreError):
+                    log.warning(
+                        "event=recovery_step_failed node=%d segment=%d why=%r",
+                        *(node_id, case.segment_id, result.message),
+                    )
+                    self._note_promise(case.segment_id, result)
+
+    def _note_promise(self, segment_id: int, error: IcecoreError) -> None:
+        """The next round must not promise less than what was promised already."""
+        promised = error.metadata.get("promised_epoch", "")
+        if isinstance(error, FencedError) and promised.isdecimal() and len(promised) < 20:
+            known = self._promises.get(segment_id, 0)
+            self._promises[segment_id] = max(known, int(promised))
+
+    async def _fence(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases whose end is decided."""
+
+        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+            case.replies[node_id] = reply
+
+        await self._ask(
+            by_node(
+                (node_id, (case, (case.segment_id, case.promise)))
+                for case in cases
+                for node_id in case.segment.replicas
+            ),
+            lambda node_id, mine: self._calls.fence(node_id, mine, self._timing.fence_call_s),
+            take,
+            lambda: all(case.may_decide() for case in cases),
+        )
+        for case in cases:
+            self._decide(case)
+        stuck = [case for case in cases if case.end is None and case.is_unclean_allowed]
+        if stuck:
+            await self._look_for_more(stuck)
+        for case in await self._begin_unclean(stuck):
+            self._decide_unclean(case)
+        return [case for case in cases if case.end is not None]
+
+    async def _begin_unclean(self, cases: Sequence[Case]) -> list[Case]:
+        """Those that may go on, and whose records say from now on that they are lossy."""
+        results = await self._ledger.decide_all(
+            [lambda state, each=case: begin_unclean(state, each.segment_id) for case in cases]  # type: ignore[misc]
+        )
+        begun = []
+        for case, result in zip(cases, results, strict=True):
+            if not isinstance(result, IcecoreError):
+                case.segment = self._ledger.state.segments[case.segment_id].segment
+                case.is_lossy = True
+                begun.append(case)
+        return begun
+
+    async def _look_for_more(self, cases: Sequence[Case]) -> None:
+        """An admin accepted the loss, so what can be proved of UNKNOWN logs is worth having."""
+
+        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+            case.replies[node_id] = reply
+
+        await self._ask(
+            by_node(
+                (node_id, (case, (case.segment_id, case.promise)))
+                for case in cases
+                for node_id in case.segment.replicas
+            ),
+            lambda node_id, mine: self._calls.fence(
+                node_id, mine, self._timing.copy_call_s, salvage=True
+            ),
+            take,
+            lambda: False,
+        )
+
+    def _decide(self, case: Case) -> None:
+        """Set the end that the replies prove, if they prove one."""
+        if not case.may_decide():
+            intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
+            log.warning(
+                "event=recovery_undecided segment=%d replicas=%s intact=%s",
+                *(case.segment_id, case.segment.replicas, intact),
+            )
+            return
+        try:
+            case.decide(self._tripwire(case))
+        except StorageError as error:
+            self._sessions.pages.page(case.segment_id, error.message)
+
+    def _tripwire(self, case: Case) -> int:
+        return self._sessions.heard.high_watermark(case.segment_id) or 0
+
+    def _decide_unclean(self, case: Case) -> None:
+        """Set the end that an admin accepted, and say loudly what it is."""
+        case.decide_unclean(self._tripwire(case), self._clock.now_ms())
+        end = case.decided
+        if case.is_donor_unknown:
+            log.critical(
+                "event=salvaged segment=%d node=%d end_offset=%d",
+                *(case.segment_id, end.donor, end.end_offset),
+            )
+        log.critical(
+            "event=unclean_recovery segment=%d end_offset=%d donor=%d seen=%d",
+            *(case.segment_id, end.end_offset, end.donor, self._tripwire(case)),
+        )
+
+    async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases whose longest replica has verified itself and told its digest and producers."""
+
+        def take(case: Case, node_id: int, written: Written) -> None:
+            if not case.take_donor(written):
+                log.critical(
+                    "event=producer_state_refused segment=%d node=%d", case.segment_id, node_id
+                )
+
+        asked = [
+            (case.decided.donor, (case, case.order_to_donor()))
+            for case in cases
+            if not case.is_lost
+        ]
+        await self._ask(
+            by_node(asked),
+            lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
+            take,
+            lambda: all(case.donor is not None for case in cases),
+        )
+        for case in cases:
+            if case.donor is not None and not case.is_lost:
+                case.verified[case.decided.donor] = case.donor.incarnation
+                self._sessions.copied(case.decided.donor, case.segment_id)
+        return [case for case in cases if case.donor is not None]
+
+    async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases with at least min_insync durable copies through their end."""
+
+        def take(case: Case, node_id: int, written: Written) -> None:
+            if case.agrees_with_donor(written):
+                case.verified[node_id] = written.incarnation
+                self._sessions.copied(node_id, case.segment_id)
+            else:
+                self._sessions.pages.page(case.segment_id, f"node {node_id}: digests differ")
+
+        state = self._ledger.state
+        asked = []
+        for case in cases:
+            if case.is_lost:
+                continue
+            item = case.order_to_target(state.nodes[case.decided.donor].address)
+            for node_id in case.targets(state):
+                self._sessions.heard.forget_end(case.segment_id, node_id)
+                asked.append((node_id, (case, item)))
+        await self._ask(
+            by_node(asked),
+            lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
+            take,
+            lambda: all(case.is_written() for case in cases),
+        )
+        return [case for case in cases if case.is_written()]
+
+    async def _open_successors(self, cases: Sequence[Case]) -> dict[PartitionKey, Opening]:
+        wanted: dict[PartitionKey, Segment | None] = {case.key: case.segment for case in cases}
+        prepared = await self._opening.prepare(wanted)
+        items = [
+            case.successor_to_open(successor)
+            for case in cases
+            if (successor := prepared.get(case.key)) is not None
+        ]
+        openings = await self._opening.confirm(items)
+        return {
+            key: openings[successor.segment_id]
+            for key, successor in prepared.items()
+            if successor.segment_id in openings
+        }
+
+    async def _seal(self, cases: Sequence[Case], openings: Mapping[PartitionKey, Opening]) -> None:
+        now_ms = self._clock.now_ms()
+
+        def decision(state: ClusterState, case: Case) -> Change:
+            return seal(state, case.sealing(state), openings.get(case.key), now_ms)
+
+        results = await self._ledger.decide_all(
+            [lambda state, each=case: decision(state, each) for case in cases]  # type: ignore[misc]
+        )
+        for case, result in zip(cases, results, strict=True):
+            if isinstance(result, IcecoreError):
+                log.warning(
+                    "event=recovery_not_sealed segment=%d why=%r", case.segment_id, result.message
+                )
+                continue
+            self.count += 1
+            opening = openings.get(case.key)
+            log.info(
+                "event=recovered segment=%d end_offset=%d replicas=%s successor=%d",
+                *(case.segment_id, case.decided.end_offset),
+                *(sorted(case.verified), opening.segment_id if opening else 0),
+            )

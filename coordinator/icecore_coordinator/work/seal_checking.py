@@ -1,0 +1,104 @@
+"""Live seals are checked before they are stored: nodes are asked what they hold themselves.
+
+All seals of one message share one call per node, and nobody waits long for a member that is down.
+What the answers mean is decided in ``icecore_replication/seal_check.py`` (R64). A message that
+contradicts what readers have seen, or what members hold, is refused and paged.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from icecore.errors import IcecoreError, StorageError
+from icecore.rpc.ports import Clock
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_calls import NodeCalls, by_node, fan_out
+from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_replication.seal_check import MemberWord, SealClaim, agreed_replicas, check_watermark
+
+CALL_S = 3.0
+PATIENCE_MS = 1_000.0
+"""For members that do not answer, when those that did are enough: produce waits meanwhile."""
+
+Words = dict[int, dict[int, MemberWord]]
+"""By segment and node."""
+
+
+class SealChecker:
+    """Asks the members of segments that are to be sealed, and judges."""
+
+    def __init__(
+        self, ledger: Ledger, calls: NodeCalls, sessions: NodeSessions, clock: Clock
+    ) -> None:
+        self._ledger = ledger
+        self._calls = calls
+        self._sessions = sessions
+        self._clock = clock
+
+    async def check(self, claims: Sequence[SealClaim]) -> list[tuple[int, ...] | IcecoreError]:
+        """The members that confirm each claim, or why it is refused; same order."""
+        refused = {each.segment_id: self._contradiction(each) for each in claims}
+        words = await self._ask([each for each in claims if refused[each.segment_id] is None])
+        return [
+            refused[each.segment_id] or self._judge(each, words[each.segment_id]) for each in claims
+        ]
+
+    def _contradiction(self, claim: SealClaim) -> StorageError | None:
+        """What needs no questions: an end below a watermark that a leader has told."""
+        try:
+            check_watermark(claim, self._sessions.heard.high_watermark(claim.segment_id) or 0)
+        except StorageError as error:
+            self._sessions.pages.page(claim.segment_id, error.message)
+            return error
+        return None
+
+    def _judge(
+        self, claim: SealClaim, words: Mapping[int, MemberWord]
+    ) -> tuple[int, ...] | IcecoreError:
+        try:
+            return agreed_replicas(claim, words)
+        except IcecoreError as error:
+            if isinstance(error, StorageError):
+                self._sessions.pages.page(claim.segment_id, error.message)
+            return error
+
+    async def _ask(self, claims: Sequence[SealClaim]) -> Words:
+        words: Words = {each.segment_id: {} for each in claims}
+        asked = by_node((node_id, each) for each in claims for node_id in each.replicas)
+
+        def is_enough(answers: Mapping[int, Sequence[MemberWord | IcecoreError]]) -> bool:
+            for node_id, found in answers.items():
+                _collect(words, node_id, asked[node_id], found)
+            return all(_is_settled(each, words[each.segment_id]) for each in claims)
+
+        state = self._ledger.state
+        answers = await fan_out(
+            self._clock,
+            {
+                node_id: self._calls.check_seal(node_id, [each.segment_id for each in mine], CALL_S)
+                for node_id, mine in asked.items()
+            },
+            required=[node_id for node_id in asked if state.is_live(node_id)],
+            patience_ms=PATIENCE_MS,
+            is_enough=is_enough,
+        )
+        for node_id, found in answers.items():
+            if not isinstance(found, IcecoreError):
+                _collect(words, node_id, asked[node_id], found)
+        return words
+
+
+def _collect(
+    words: Words,
+    node_id: int,
+    asked: Sequence[SealClaim],
+    answers: Sequence[MemberWord | IcecoreError],
+) -> None:
+    for claim, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, MemberWord):
+            words[claim.segment_id][node_id] = answer
+
+
+def _is_settled(claim: SealClaim, words: Mapping[int, MemberWord]) -> bool:
+    try:
+        return bool(agreed_replicas(claim, words))
+    except IcecoreError:
+        return False

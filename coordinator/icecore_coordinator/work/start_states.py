@@ -1,0 +1,153 @@
+"""Where a partition without a tail goes on, and with which producers.
+
+The base is the end of its last segment. The state of the producers there comes from a replica of
+that segment, and is taken only if it is the one that was sealed: with another one a batch that is
+sent again would be appended again. Replicas are asked one after the other; when none knows it, a
+person is told. Rule R62 of docs/PROTOCOL.md.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from icecore.errors import IcecoreError
+from icecore.model import SegmentState
+from icecore.rpc.ports import Clock
+from icecore_coordinator.config import Timing
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, Written, by_node, fan_out
+from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import PartitionKey, SegmentRecord
+from icecore_replication.producers import snapshot_digest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a segment begins and what it starts with."""
+
+    base_offset: int
+    producer_snapshot: bytes = b""
+    max_append_timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The last segment of a partition, and who may know the producers at its end."""
+
+    key: PartitionKey
+    record: SegmentRecord
+    nodes: tuple[int, ...]
+
+
+def is_sealed_state(record: SegmentRecord, snapshot: bytes) -> bool:
+    """Whether these are the producers that were agreed on at the seal (segments that were sealed
+    without saying so match any)."""
+    return record.producer_digest in (b"", snapshot_digest(snapshot))
+
+
+class StartStates:
+    """Finds the starts of many partitions at once."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        calls: NodeCalls,
+        sessions: NodeSessions,
+        clock: Clock,
+        timing: Timing,
+    ) -> None:
+        self._ledger = ledger
+        self._calls = calls
+        self._sessions = sessions
+        self._clock = clock
+        self._timing = timing
+
+    async def find(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Start]:
+        """The starts of those partitions of which they are known or can be had."""
+        state = self._ledger.state
+        starts: dict[PartitionKey, Start] = {}
+        wanted: list[_Wanted] = []
+        for key in keys:
+            partition = state.partitions.get(key)
+            if partition is None:
+                continue
+            base = partition.next_base_offset
+            ended = [each for each in state.segments_in(key) if _ends_at(each, base)]
+            if not ended:
+                starts[key] = Start(base)
+            elif ended[-1].segment.is_lost:
+                starts[key] = Start(base, max_append_timestamp_ms=self._clock.now_ms())
+            elif live := self._sources(state, ended[-1]):
+                wanted.append(_Wanted(key, ended[-1], live))
+        refused: dict[PartitionKey, None] = {}
+        for number in range(max((len(each.nodes) for each in wanted), default=0)):
+            asked = [e for e in wanted if e.key not in starts and number < len(e.nodes)]
+            for each, written in await self._ask(asked, number):
+                self._take(each, each.nodes[number], written, starts, refused)
+        for each in wanted:
+            if each.key in refused and each.key not in starts:
+                self._sessions.pages.page(
+                    each.record.segment.segment_id,
+                    "no replica knows the producers that were sealed",
+                )
+        return starts
+
+    def _sources(self, state: ClusterState, record: SegmentRecord) -> tuple[int, ...]:
+        """Live replicas, those last that call their own copy damaged."""
+        segment_id = record.segment.segment_id
+        live = [each for each in record.segment.replicas if state.is_live(each)]
+        return tuple(sorted(live, key=lambda each: self._sessions.is_unknown(each, segment_id)))
+
+    def _take(
+        self,
+        wanted: _Wanted,
+        node_id: int,
+        written: Written,
+        starts: dict[PartitionKey, Start],
+        refused: dict[PartitionKey, None],
+    ) -> None:
+        segment = wanted.record.segment
+        if is_sealed_state(wanted.record, written.producer_snapshot):
+            starts[wanted.key] = Start(
+                segment.end_offset, written.producer_snapshot, written.max_append_timestamp_ms
+            )
+            return
+        refused[wanted.key] = None
+        log.critical("event=producer_state_refused segment=%d node=%d", segment.segment_id, node_id)
+
+    async def _ask(self, asked: Sequence[_Wanted], number: int) -> list[tuple[_Wanted, Written]]:
+        """Good answers of the replicas that come next."""
+        grouped: Mapping[int, list[_Wanted]] = by_node((each.nodes[number], each) for each in asked)
+        answers = await fan_out(
+            self._clock,
+            {
+                node_id: self._calls.write_back(
+                    node_id, [_item(each) for each in mine], self._timing.node_call_s
+                )
+                for node_id, mine in grouped.items()
+            },
+            required=list(grouped),
+            patience_ms=self._timing.node_call_s * 1000,
+            is_enough=lambda _: False,
+        )
+        found: list[tuple[_Wanted, Written]] = []
+        for node_id, results in answers.items():
+            if isinstance(results, IcecoreError):
+                continue
+            for each, result in zip(grouped[node_id], results, strict=True):
+                if not isinstance(result, IcecoreError):
+                    found.append((each, result))
+        return found
+
+
+def _item(wanted: _Wanted) -> WriteBackItem:
+    segment = wanted.record.segment
+    return WriteBackItem(segment, segment.end_offset, "", segment.seal_digest, seal=True)
+
+
+def _ends_at(record: SegmentRecord, offset: int) -> bool:
+    segment = record.segment
+    return segment.state == SegmentState.SEALED and segment.end_offset == offset

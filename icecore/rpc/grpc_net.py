@@ -1,0 +1,486 @@
+"""The network port over gRPC: opaque bytes both ways, and our errors as gRPC statuses.
+
+Handlers and callers see bodies and IcecoreErrors only (``icecore/rpc/statuses.py`` maps them). A
+handler always runs to its end: that a
+caller gave up drops the answer, it does not interrupt the handler halfway.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+# gRPC's core writes its own notices ("Got goaway") to stderr; ours go through logging.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+import grpc
+
+from icecore.errors import (
+    ConfigurationError,
+    ForkedError,
+    IcecoreError,
+    InternalError,
+    RequestTimeoutError,
+    ThrottledError,
+    UnavailableError,
+)
+from icecore.rpc.ports import CallContext, Handlers, StreamHandler, UnaryHandler
+from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX: Final = 64 << 20
+_BREAK_GRACE_S = 5.0
+_EOF_GRACE_S = 0.02
+
+_Options = list[tuple[str, Any]]
+
+_COMMON_OPTIONS: _Options = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Identity only: a few compressed bytes must not become gigabytes before any check of ours.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+]
+_CHANNEL_OPTIONS: _Options = [
+    *_COMMON_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 300),
+    # Also the time one attempt may take, hence not as short: a busy peer answers late.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),  # who retries what is decided by the caller
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_SERVER_OPTIONS: _Options = [
+    *_COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),  # else a second server on the port starts without an error
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # Our own peers ping every 10 s, and were cut off ("too_many_pings") in spite of the line above.
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def _mark_retrieved(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+class _Reads:
+    """The messages of a stream, read one ahead by a task of its own.
+
+    gRPC breaks the whole stream when a read is cancelled; here a cancelled reader, for example in
+    ``asyncio.timeout``, just leaves the message for the next one. One task per stream instead of
+    one per message is most of the cost of a read.
+    """
+
+    def __init__(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._read = read
+        self._messages: deque[Any] = deque()
+        self._end: BaseException | None = None
+        """Why nothing comes any more; ``EOF`` is a message like others, and stays."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._room = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """End the messages: what was not read yet is dropped."""
+        self._messages.clear()
+        self._end = error
+        self._wake()
+
+    async def next(self) -> Any:
+        if self._pump is None:
+            self._pump = asyncio.ensure_future(self._read_ahead())
+            self._pump.add_done_callback(_mark_retrieved)
+        while not self._messages and self._end is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if not self._messages:
+            assert self._end is not None
+            raise self._end
+        if self._messages[0] is grpc.aio.EOF:
+            return grpc.aio.EOF
+        self._room.set()
+        return self._messages.popleft()
+
+    async def _read_ahead(self) -> None:
+        while True:
+            try:
+                message = await self._read()
+            except asyncio.CancelledError:
+                self.fail(UnavailableError("the stream broke"))
+                raise
+            except Exception as error:  # raised to who reads
+                self.fail(error)
+                return
+            self._messages.append(message)
+            self._wake()
+            if message is grpc.aio.EOF:
+                return
+            if len(self._messages) > 1:
+                self._room.clear()
+                await self._room.wait()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _GrpcClientStream:
+    """See ``icecore.rpc.ports.ClientStream``."""
+
+    def __init__(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+        self._call = call
+        self._reads = _Reads(call.read)
+
+    async def read(self) -> bytes | None:
+        try:
+            body = await self._reads.next()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        return None if body is grpc.aio.EOF else body
+
+    async def write(self, body: bytes) -> None:
+        try:
+            await self._call.write(body)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except asyncio.InvalidStateError as error:
+            raise UnavailableError("the stream is closed") from error
+        except asyncio.CancelledError as error:
+            if _is_cancelling():
+                raise
+            raise UnavailableError("the stream was cancelled") from error
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class _GrpcServerStream:
+    """See ``icecore.rpc.ports.ServerStream``."""
+
+    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+        self._context = context
+        self._reads = _Reads(context.read)
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.broken.add_done_callback(
+            lambda _: self._reads.fail(UnavailableError("the stream broke"))
+        )
+
+    async def read(self) -> bytes | None:
+        body = await self._guarded(self._reads.next())
+        if body is grpc.aio.EOF:
+            # A broken connection shows as the end of the stream first; the news follows at once.
+            await asyncio.wait({self.broken}, timeout=_EOF_GRACE_S)
+            self._check()
+            return None
+        message: bytes = body
+        return message
+
+    async def write(self, body: bytes) -> None:
+        self._check()
+        await self._guarded(self._context.write(body))
+
+    def _check(self) -> None:
+        if self.broken.done():
+            raise UnavailableError("the peer closed the stream")
+
+    async def _guarded(self, operation: Awaitable[Any]) -> Any:
+        try:
+            return await operation
+        except IcecoreError:
+            raise
+        except Exception as error:  # gRPC's own classes for this are private
+            raise UnavailableError(f"the stream broke: {error}") from error
+
+
+# --- server -------------------------------------------------------------------------------------
+
+
+class _GenericHandlers(grpc.GenericRpcHandler):
+    """Finds the handler of a method by its name; bodies are not (de)serialized."""
+
+    def __init__(self, handlers: Handlers, calls_max: int, answers_bytes_max: int) -> None:
+        self._methods: dict[str, Any] = {}
+        self._calls_max = calls_max
+        self._answers_bytes_max = answers_bytes_max
+        self._running = 0
+        self._unsent_bytes: Counter[str] = Counter()
+        """By method, so that unread fetches never block a fence."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Handlers that run."""
+        self.streams: set[asyncio.Task[Any]] = set()
+        """gRPC's own tasks of streams; a loop that ends before they do reports them."""
+        for name, unary in handlers.unary.items():
+            self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, unary))
+        for name, stream in handlers.streams.items():
+            self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self._methods.get(handler_call_details.method)
+
+    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.ensure_future(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(_mark_retrieved)
+        return task
+
+    def _unary(self, method: str, handler: UnaryHandler) -> Any:
+        async def run(body: bytes, context: Any) -> bytes:
+            if self._running >= self._calls_max:
+                busy = ThrottledError(f"{self._calls_max} calls are running", retry_after_ms=50)
+                await _abort(context, busy)
+            if self._unsent_bytes[method] > self._answers_bytes_max:
+                slow = ThrottledError(
+                    f"{self._unsent_bytes[method]} bytes of answers wait for clients to read them",
+                    retry_after_ms=50,
+                )
+                await _abort(context, slow)
+            self._running += 1
+            task = self._start(handler(body, _call_context(context)))  # type: ignore[arg-type]
+            task.add_done_callback(self._finished)
+            await asyncio.wait({task})
+            if (error := _failure(method, task)) is not None:
+                await _abort(context, error)
+            return self._sent_later(method, task.result(), context)
+
+        return run
+
+    def _sent_later(self, method: str, answer: bytes, context: Any) -> bytes:
+        """Count an answer until gRPC has got rid of it: slow readers must not fill our memory."""
+        length = len(answer)
+        self._unsent_bytes[method] += length
+
+        def sent(_: Any) -> None:
+            self._unsent_bytes[method] -= length
+
+        context.add_done_callback(sent)
+        return answer
+
+    def _finished(self, _: "asyncio.Task[Any]") -> None:
+        self._running -= 1
+
+    def _stream(self, method: str, handler: StreamHandler) -> Any:
+        async def run(_: Any, context: Any) -> None:
+            own = asyncio.current_task()
+            assert own is not None
+            self.streams.add(own)
+            own.add_done_callback(self.streams.discard)
+            stream = _GrpcServerStream(context)
+            task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                stream.broken.set_result(None)
+                await asyncio.wait({task}, timeout=_BREAK_GRACE_S)
+                task.cancel()
+                raise
+            if (error := _failure(method, task)) is not None:
+                await _abort(context, error)
+
+        return run
+
+
+def _call_context(context: Any) -> CallContext:
+    return CallContext(context.peer(), "anonymous", context.time_remaining())
+
+
+def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
+    if task.cancelled():
+        return UnavailableError("the server is stopping")
+    error = task.exception()
+    if error is None or isinstance(error, IcecoreError):
+        return error
+    logger.error("%s failed", method, exc_info=error)
+    return InternalError("unexpected failure; the server's log has the details")
+
+
+async def _abort(context: Any, error: IcecoreError) -> None:
+    code, details = status_of(error)
+    message = error.message[:MESSAGE_CHARACTERS_MAX]
+    await context.abort(code, message, ((DETAILS_KEY, details),))
+
+
+class _GrpcServer:
+    """See ``icecore.rpc.ports.Server``."""
+
+    def __init__(self, server: Any, handlers: _GenericHandlers, address: str, health: Any) -> None:
+        self._server = server
+        self._handlers = handlers
+        self._address = address
+        self._health = health
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def stop(self, grace_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+        for task in self._handlers.tasks:
+            task.cancel()
+        remaining = self._handlers.tasks | self._handlers.streams
+        if remaining:
+            await asyncio.wait(remaining)
+        await asyncio.sleep(0)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _why_not_bound(host: str, port: int) -> str:
+    try:
+        resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(resolved[0], resolved[1]) as probe:
+            probe.bind(resolved[4])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {port} is in use"
+        return f"cannot listen on {host}:{port}: {error.strerror or error}"
+    return f"port {port} is in use"
+
+
+_first_pid = 0
+"""The process that opened the first channel: gRPC's threads live there, and in no fork of it."""
+
+
+def is_forked() -> bool:
+    """Whether this process is a fork of one that had connections: here they would hang for ever."""
+    return _first_pid not in (0, os.getpid())
+
+
+def _check_fork() -> None:
+    if is_forked():
+        raise ForkedError(
+            "this process is a fork of one that used icecore: make clients after the fork only, or "
+            "begin processes with multiprocessing's start method spawn"
+        )
+
+
+# --- the port itself ----------------------------------------------------------------------------
+
+
+class GrpcNet:
+    """See ``icecore.rpc.ports.Net``. One channel per address, opened at the first call.
+
+    Args:
+        insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
+        calls_max: Unary calls a server runs at a time; more are refused with ThrottledError.
+        answers_bytes_max: Answers that clients have not read yet; with more of them waiting, new
+            calls are refused with ThrottledError.
+    """
+
+    def __init__(
+        self,
+        *,
+        insecure_bind: bool = False,
+        calls_max: int = 4096,
+        answers_bytes_max: int = 64 << 20,
+    ) -> None:
+        self._insecure_bind = insecure_bind
+        self._calls_max = calls_max
+        self._answers_bytes_max = answers_bytes_max
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._closed = False
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        global _first_pid
+        if self._closed:
+            raise UnavailableError("the network is closed")
+        _first_pid = _first_pid or os.getpid()
+        _check_fork()
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            self._channels[address] = channel
+        return channel
+
+    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        _check_fork()
+        unary = self._methods.get((address, method))
+        if unary is None or self._closed:
+            unary = self._channel(address).unary_unary(method)
+            self._methods[address, method] = unary
+        if timeout_s <= 0:
+            raise RequestTimeoutError(f"no time left to call {method}")
+        try:
+            return await unary(body, timeout=timeout_s)  # type: ignore[no-any-return]
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except asyncio.CancelledError as error:
+            if not self._closed or _is_cancelling():
+                raise
+            raise UnavailableError("the network is closed") from error
+
+    def open_stream(self, address: str, method: str) -> _GrpcClientStream:
+        call: Any = self._channel(address).stream_stream(method)()
+        return _GrpcClientStream(call)
+
+    async def serve(self, address: str, handlers: Handlers) -> _GrpcServer:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigurationError(f"{address!r} is not host:port")
+        if not self._insecure_bind and not _is_loopback(host):
+            raise ConfigurationError(
+                f"{host} is reachable from other machines and there is no TLS: "
+                "listen on 127.0.0.1, or allow it with --insecure-bind"
+            )
+        generic = _GenericHandlers(handlers, self._calls_max, self._answers_bytes_max)
+        server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
+        names = sorted({method.split("/")[1] for method in (*handlers.unary, *handlers.streams)})
+        health = await _add_standard_services(server, names)
+        try:
+            bound = server.add_insecure_port(address)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise ConfigurationError(_why_not_bound(host, int(port)))
+        await server.start()
+        return _GrpcServer(server, generic, f"{host}:{bound}", health)
+
+    async def close(self) -> None:
+        self._closed = True
+        channels, self._channels = list(self._channels.values()), {}
+        if is_forked():
+            return  # they are the parent's
+        for channel in channels:
+            await channel.close()
+
+
+async def _add_standard_services(server: grpc.aio.Server, names: list[str]) -> Any:
+    """Health for probes and reflection for grpcurl; imported here because clients lack them."""
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for name in ("", *names):
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    return servicer

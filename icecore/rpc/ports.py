@@ -1,0 +1,118 @@
+"""The ports through which servers and clients reach the world: clock, chance and the network.
+
+Production uses ``icecore/process/system.py`` and ``icecore/rpc/grpc_net.py`` (gRPC); the
+deterministic simulator supplies its own. Bodies are opaque bytes: who sends a message encodes it,
+so bulk data passes from socket to file without a message object in between. Everything here runs on
+one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``, which the simulator's loop
+makes virtual.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+
+class Clock(Protocol):
+    """Two clocks. Safety never depends on either."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970 UTC. May jump."""
+        ...
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds that never go back; comparable within one process only."""
+        ...
+
+
+class Rng(Protocol):
+    """The only source of chance (jitter, new identifiers)."""
+
+    def random(self) -> float:
+        """Uniform in [0, 1)."""
+        ...
+
+    def bytes(self, count: int) -> bytes:
+        """``count`` random bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a handler knows about its caller."""
+
+    peer: str
+    principal: str
+    """Identity from the connection, never from message fields; ``anonymous`` without TLS."""
+    timeout_s: float | None
+    """Seconds until the caller gives up, None when it set no deadline."""
+
+
+class ServerStream(Protocol):
+    """The server's end of a bidirectional stream."""
+
+    async def read(self) -> bytes | None:
+        """The next message, None when the peer has finished sending. Raises UnavailableError."""
+        ...
+
+    async def write(self, body: bytes) -> None:
+        """Send one message; waits while the peer's window is full. Raises UnavailableError."""
+        ...
+
+
+class ClientStream(ServerStream, Protocol):
+    """The client's end: the same, and it may give up."""
+
+    def cancel(self) -> None:
+        """Break the stream at once; both ends see UnavailableError."""
+        ...
+
+
+UnaryHandler: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
+StreamHandler: TypeAlias = Callable[[ServerStream, CallContext], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What a server offers: full method name (``/icecore.v1.DataService/Fetch``) to handler."""
+
+    unary: Mapping[str, UnaryHandler]
+    streams: Mapping[str, StreamHandler]
+
+
+class Server(Protocol):
+    """A listening server."""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` really bound (port 0 was replaced)."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let running ones finish for ``grace_s`` seconds, then cancel them."""
+        ...
+
+
+class Net(Protocol):
+    """Calls between processes. Errors raised by a handler arrive as the same IcecoreError."""
+
+    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        """One request, one answer.
+
+        Raises:
+            UnavailableError: no connection, or it broke before the answer came.
+            RequestTimeoutError: no answer within ``timeout_s``.
+            IcecoreError: whatever the handler raised.
+        """
+        ...
+
+    def open_stream(self, address: str, method: str) -> ClientStream:
+        """A bidirectional stream; connection errors surface in read and write."""
+        ...
+
+    async def serve(self, address: str, handlers: Handlers) -> Server:
+        """Listen on ``host:port``. Raises ConfigurationError when the port is taken."""
+        ...
+
+    async def close(self) -> None:
+        """Close all client connections."""
+        ...

@@ -1,0 +1,136 @@
+"""``python -m icecore_node``: one storage node as a process, on real clock, disk and network."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+
+from icecore.errors import IcecoreError
+from icecore.process.settings import load_from_arguments
+from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
+from icecore.rpc.grpc_net import GrpcNet
+from icecore_node import metrics as node_metrics
+from icecore_node import offline
+from icecore_node.config import NodeSettings
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.metrics import NodeMetrics
+from icecore_node.node import Node
+from icecore_node.sampling import sample
+from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.files.descriptors import DescriptorBudget
+from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_store import SegmentFileStore
+
+_log = logging.getLogger("node")
+
+
+async def serve(settings: NodeSettings) -> None:
+    """Run a node until SIGTERM or SIGINT; raises when it can't start or can't go on."""
+    settings.check_addresses()
+    budget = _budget(settings)
+    folder = DataFolder.open(
+        settings.data,
+        settings.node_id,
+        syncfs=settings.syncfs,
+        sync_threads=settings.io_workers,
+        index_files_max=budget.index_files_max,
+    )
+    metrics = NodeMetrics()
+    node = Node(
+        settings,
+        clock=SystemClock(),
+        rng=SystemRng(),
+        net=GrpcNet(insecure_bind=settings.insecure_bind),
+        executor=ThreadExecutor(),
+        files=folder.files,
+        store=_store(settings, folder, budget),
+        folder=folder,
+        metrics=metrics,
+    )
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    starting = loop.create_task(_start(node))
+    stop = loop.create_task(stopping.wait())
+    endpoint = None
+    try:
+        await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            return
+        starting.result()
+        metrics.show(lambda: sample(node))
+        if settings.metrics_listen:
+            endpoint = node_metrics.start(
+                metrics, settings.metrics_listen, insecure_bind=settings.insecure_bind
+            )
+        print(
+            f"icecore-node ready node_id={settings.node_id} address={node.context.address}",
+            flush=True,
+        )
+        await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not node.ended.done():
+            await node.leave()
+        if node.ended.done():
+            node.ended.result()
+    finally:
+        starting.cancel()
+        stop.cancel()
+        with contextlib.suppress(asyncio.CancelledError, IcecoreError):
+            await starting
+        if endpoint is not None:
+            endpoint.stop()
+        await node.stop()
+        folder.close()
+        _log.info("stopped node_id=%d", settings.node_id)
+
+
+def _store(
+    settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget
+) -> SegmentFileStore:
+    return SegmentFileStore(
+        folder.files,
+        folder.index,
+        folder.control,
+        folder.cluster_id,
+        StoreSettings(
+            group_bytes_max=settings.group_bytes_max,
+            allocation_step_bytes=settings.preallocate_bytes,
+            recycle_bytes_max=settings.recycle_bytes_max,
+            open_files_max=budget.segment_files_max,
+            descriptors_reserve=settings.descriptors_reserve,
+        ),
+    )
+
+
+def _budget(settings: NodeSettings) -> DescriptorBudget:
+    limit = raise_descriptor_limit(settings.descriptors_min)
+    return DescriptorBudget.of(limit, settings.descriptors_reserve)
+
+
+async def _start(node: Node) -> None:
+    await node.start()
+    await node.until_counted_on()
+
+
+def main() -> None:
+    """Entry point ``icecore-node``; with a command of ``offline.py`` first it starts no node."""
+    if sys.argv[1:2] and sys.argv[1] in offline.COMMANDS:
+        offline.main(sys.argv[1:])
+        return
+    tune_process()
+    try:
+        settings = load_from_arguments(NodeSettings, "icecore-node")
+        logging.basicConfig(
+            level=settings.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+            stream=sys.stderr,
+        )
+        asyncio.run(serve(settings))
+    except IcecoreError as error:
+        sys.exit(f"icecore-node: {error}")
+
+
+if __name__ == "__main__":
+    main()

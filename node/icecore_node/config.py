@@ -1,0 +1,123 @@
+"""Settings of a node, with their units, limits and meaning; what ``icecore-node --help`` prints."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from icecore.codec.batch import BATCH_BYTES_CAP
+from icecore.process.settings import GIB, MIB, ByteSize, Settings, check_listen
+from icecore.process.system import DESCRIPTORS_MIN
+from icecore_node.storage.files.whole_sync import SyncFs
+
+
+def _size(default: int, description: str, least: int = 1) -> ByteSize:
+    """A size field; ``least`` in bytes."""
+    field: ByteSize = Field(ByteSize(default), ge=least, description=description)
+    return field
+
+
+class NodeSettings(Settings):
+    """A storage node of an icecore cluster."""
+
+    section: ClassVar[str] = "node"
+    flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
+
+    # who and where
+    data: Path = Field(
+        description="Data folder; made if absent, locked while the node runs.", examples=["data"]
+    )
+    node_id: int = Field(
+        ge=1, lt=1 << 32, description="Number of this node, unique and for ever.", examples=[1]
+    )
+    coordinator: str = Field("127.0.0.1:7400", description="HOST:PORT of the coordinator.")
+    listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 takes any.")
+    advertise: str = Field("", description="HOST:PORT others connect to; empty = where we listen.")
+    rack: str = Field("", description="Failure domain, such as a zone; replicas are spread.")
+    metrics_listen: str = Field("", description="HOST:PORT for Prometheus; empty = no metrics.")
+    insecure_bind: bool = Field(
+        False, description="Listen beyond loopback although there is no TLS."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe messages to log."
+    )
+
+    # descriptors
+    descriptors_min: int = Field(
+        DESCRIPTORS_MIN, ge=64, description="Least limit of open files (hard) to start with."
+    )
+    descriptors_reserve: int = Field(
+        128,
+        ge=0,
+        description="With fewer descriptors left no new replica is taken: what is here needs them.",
+    )
+
+    # disk
+    io_workers: int = Field(2, ge=1, le=64, description="Threads that append and fsync.")
+    syncfs: SyncFs = Field(
+        "auto",
+        description="One syncfs for a group of 32 files or more, instead of one fdatasync each:"
+        " auto = if the data folder is a mount of its own; always = also beside others, whose"
+        " writes it waits for.",
+    )
+    group_items_max: int = Field(256, ge=1, description="Appends in one group (one fsync).")
+    group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.", BATCH_BYTES_CAP)
+    recycle_bytes_max: ByteSize = _size(
+        4 * GIB,
+        "Files of deleted segments kept to be overwritten, while a fifth of the disk is free; 0 ="
+        " none.",
+        least=0,
+    )
+    preallocate_bytes: ByteSize = _size(8 * MIB, "Step in which segment files grow.", least=4096)
+
+    disk_read_only_percent: float = Field(
+        90.0, gt=0, le=100, description="From this use of the disk on no new replicas come here."
+    )
+    disk_full_percent: float = Field(
+        95.0, gt=0, le=100, description="From this use of the disk on nothing is followed here."
+    )
+    disk_free_bytes_min: ByteSize = _size(
+        50 * GIB, "A disk with so much free counts as roomy; 0 = always does.", least=0
+    )
+    scrub_bytes_per_s: ByteSize = _size(
+        8 * MIB, "Sealed segments read back and checked, per second; 0 = not at all.", least=0
+    )
+    scrub_days: float = Field(
+        7.0, gt=0, description="Days within which each sealed segment is read back once."
+    )
+
+    # requests; how large batches may be is a matter of topics
+    fetch_bytes_max: ByteSize = _size(8 * MIB, "Largest answer to a fetch.")
+    produce_inflight_bytes_max: ByteSize = _size(
+        64 * MIB,
+        "Produce requests held in memory; more are answered with THROTTLED.",
+        BATCH_BYTES_CAP,
+    )
+    tail_cache_bytes: ByteSize = _size(64 * MIB, "Newest batches of all partitions kept in memory.")
+
+    # replication
+    replication_credit_bytes: ByteSize = _size(
+        16 * MIB, "What a leader may have under way to one follower.", BATCH_BYTES_CAP
+    )
+    replica_lag_ms_max: int = Field(
+        10_000, ge=100, description="A follower this far behind leaves the in-sync set."
+    )
+    leave_wait_ms: int = Field(
+        5_000, ge=0, description="How long a clean stop waits until others took over."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "NodeSettings":
+        for smaller, larger in (
+            ("disk_read_only_percent", "disk_full_percent"),
+            ("descriptors_reserve", "descriptors_min"),
+        ):
+            if getattr(self, smaller) > getattr(self, larger):
+                raise ValueError(f"{smaller} must not exceed {larger}")
+        return self
+
+    def check_addresses(self) -> None:
+        """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
+        check_listen(self.listen, insecure_bind=self.insecure_bind)
+        if self.metrics_listen:
+            check_listen(self.metrics_listen, insecure_bind=self.insecure_bind)

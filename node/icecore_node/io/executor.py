@@ -1,0 +1,159 @@
+"""Real threads behind the ``Executor`` port: I/O workers that drain groups, and a reader pool.
+
+A worker blocks for one item, takes what else has queued up meanwhile, processes the group on its
+thread and hands the result to the loop in one call, so that neither side wakes the other per
+item. An exception on a worker ends the process: whatever it was writing is in doubt.
+"""
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from icecore_node.ports import DiskFailedError
+
+T = TypeVar("T")
+
+EXIT_STATUS = 70
+"""EX_SOFTWARE: a supervisor restarts the process, which then recovers from disk."""
+
+Lock = threading.Lock
+"""For state that worker and reader threads share; never held across I/O of the data path."""
+
+_log = logging.getLogger(__name__)
+
+
+def _exit_process(status: int) -> None:
+    logging.shutdown()
+    os._exit(status)
+
+
+class ThreadWorker(Generic[T]):
+    """One thread and its queue."""
+
+    def __init__(
+        self,
+        name: str,
+        process: Callable[[list[T]], object],
+        deliver: Callable[[object], None],
+        loop: asyncio.AbstractEventLoop,
+        group_items_max: int,
+        fatal: Callable[[int], None],
+    ) -> None:
+        self._name = name
+        self._process = process
+        self._deliver = deliver
+        self._loop = loop
+        self._group_items_max = group_items_max
+        self._fatal = fatal
+        self._closed = False
+        self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, item: T) -> None:
+        """Enqueue; never blocks. Raises RuntimeError after ``close``."""
+        if self._closed:
+            raise RuntimeError(f"worker {self._name} is closed")
+        self._queue.put(item)
+
+    def close(self) -> None:
+        """Process what is queued, then end the thread; does not wait for it."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
+    def _take_group(self) -> tuple[list[T], bool]:
+        get, get_nowait = self._queue.get, self._queue.get_nowait
+        group: list[T] = []
+        item = get()
+        try:
+            while item is not None:
+                group.append(item)
+                if len(group) >= self._group_items_max:
+                    return group, True
+                item = get_nowait()
+        except queue.Empty:
+            return group, True
+        return group, False
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group, is_open = self._take_group()
+            if not group:
+                continue
+            try:
+                result = self._process(group)
+            except BaseException:
+                _log.critical("I/O worker %s failed; the process ends", self._name, exc_info=True)
+                self._fatal(EXIT_STATUS)
+                return
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, result)
+            except RuntimeError:
+                _log.warning("worker %s: the loop is closed, its results are dropped", self._name)
+                return
+
+
+class ThreadExecutor:
+    """Threads of one node. Create it, and its workers, on the running loop."""
+
+    def __init__(
+        self,
+        *,
+        reader_threads: int = 8,
+        fatal: Callable[[int], None] = _exit_process,
+    ) -> None:
+        """
+        Args:
+            reader_threads: Size of the pool behind ``run``.
+            fatal: Called with an exit status when a worker fails; replaced in tests only.
+        """
+        self._pool = ThreadPoolExecutor(reader_threads, thread_name_prefix="reader")
+        self._workers: list[ThreadWorker[object]] = []
+        self._fatal = fatal
+
+    def worker(
+        self,
+        name: str,
+        process: Callable[[list[T]], object],
+        deliver: Callable[[object], None],
+        *,
+        group_items_max: int,
+    ) -> ThreadWorker[T]:
+        """Start a worker thread that delivers to the running loop."""
+        loop = asyncio.get_running_loop()
+        worker = ThreadWorker(name, process, deliver, loop, group_items_max, self._fatal)
+        self._workers.append(worker)  # type: ignore[arg-type]
+        return worker
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run a blocking function on a reader thread; its exception is raised here."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._guarded, function, *args)
+
+    def _guarded(self, function: Callable[..., T], *args: object) -> T:
+        """On the reader's thread: at once, and also when the caller waits no more."""
+        try:
+            return function(*args)
+        except DiskFailedError:
+            _log.critical("a sync failed; the process ends", exc_info=True)
+            self._fatal(EXIT_STATUS)
+            raise
+
+    def close(self) -> None:
+        """Let all queues run dry, then end and join all threads."""
+        for worker in self._workers:
+            worker.close()
+        for worker in self._workers:
+            worker.join()
+        self._pool.shutdown(wait=True)

@@ -1,0 +1,4 @@
+"""The node's conversation with the coordinator: registration, beats and the lease, batched calls.
+
+It imports the replica's room and below; it carries words and decides nothing about segments.
+"""

@@ -1,0 +1,265 @@
+"""All metrics of a node: their Prometheus names, and the HTTP endpoint that shows them.
+
+Hot paths bump per request or per I/O group, never per record. Labels are bounded: acks, error
+reasons, and (for the gauges a dashboard of partitions needs) topic and partition. Those gauges
+are not kept up to date anywhere: a collector asks the node for them when somebody scrapes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from icecore.errors import ConfigurationError
+from icecore.process.settings import check_listen, split_address
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_BYTES = tuple(float(1 << shift) for shift in range(10, 27, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSample:
+    """The tail of one partition on this node, for the gauges. Ends are exclusive."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    is_leader: bool
+    isr_size: int
+    replication_factor: int
+    replica_lag_offsets: tuple[tuple[int, int], ...] = ()
+    """On the leader: (node id, records it is behind) per follower."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSample:
+    """What the gauges show of the node as a whole."""
+
+    partitions: tuple[PartitionSample, ...] = ()
+    segments: tuple[tuple[str, int], ...] = ()
+    """(state in lower case, how many)."""
+    disk_used_bytes: int = 0
+    disk_free_bytes: int = 0
+    tail_cache_bytes: int = 0
+    produce_inflight_bytes: int = 0
+
+
+class NodeMetrics:
+    """Counters and histograms with their labels bound once; ``inc`` and ``observe`` are all that
+    a hot path calls. Each node has its own registry, since tests run several in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._clients()
+        self._disk()
+        self._replication()
+        self.event_loop_lag_seconds = self._histogram(
+            "icecore_event_loop_lag_seconds", "How late a timer of the loop fired."
+        )
+        Info("icecore_build", "Version of this node.", registry=self.registry).info(
+            {"version": _version()}
+        )
+
+    def _clients(self) -> None:
+        requests = self._counter(
+            "icecore_produce_requests_total", "Produce requests, by acks asked for.", "acks"
+        )
+        self.produce_requests = {
+            name: requests.labels(name) for name in ("all", "quorum", "leader")
+        }
+        self.produce_batches = self._counter("icecore_produce_batches_total", "Batches appended.")
+        self.produce_records = self._counter("icecore_produce_records_total", "Records appended.")
+        self.produce_bytes = self._counter("icecore_produce_bytes_total", "Batch bytes appended.")
+        self.produce_duplicates = self._counter(
+            "icecore_produce_duplicates_total", "Batches that had been appended before."
+        )
+        self.produce_latency_seconds = self._histogram(
+            "icecore_produce_latency_seconds", "From request to answer, waiting for acks included."
+        )
+        self.produce_errors = self._counter(
+            "icecore_produce_errors_total", "Partitions of produce requests refused.", "reason"
+        )
+        self.fetch_requests = self._counter("icecore_fetch_requests_total", "Fetch requests.")
+        self.fetch_bytes = self._counter(
+            "icecore_fetch_bytes_total", "Batch bytes sent to clients."
+        )
+        self.fetch_latency_seconds = self._histogram(
+            "icecore_fetch_latency_seconds", "From request to answer, waiting for data included."
+        )
+        self.fetch_errors = self._counter(
+            "icecore_fetch_errors_total", "Partitions of fetch requests refused.", "reason"
+        )
+
+    def _disk(self) -> None:
+        self.group_appends = self._histogram(
+            "icecore_group_appends", "Appends that shared one group (one fsync).", _COUNTS
+        )
+        self.group_bytes = self._histogram("icecore_group_bytes", "Bytes of a group.", _BYTES)
+        self.group_seconds = self._histogram(
+            "icecore_group_seconds", "Write, fsync and index of one group."
+        )
+        self.index_lookup_seconds = self._histogram(
+            "icecore_index_lookup_seconds", "Offset for a time, from index and file."
+        )
+        self.scrubbed_bytes = self._counter(
+            "icecore_scrubbed_bytes_total", "Bytes of sealed replicas read back and checked."
+        )
+        self.scrubbed_segments = self._counter(
+            "icecore_scrubbed_segments_total", "Sealed replicas read back and checked."
+        )
+        self.replicas_damaged = self._counter(
+            "icecore_replicas_damaged_total", "Replicas that turned out to be damaged."
+        )
+        self.disk_reads = self._counter(
+            "icecore_disk_reads_total", "Fetches that the tail cache could not answer."
+        )
+
+    def _replication(self) -> None:
+        self.replicated_bytes_in = self._counter(
+            "icecore_replicated_in_bytes_total", "Batch bytes received from leaders."
+        )
+        self.replicated_bytes_out = self._counter(
+            "icecore_replicated_out_bytes_total", "Batch bytes sent to followers."
+        )
+        self.isr_shrinks = self._counter("icecore_isr_shrinks_total", "Followers taken out.")
+        self.isr_expands = self._counter("icecore_isr_expands_total", "Followers taken in.")
+        self.segments_sealed = self._counter("icecore_segments_sealed_total", "Replicas sealed.")
+        self.disputes = self._counter(
+            "icecore_disputes_total", "Replicas that differ where they can't: look at them."
+        )
+        self.fences = self._counter("icecore_fences_total", "Segments this node was fenced from.")
+        self.leases_lost = self._counter(
+            "icecore_leases_lost_total", "Times the coordinator was not heard for a whole lease."
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def show(self, sample: Callable[[], NodeSample]) -> None:
+        """Show gauges from ``sample()`` at each scrape.
+
+        It is called on the HTTP server's thread while the loop goes on: it must copy what it
+        walks (``list(d.values())``) and change nothing.
+        """
+        self.registry.register(_Gauges(sample))
+
+
+class _Gauges(Collector):
+    """Turns one NodeSample into gauges."""
+
+    def __init__(self, sample: Callable[[], NodeSample]) -> None:
+        self._sample = sample
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Registering must not call the sample yet."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        sample = self._sample()
+        yield from _partition_gauges(sample.partitions)
+        segments = GaugeMetricFamily("icecore_segments", "Replicas held.", labels=["state"])
+        for state, count in sample.segments:
+            segments.add_metric([state], count)
+        yield segments
+        for name, text, value in (
+            ("icecore_disk_used_bytes", "Used on the data disk.", sample.disk_used_bytes),
+            ("icecore_disk_free_bytes", "Free on the data disk.", sample.disk_free_bytes),
+            ("icecore_tail_cache_bytes", "In the tail cache.", sample.tail_cache_bytes),
+            (
+                "icecore_produce_inflight_bytes",
+                "Produce requests held in memory.",
+                sample.produce_inflight_bytes,
+            ),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+
+
+def _partition_gauges(partitions: Iterable[PartitionSample]) -> Iterator[GaugeMetricFamily]:
+    where = ["topic", "partition"]
+
+    def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"icecore_{name}", text, labels=[*where, *more])
+
+    starts = gauge("log_start_offset", "First readable offset.")
+    watermarks = gauge("high_watermark", "End of what is committed.")
+    ends = gauge("log_end_offset", "End of the log on this node.")
+    isr = gauge("isr_size", "In-sync replicas, on the leader.")
+    under = gauge("under_replicated", "1 on the leader when in-sync replicas are missing.")
+    lag = gauge("replica_lag_offsets", "Records a follower is behind its leader.", "replica")
+    for each in partitions:
+        labels = [each.topic, str(each.partition)]
+        starts.add_metric(labels, each.log_start_offset)
+        watermarks.add_metric(labels, each.high_watermark)
+        ends.add_metric(labels, each.log_end_offset)
+        if each.is_leader:
+            isr.add_metric(labels, each.isr_size)
+            under.add_metric(labels, float(each.isr_size < each.replication_factor))
+            for node_id, behind in each.replica_lag_offsets:
+                lag.add_metric([*labels, str(node_id)], behind)
+    yield from (starts, watermarks, ends, isr, under, lag)
+
+
+class MetricsServer(Protocol):
+    """The running endpoint."""
+
+    address: str
+
+    def stop(self) -> None:
+        """Stop serving and free the port; blocks for up to half a second."""
+        ...
+
+
+class _HttpServer:
+    def __init__(self, metrics: NodeMetrics, host: str, port: int) -> None:
+        self._server, self._thread = start_http_server(port, host, metrics.registry)
+        bound_host, bound_port = self._server.server_address[:2]
+        self.address = f"{bound_host!s}:{bound_port}"
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def start(metrics: NodeMetrics, listen: str, *, insecure_bind: bool = False) -> MetricsServer:
+    """Serve ``http://listen/metrics`` on a thread of its own, process metrics included.
+
+    Raises ConfigurationError when ``listen`` is no address, is not loopback without
+    ``insecure_bind``, or is taken.
+    """
+    check_listen(listen, insecure_bind=insecure_bind)
+    # Else each has a second series beside it, with the time it was made.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    host, port = split_address(listen)
+    ProcessCollector(registry=metrics.registry)
+    PlatformCollector(registry=metrics.registry)
+    try:
+        return _HttpServer(metrics, host, port)
+    except OSError as error:
+        raise ConfigurationError(f"can't serve metrics on {listen}: {error.strerror}") from error
+
+
+def _version() -> str:
+    try:
+        return version("icecore")
+    except PackageNotFoundError:
+        return "unknown"

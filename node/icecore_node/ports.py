@@ -1,0 +1,210 @@
+"""The node's own ports: files, the index database and the I/O threads.
+
+Production stands in ``node/storage`` (files, index) and ``io/executor.py`` (threads); the
+simulator has a disk that loses unsynced sectors, an index that loses its tail, and threads that
+are turns of its event loop. Each pair passes one conformance suite (``tests/conformance``).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+from icecore.errors import StorageError
+
+T = TypeVar("T")
+ItemT = TypeVar("ItemT", contravariant=True)
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class SyncFailedError(StorageError):
+    """An ``fsync``, ``fdatasync`` or ``syncfs`` itself failed, whatever its errno.
+
+    Only this is the end of a process (``control/fail_stop.py``): a folder that could not be
+    opened to sync it has lost nothing.
+    """
+
+
+class DiskFailedError(StorageError):
+    """A sync failed: what the kernel shows and what is on disk differ from now on.
+
+    Never caught by a request: the executor ends the process (fail-stop), and the logs it concerns
+    are UNKNOWN from the next start on.
+    """
+
+
+class File(Protocol):
+    """One open file. Blocking; called from I/O workers and reader threads only.
+
+    Raises OutOfSpaceError for ENOSPC, EDQUOT and EFBIG, OutOfResourcesError for descriptors and
+    memory, SyncFailedError for a sync that failed, StorageError for any other failure.
+    """
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all bytes at ``position`` (short writes are continued)."""
+        ...
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def start_write_back(self, position: int, length: int) -> None:
+        """A hint: ``fdatasync`` will follow, the disk may begin. Promises nothing, never fails."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Make written bytes durable. Raises SyncFailedError: never trust the file again."""
+        ...
+
+    def allocate(self, position: int, length: int) -> None:
+        """Reserve space so that later writes there can't fail for lack of it."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut (or extend with zeros) to ``length`` bytes; durable after fdatasync."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        ...
+
+
+class FileSystem(Protocol):
+    """A folder tree. Names are relative to the data folder, with ``/``.
+
+    Creates, renames and removals are durable only after ``sync_dir`` of their folder. Raises as
+    ``File`` does.
+    """
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """Open for reading and writing. ``create`` demands that it does not exist yet."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether the file or folder is there."""
+        ...
+
+    def make_dirs(self, name: str) -> None:
+        """Create a folder and its parents, durably; fine when it exists."""
+        ...
+
+    def list_dir(self, name: str) -> list[str]:
+        """Sorted names in a folder; empty when it does not exist."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic replace."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+        ...
+
+    def sync_dir(self, name: str) -> None:
+        """Make creates, renames and removals in this folder durable.
+
+        Raises SyncFailedError when the sync failed, anything else when it was never tried.
+        """
+        ...
+
+    def sync_all(self) -> None:
+        """One ``syncfs`` for everything written (only called where ``can_sync_all``).
+
+        An error reaches every thread whose writes it concerns. Raises SyncFailedError.
+        """
+        ...
+
+    @property
+    def can_sync_all(self) -> bool:
+        """Whether ``sync_all`` is safe and reports errors here."""
+        ...
+
+    def space(self) -> tuple[int, int]:
+        """(used, free) bytes of the file system that holds the folder."""
+        ...
+
+    def descriptors(self) -> tuple[int, int]:
+        """(used, free) file descriptors of this process: files, sockets, all of them."""
+        ...
+
+
+class Index(Protocol):
+    """An ordered key-value store with column families; derived data, rebuilt when damaged.
+
+    Thread-safe. Raises StorageError when damaged, OutOfSpaceError when full, OutOfResourcesError
+    for descriptors and memory.
+    """
+
+    def write(self, puts: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """One atomic, unsynced batch of (family, key, value)."""
+        ...
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a key."""
+        ...
+
+    def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
+        """The last (key, value) with ``lower`` <= its key <= ``key``."""
+        ...
+
+    def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with ``lower`` <= key < ``upper``, in order."""
+        ...
+
+    def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
+        """Forget all keys in [lower, upper)."""
+        ...
+
+    def flush(self) -> None:
+        """Make all batches durable (done about once a second, off the hot path)."""
+        ...
+
+    def wipe(self) -> None:
+        """Throw everything away and begin empty: what is left of a damaged one is worth nothing.
+
+        No other call may be under way but ``flush``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close cleanly."""
+        ...
+
+
+class WorkerQueue(Protocol[ItemT]):
+    """A queue drained in groups by one I/O thread (in the simulator: by turns of the loop)."""
+
+    def submit(self, item: ItemT) -> None:
+        """Enqueue from the loop; never blocks (callers bound what they submit)."""
+        ...
+
+    def close(self) -> None:
+        """Process what is queued, then end the thread."""
+        ...
+
+
+class Executor(Protocol):
+    """Threads."""
+
+    def worker(
+        self,
+        name: str,
+        process: Callable[[list[T]], object],
+        deliver: Callable[[object], None],
+        *,
+        group_items_max: int,
+    ) -> WorkerQueue[T]:
+        """A thread that blocks for the first item, drains what else is there, calls ``process``
+        with the group on the thread, then ``deliver`` with its result on the loop: one loop
+        call per group. An exception from ``process`` ends the process (fail-stop)."""
+        ...
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run a blocking function on a pool of reader threads."""
+        ...
+
+    def close(self) -> None:
+        """End all threads."""
+        ...

@@ -1,0 +1,183 @@
+"""What a node refuses to do although an order says so: orders are compared with what is known here.
+
+An order may be forged, late, or come from a broken coordinator. So it may not raise numbers that
+never go down again beyond what can be, nor contradict the seal that a replica has stored, nor cut
+off what readers have seen, nor name a segment that can't be; what does is refused and changes
+nothing. This stops no forger who knows all that the coordinator knows. Rules R65 and R66 of
+docs/PROTOCOL.md.
+"""
+
+import logging
+from collections.abc import Sized
+from typing import Final
+
+from icecore.errors import InvalidRequestError, StorageError
+from icecore.model import Segment, SegmentState
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.store import SegmentIdentity
+from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
+
+_log = logging.getLogger(__name__)
+
+TOKEN_JUMP_MAX: Final = 1 << 20
+"""Each start of a coordinator raises the token by one."""
+PROMISE_JUMP_MAX: Final = 2 << 20
+"""Over a segment's own epoch; a recovery promises the next one."""
+ITEMS_MAX: Final = 1_024
+"""In the list of one order; the coordinator sends 512."""
+TOPIC_ID_LENGTH: Final = 16
+PARTITION_MAX: Final = 1 << 20
+NUMBER_MAX: Final = 1 << 62
+"""Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
+
+
+def check_token(context: NodeContext, token: int) -> None:
+    """Raises InvalidRequestError for a token that no coordinator can have."""
+    if token > context.token + TOKEN_JUMP_MAX:
+        raise InvalidRequestError(
+            f"coordinator token {token} is too far beyond {context.token}, the highest one known "
+            "here"
+        )
+
+
+def check_length(items: Sized) -> None:
+    """Raises InvalidRequestError for lists that would hold up everybody else."""
+    if len(items) > ITEMS_MAX:
+        raise InvalidRequestError(f"{len(items)} items in one call, at most {ITEMS_MAX} are taken")
+
+
+def check_promise(replica: Replica, epoch: int) -> None:
+    """Raises InvalidRequestError for a promise that would lock the replica up for ever."""
+    if epoch > replica.identity.epoch + PROMISE_JUMP_MAX:
+        raise InvalidRequestError(
+            f"epoch {epoch} is too far beyond {replica.identity.epoch}, which segment "
+            f"{replica.segment_id} has"
+        )
+
+
+def check_identity(identity: SegmentIdentity, base_offset: int | None) -> None:
+    """Raises InvalidRequestError for a segment that can't be: nothing of it may be stored.
+
+    Args:
+        identity: As the order has it.
+        base_offset: Where the log is to begin; None when that is not said yet.
+    """
+    segment_id = identity.segment_id
+    if not 1 <= segment_id <= NUMBER_MAX:
+        raise InvalidRequestError(f"no segment has the id {segment_id}")
+    if len(identity.topic_id) != TOPIC_ID_LENGTH:
+        raise InvalidRequestError(
+            f"segment {segment_id}: a topic id has {TOPIC_ID_LENGTH} bytes, this one has "
+            f"{len(identity.topic_id)}"
+        )
+    if not 0 <= identity.partition <= PARTITION_MAX:
+        raise InvalidRequestError(f"segment {segment_id}: no partition {identity.partition}")
+    if not 1 <= identity.epoch <= NUMBER_MAX:
+        raise InvalidRequestError(f"segment {segment_id}: no segment has epoch {identity.epoch}")
+    if base_offset is not None and not 0 <= base_offset <= NUMBER_MAX:
+        raise InvalidRequestError(f"segment {segment_id}: no log begins at {base_offset}")
+
+
+def check_same(replica: Replica, identity: SegmentIdentity) -> None:
+    """Raises InvalidRequestError when the replica that is here is of another segment. Its base is
+    not compared: it may be given yet."""
+    have = replica.identity
+    ours = (have.topic_id, have.partition, have.generation, have.epoch)
+    if ours == (identity.topic_id, identity.partition, identity.generation, identity.epoch):
+        return
+    _log.critical(
+        "event=open_contradicts segment_id=%d topic_id=%s partition=%d generation=%d epoch=%d "
+        "asked_topic_id=%.64s asked_partition=%d asked_generation=%d asked_epoch=%d",
+        replica.segment_id,
+        *(ours[0].hex(), *ours[1:]),
+        *(identity.topic_id.hex(), identity.partition, identity.generation, identity.epoch),
+    )
+    raise InvalidRequestError(
+        f"segment {replica.segment_id} is here with another topic, partition, generation or epoch"
+    )
+
+
+def check_open(
+    item: coordinator_pb2.OpenSegment, identity: SegmentIdentity, replica: Replica | None
+) -> None:
+    """Raises InvalidRequestError for an Open of what can't be, or is here as something else."""
+    check_identity(identity, item.segment.base_offset if item.confirm else None)
+    if replica is not None:
+        check_same(replica, identity)
+    elif item.confirm:
+        try:  # what is stored now is read at each start
+            ProducerTable(item.producer_snapshot)
+        except StorageError as error:
+            raise InvalidRequestError(f"segment {identity.segment_id}: {error}") from error
+
+
+def check_producer_fence(context: NodeContext, producer_id: int, min_epoch: int) -> None:
+    """Raises InvalidRequestError for an epoch that the producer's name can't have reached."""
+    known = context.producer_fences.get(producer_id, 0)
+    if min_epoch > known + EPOCH_JUMP_MAX:
+        raise InvalidRequestError(
+            f"epoch {min_epoch} of producer {producer_id} is too far beyond {known}, the highest "
+            "one known here"
+        )
+
+
+def check_donor(context: NodeContext, address: str) -> None:
+    """Raises InvalidRequestError for a donor that is no node of this cluster."""
+    if address and all(peer.address != address for peer in context.peers.values()):
+        raise InvalidRequestError(
+            f"no node of this cluster that is known here has {address[:300]!r}"
+        )
+
+
+def check_write_back(
+    replica: Replica, segment: Segment, end_offset: int, expected_digest: bytes
+) -> None:
+    """Raises InvalidRequestError when the order contradicts the stored seal, or would cut off what
+    readers may have seen. ``lossy`` says that a person has accepted the latter (R46)."""
+    if not replica.intact:
+        return
+    why = contradiction(replica, end_offset, expected_digest, is_lossy=segment.lossy)
+    if why:
+        _log.critical("order refused segment_id=%d why=%s", replica.segment_id, why)
+        raise InvalidRequestError(f"segment {replica.segment_id}: {why}")
+
+
+def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy: bool) -> str:
+    """Why an intact replica can't be part of a segment with this end; empty when it can."""
+    tail = replica.tail
+    if replica.sealed:
+        if (tail.end_offset, tail.digest) != (end_offset, digest or tail.digest):
+            return f"it is sealed here at {tail.end_offset}, not at {end_offset} with that digest"
+        return ""
+    seen = max(tail.max_known_high_watermark, replica.high_watermark)
+    if end_offset < seen and not is_lossy:
+        return f"the end {end_offset} is below a high watermark that was visible here, {seen}"
+    return ""
+
+
+def is_recorded(replica: Replica, end_offset: int, digest: bytes) -> bool:
+    """Whether the record that came down our own heartbeat stream says that this is the seal."""
+    known = replica.segment
+    return (
+        known is not None
+        and known.state is SegmentState.SEALED
+        and (known.end_offset, known.seal_digest) == (end_offset, digest)
+    )
+
+
+def is_shut_out(replica: Replica, node_id: int) -> bool:
+    """Whether a promise keeps us out of a segment that the coordinator believes to be ACTIVE.
+
+    A recovery changes the record first and fences then. So somebody else fenced, or the coordinator
+    has forgotten that it did; only a recovery leads out of it.
+    """
+    known = replica.segment
+    return (
+        replica.intact
+        and known is not None
+        and known.state is SegmentState.ACTIVE
+        and node_id in known.replicas
+        and replica.promised_epoch > known.epoch
+    )

@@ -1,0 +1,140 @@
+"""Who works on which segment: one at a time, and an order may be overtaken while it waits.
+
+To carry out an order takes many awaits, and meanwhile the same order may arrive once more, another
+coordinator may be heard, or a fence may tell where the log ends. So whoever changes a replica from
+outside of its role has the segment for itself (``alone``), and an order of the coordinator asks
+after each await whether it still holds (``Order.check``). Segments that are not here count as well:
+two copies of one segment must not be begun at once. Rules R60 and R61 of docs/PROTOCOL.md.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from icecore.errors import FencedError
+from icecore_node.context import NodeContext
+
+T = TypeVar("T")
+
+DELETED_KEPT_MAX = 10_000
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The lock of one segment, kept while somebody holds it or waits for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted_by: int = 0
+
+
+class Order:
+    """An order of the coordinator on one segment, from its arrival to its end."""
+
+    def __init__(self, context: NodeContext, segment_id: int, token: int) -> None:
+        self._context = context
+        self._segment_id = segment_id
+        self._token = token
+        self._overtaken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def overtake(self, why: str) -> None:
+        """It must change nothing more."""
+        if not self._overtaken.done():
+            self._overtaken.set_result(why)
+
+    def check(self) -> None:
+        """Raises FencedError when the order holds no longer; to be asked after each await."""
+        if self._token < self._context.token:
+            self.overtake(f"coordinator token {self._context.token} was heard")
+        if self._overtaken.done():
+            raise FencedError(
+                f"segment {self._segment_id}: the order was overtaken: {self._overtaken.result()}"
+            )
+
+    async def unless_overtaken(self, work: Coroutine[object, object, T]) -> T:
+        """The result of something that may take long and may be given up at any time.
+
+        Raises FencedError when the order holds no longer, else what ``work`` raises.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._overtaken), return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            return await task
+        finally:
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # it ended at the same moment, and nobody asks
+
+
+class Orders:
+    """All segments that are worked on. Loop only."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._turns: dict[int, _Turn] = {}
+        self._under_way: dict[int, dict[Order, None]] = {}
+        self._deleted: dict[int, None] = {}
+        """Newest last."""
+
+    @asynccontextmanager
+    async def alone(self, *segment_ids: int) -> AsyncIterator[None]:
+        """Work on these segments while nobody else does.
+
+        Always in ascending order, so that two who want the same ones don't wait for each other.
+        """
+        held: list[tuple[int, _Turn]] = []
+        try:
+            for segment_id in sorted(set(segment_ids)):
+                turn = self._turns.setdefault(segment_id, _Turn())
+                turn.wanted_by += 1
+                try:
+                    await turn.lock.acquire()
+                except BaseException:
+                    self._leave(segment_id, turn)
+                    raise
+                held.append((segment_id, turn))
+            yield
+        finally:
+            for segment_id, turn in held:
+                turn.lock.release()
+                self._leave(segment_id, turn)
+
+    def _leave(self, segment_id: int, turn: _Turn) -> None:
+        turn.wanted_by -= 1
+        if not turn.wanted_by:
+            del self._turns[segment_id]
+
+    @asynccontextmanager
+    async def carry_out(self, segment_id: int, token: int) -> AsyncIterator[Order]:
+        """An order of the coordinator with this token; nobody else works on the segment.
+
+        Raises FencedError when it holds no longer by the time that its turn comes.
+        """
+        order = Order(self._context, segment_id, token)
+        mine = self._under_way.setdefault(segment_id, {})
+        mine[order] = None
+        try:
+            async with self.alone(segment_id):
+                order.check()
+                yield order
+        finally:
+            del mine[order]
+            if not mine and self._under_way.get(segment_id) is mine:
+                del self._under_way[segment_id]
+
+    def overtake(self, segment_id: int, why: str) -> None:
+        """Orders on this segment that arrived until now must change nothing more."""
+        for order in self._under_way.get(segment_id, ()):
+            order.overtake(why)
+
+    def note_deleted(self, segment_id: int) -> None:
+        """The segment is to be deleted: orders on it may still be on their way."""
+        self._deleted.pop(segment_id, None)
+        self._deleted[segment_id] = None
+        if len(self._deleted) > DELETED_KEPT_MAX:
+            del self._deleted[next(iter(self._deleted))]
+
+    def was_deleted(self, segment_id: int) -> bool:
+        """Whether this process was told to delete it."""
+        return segment_id in self._deleted

@@ -1,0 +1,203 @@
+"""The follower of one segment: checks what the leader sent, feeds ``FollowerCore``, appends.
+
+All segments followed from one leader share a stream (``roles/receiver.py``); this file
+is the part that concerns one segment. Headers, chain and CRCs of received batches are verified
+here, before the core is told; a batch reaches the log only in exactly the leader's order.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol, assert_never
+
+from icecore.codec import batch
+from icecore.codec.batch import BatchHeader
+from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
+from icecore.model import Segment
+from icecore.v1 import replication_pb2
+from icecore_node.context import NodeContext
+from icecore_node.replica.replica import Keeper, Replica
+from icecore_node.storage.store import LogTail
+from icecore_replication import effects, inputs
+from icecore_replication.follower import FollowerCore
+
+_log = logging.getLogger(__name__)
+
+
+class Link(Protocol):
+    """The stream to the leader's node, ``roles/receiver.py``."""
+
+    def attach(self, follower: "Follower") -> None:
+        """Start following."""
+        ...
+
+    def detach(self, follower: "Follower") -> None:
+        """Stop following."""
+        ...
+
+    def leave(self, follower: "Follower") -> None:
+        """Stop following, and tell the leader so."""
+        ...
+
+    def report(
+        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+    ) -> None:
+        """Tell the leader how far the log is durable."""
+        ...
+
+    def return_credit(self, length_bytes: int) -> None:
+        """The leader may send so many bytes more."""
+        ...
+
+
+class Follower:
+    """Shell of one ``FollowerCore``."""
+
+    def __init__(
+        self, context: NodeContext, keeper: Keeper, replica: Replica, segment: Segment, link: Link
+    ) -> None:
+        self._context = context
+        self._keeper = keeper
+        self.replica = replica
+        self.segment = segment
+        self._link = link
+        self._undurable: deque[tuple[int, int, int]] = deque()
+        """(end offset, bytes, header CRC) of appends under way: their credit goes back to the
+        leader when they are durable."""
+        self._durable_header_crc32c = replica.tail.last_header_crc32c
+        self._received: Sequence[tuple[int, BatchHeader]] = ()
+        self._data = memoryview(b"")
+        tail = replica.tail
+        self.core = FollowerCore(segment, tail.end_offset, tail.end_offset, replica.high_watermark)
+        link.attach(self)
+
+    @property
+    def leader_id(self) -> int:
+        """The node followed."""
+        return self.segment.leader
+
+    def detach(self) -> None:
+        """Stop following."""
+        self._link.detach(self)
+
+    def leave(self) -> None:
+        """Stop following, and tell the leader so."""
+        self._link.leave(self)
+
+    def on_stream_opened(self) -> None:
+        """The link has a fresh stream."""
+        self.feed(inputs.StreamOpened())
+
+    def on_rejected(self, reason: str) -> None:
+        """The leader does not serve this segment."""
+        self.feed(inputs.LeaderRejected(reason))
+
+    def on_data(self, entry: replication_pb2.ReplicaDataEntry, data: memoryview) -> None:
+        """Batches (or just a new watermark) from the leader."""
+        replica = self.replica
+        try:
+            fresh = self._check(data)
+        except CorruptBatchError as error:
+            # Damaged on the way: nothing was appended; the leader sends it again.
+            _log.warning("bad data segment_id=%d error=%s", replica.segment_id, error)
+            self._link.return_credit(len(data))
+            self.feed(inputs.StreamOpened())
+            return
+        replica.note_watermark(entry.high_watermark)
+        end = self.core.log_end_offset
+        base, chained = end, True
+        if fresh:
+            base, end = fresh[0][1].base_offset, fresh[-1][1].end_offset
+            chained = fresh[0][1].prev_header_crc32c == replica.tail.last_header_crc32c
+        if len(data) and not fresh:
+            self._link.return_credit(len(data))
+        self._received, self._data = fresh, data
+        self.feed(inputs.DataReceived(entry.epoch, base, end, entry.high_watermark, chained))
+        self._received, self._data = (), memoryview(b"")
+
+    def _check(self, data: memoryview) -> list[tuple[int, BatchHeader]]:
+        """Headers and positions of the batches beyond our end; verifies CRCs and the chain."""
+        fresh: list[tuple[int, BatchHeader]] = []
+        previous: BatchHeader | None = None
+        for position, header in batch.iter_batches(data):
+            if header.segment_id != self.replica.segment_id or header.epoch != self.segment.epoch:
+                raise CorruptBatchError("a batch of another segment or epoch")
+            if previous is not None and (
+                header.base_offset != previous.end_offset
+                or header.prev_header_crc32c != previous.header_crc32c
+            ):
+                raise CorruptBatchError("batches are not a chain")
+            previous = header
+            if header.end_offset <= self.core.log_end_offset:
+                continue
+            batch.verify_producer_crc(data, position, header)
+            fresh.append((position, header))
+        return fresh
+
+    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
+        """The I/O worker finished a group."""
+        if durable_tail is not None:
+            self.replica.durable_tail = durable_tail
+            durable_end_offset = durable_tail.end_offset
+            credit = 0
+            while self._undurable and self._undurable[0][0] <= durable_end_offset:
+                _, length, self._durable_header_crc32c = self._undurable.popleft()
+                credit += length
+            self._link.return_credit(credit)
+            self.feed(inputs.LocalDurable(durable_end_offset))
+        if error is not None:
+            _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
+            self.feed(inputs.LocalFailed(error))
+            if isinstance(error, SHORTAGES):
+                self.leave()
+                self._keeper.follow_again(self.replica)
+
+    def on_broken(self, why: str) -> None:
+        """What this role knows can't be trusted."""
+        self._keeper.condemn(self.replica, why)
+
+    def feed(self, *happened: inputs.FollowerInput) -> None:
+        """Step the core and perform what it asks."""
+        for effect in self.core.step(happened, self._context.clock.monotonic_ms()):
+            self._perform(effect)
+
+    def _perform(self, effect: effects.FollowerEffect) -> None:
+        replica = self.replica
+        match effect:
+            case effects.AppendReplica():
+                self._append()
+            case effects.ReportProgress():
+                self._link.report(
+                    replica.segment_id,
+                    self.segment.epoch,
+                    effect.durable_end_offset,
+                    self._durable_header_crc32c,
+                    effect.attach,
+                )
+            case effects.AdvanceHighWatermark():
+                self._keeper.watermark_moved(replica)
+            case effects.Quarantine():
+                self._keeper.condemn(replica, effect.why)
+            case effects.StopFollowing():
+                _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
+                self._link.detach(self)
+            case _:
+                assert_never(effect)
+
+    def _append(self) -> None:
+        """Append what ``on_data`` just checked: one request per batch, one group at the worker."""
+        for position, header in self._received:
+            start = position + batch.HEADER_LENGTH
+            header_bytes = bytes(self._data[position:start])
+            request = self.replica.extend(
+                header_bytes,
+                header,
+                self._data[start : position + header.batch_length],
+                header.base_offset,
+                header.append_timestamp_ms,
+                header.header_crc32c,
+                header.end_offset,
+            )
+            self.replica.producers.apply_header(header)
+            self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
+            self.replica.worker.append(request, self)

@@ -1,0 +1,359 @@
+"""The leader of one segment: feeds ``LeaderCore``, performs its effects, owns the waiters.
+
+Nothing is decided here. A produce becomes a ``ProduceReceived``; the ``Append`` that comes back
+is stamped, handed to the I/O worker and offered to the followers at once (a leader that crashes
+never resumes, so bytes may travel before they are durable here); ``CompleteProduce`` answers the
+call. Requests to the coordinator and to followers run as tasks whose outcome is the next input.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from icecore.codec import batch
+from icecore.codec.batch import BatchHeader
+from icecore.errors import IcecoreError
+from icecore.model import Acks, Segment
+from icecore.v1 import coordinator_pb2, replication_pb2
+from icecore_node.context import NodeContext
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.replica.replica import Keeper, Replica
+from icecore_node.storage.store import LogTail
+from icecore_replication import effects, inputs
+from icecore_replication.leader import LeaderCore, LeaderLimits
+
+_log = logging.getLogger(__name__)
+
+SEAL_PREPARE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The answer to one batch."""
+
+    base_offset: int
+    segment_id: int
+    epoch: int
+    append_timestamp_ms: int
+    durable_copies: int
+    duplicate: bool
+
+
+class ProduceWaiter(Protocol):
+    """Who is told the outcome of one batch."""
+
+    def produced(self, slot: int, result: Produced | IcecoreError) -> None:
+        """Called once, on the loop; possibly before ``Leader.produce`` returns."""
+        ...
+
+
+class AttachedFollower(Protocol):
+    """The stream to one follower's node, ``serving/sender.py``."""
+
+    def mark_data(self, segment_id: int) -> None:
+        """There is a new batch."""
+        ...
+
+    def on_durable(self, segment_id: int) -> None:
+        """A group is on our disk."""
+        ...
+
+    def mark_watermark(self, segment_id: int) -> None:
+        """The high watermark moved."""
+        ...
+
+    def drop(self, segment_id: int) -> None:
+        """The segment is led no longer."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pending:
+    waiter: ProduceWaiter
+    slot: int
+    data: memoryview
+    header: BatchHeader
+    append_timestamp_ms: int
+
+
+class Leader:
+    """Shell of one ``LeaderCore``."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        coordinator: CoordinatorLink,
+        keeper: Keeper,
+        replica: Replica,
+        segment: Segment,
+    ) -> None:
+        self._context = context
+        self._coordinator = coordinator
+        self._keeper = keeper
+        self.replica = replica
+        self.segment = segment
+        self.streams: dict[int, AttachedFollower] = {}
+        """Attached followers by node id."""
+        self._pending: dict[int, _Pending] = {}
+        self._last_request_id = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.core = LeaderCore(
+            segment,
+            context.node_id,
+            context.incarnation,
+            replica.producers,
+            context.peers,
+            context.clock.monotonic_ms(),
+            LeaderLimits(replica_lag_ms_max=context.settings.replica_lag_ms_max),
+            context.producer_fences,
+        )
+        replica.led_in_this_process = True
+        self.feed(inputs.LeaseChanged(coordinator.lease_valid))
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def produce(
+        self, waiter: ProduceWaiter, slot: int, acks: Acks, data: memoryview, header: BatchHeader
+    ) -> None:
+        """Append one checked batch (``data`` is exactly its bytes)."""
+        self._last_request_id = request_id = self._last_request_id + 1
+        timestamp_ms = max(self._context.clock.now_ms(), self.replica.tail.max_append_timestamp_ms)
+        self._pending[request_id] = _Pending(waiter, slot, data, header, timestamp_ms)
+        self.feed(
+            inputs.ProduceReceived(
+                request_id=request_id,
+                acks=acks,
+                record_count=header.record_count,
+                length_bytes=header.batch_length,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                append_timestamp_ms=timestamp_ms,
+            )
+        )
+
+    def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
+        """The I/O worker finished a group."""
+        if durable_tail is not None:
+            self.replica.durable_tail = durable_tail
+            self.feed(inputs.LocalDurable(durable_tail.end_offset))
+            for stream in self.streams.values():
+                stream.on_durable(self.replica.segment_id)
+        if error is not None:
+            self.feed(inputs.LocalFailed(error))
+
+    def on_broken(self, why: str) -> None:
+        """What this role knows can't be trusted."""
+        self._keeper.condemn(self.replica, why)
+
+    def feed(self, *happened: inputs.LeaderInput) -> None:
+        """Step the core and perform what it asks."""
+        if self.core.stopped:
+            return
+        for effect in self.core.step(happened, self._context.clock.monotonic_ms()):
+            self._perform(effect)
+
+    # --- what is done ---------------------------------------------------------------------------
+
+    def _perform(self, effect: effects.LeaderEffect) -> None:
+        match effect:
+            case effects.Append():
+                self._append(effect)
+            case effects.CompleteProduce():
+                self._complete(effect)
+            case effects.FailProduce():
+                pending = self._pending.pop(effect.request_id)
+                pending.waiter.produced(pending.slot, effect.error)
+            case effects.AdvanceHighWatermark():
+                self._advance(effect.high_watermark)
+            case effects.ProposeIsr():
+                self._start(self._propose_isr(effect))
+            case effects.PrepareSuccessor():
+                self._start(self._prepare_successor(effect))
+            case effects.CollectSealDigests():
+                self._start(self._collect_digests(effect))
+            case effects.SendSeal():
+                self._start(self._send_seal(effect))
+            case effects.ReportDispute():
+                why = f"nodes {effect.nodes} disagree with their leader at {effect.end_offset}"
+                self._keeper.report_dispute(self.replica, why)
+            case effects.RequestRecovery():
+                self._start(self._request_recovery(effect.why))
+            case effects.StepDown():
+                self._step_down(effect.why)
+            case _:
+                assert_never(effect)
+
+    def _append(self, effect: effects.Append) -> None:
+        pending = self._pending[effect.request_id]
+        replica, header = self.replica, pending.header
+        replica.note_watermark(self.core.high_watermark)
+        header_bytes, crc = batch.stamp(
+            pending.data,
+            0,
+            header,
+            segment_id=replica.segment_id,
+            epoch=self.segment.epoch,
+            base_offset=effect.base_offset,
+            append_timestamp_ms=pending.append_timestamp_ms,
+            high_watermark=self.core.high_watermark,
+            prev_header_crc32c=replica.tail.last_header_crc32c,
+        )
+        request = replica.extend(
+            header_bytes,
+            header,
+            pending.data[batch.HEADER_LENGTH :],
+            effect.base_offset,
+            pending.append_timestamp_ms,
+            crc,
+            effect.end_offset,
+        )
+        replica.worker.append(request, self)
+        for stream in self.streams.values():
+            stream.mark_data(replica.segment_id)
+
+    def _complete(self, effect: effects.CompleteProduce) -> None:
+        pending = self._pending.pop(effect.request_id)
+        pending.waiter.produced(
+            pending.slot,
+            Produced(
+                base_offset=effect.base_offset,
+                segment_id=self.replica.segment_id,
+                epoch=self.segment.epoch,
+                append_timestamp_ms=-1 if effect.duplicate else pending.append_timestamp_ms,
+                durable_copies=effect.durable_copies,
+                duplicate=effect.duplicate,
+            ),
+        )
+
+    def _advance(self, high_watermark: int) -> None:
+        self._keeper.watermark_moved(self.replica)
+        for stream in self.streams.values():
+            stream.mark_watermark(self.replica.segment_id)
+        self._coordinator.watermark_moved(self.replica.segment_id, high_watermark)
+
+    def _step_down(self, why: str) -> None:
+        _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
+        for stream in list(self.streams.values()):
+            stream.drop(self.replica.segment_id)
+        self.streams.clear()
+        self.replica.note_watermark(self.core.high_watermark)
+        if self.replica.leader is self:
+            self.replica.leader = None
+        self._keeper.leadership_ended(self.replica)
+
+    # --- conversations --------------------------------------------------------------------------
+
+    def _start(self, conversation: Coroutine[object, object, None]) -> None:
+        task = self._context.start(conversation)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _propose_isr(self, effect: effects.ProposeIsr) -> None:
+        change = coordinator_pb2.IsrChange(
+            segment_id=self.replica.segment_id,
+            epoch=self.segment.epoch,
+            version=effect.version,
+            isr=effect.isr,
+            isr_incarnations=effect.incarnations,
+        )
+        try:
+            segment = await self._coordinator.alter_isr(change)
+        except IcecoreError as error:
+            if error.indeterminate:
+                self.feed(inputs.IsrChangeUnknown(effect.version))
+            else:
+                self.feed(inputs.IsrChangeFailed(effect.version))
+            return
+        metrics = self._context.metrics
+        before, after = len(self.segment.isr), len(segment.isr)
+        (metrics.isr_shrinks if after < before else metrics.isr_expands).inc(abs(after - before))
+        self._keeper.apply(segment)
+
+    async def _prepare_successor(self, effect: effects.PrepareSuccessor) -> None:
+        try:
+            successor = await self._coordinator.prepare_successor(
+                self.replica.segment_id, self.segment.epoch
+            )
+        except IcecoreError as error:
+            _log.info(
+                "no successor segment_id=%d why=%s error=%s",
+                self.replica.segment_id,
+                effect.why,
+                error,
+            )
+            self.feed(inputs.SuccessorFailed(error))
+        else:
+            self.feed(inputs.SuccessorPrepared(successor))
+
+    async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
+        digests = {
+            self._context.node_id: (self.replica.tail.digest, self.replica.producers.digest())
+        }
+        others = [node for node in effect.nodes if node != self._context.node_id]
+        answers = await asyncio.gather(
+            *(self._ask_digest(node, effect.end_offset) for node in others)
+        )
+        digests.update(
+            (node, answer)
+            for node, answer in zip(others, answers, strict=True)
+            if answer is not None
+        )
+        self.feed(inputs.SealDigests(effect.end_offset, digests))
+
+    async def _ask_digest(self, node_id: int, end_offset: int) -> tuple[bytes, bytes] | None:
+        request = replication_pb2.SealPrepareRequest(
+            cluster_id=self._context.cluster_id,
+            segment_id=self.replica.segment_id,
+            epoch=self.segment.epoch,
+            end_offset=end_offset,
+        )
+        try:
+            body = await self._context.net.call(
+                self._context.peer_address(node_id),
+                "/icecore.v1.ReplicationService/SealPrepare",
+                request.SerializeToString(),
+                timeout_s=SEAL_PREPARE_TIMEOUT_S,
+            )
+        except IcecoreError as error:
+            _log.warning(
+                "no seal digest segment_id=%d node_id=%d error=%s",
+                self.replica.segment_id,
+                node_id,
+                error,
+            )
+            return None
+        answer = replication_pb2.SealPrepareResponse.FromString(body)
+        return answer.seal_digest, answer.producer_digest
+
+    async def _send_seal(self, effect: effects.SendSeal) -> None:
+        segment, replica = self.segment, self.replica
+        seal = coordinator_pb2.SegmentSeal(
+            segment_id=replica.segment_id,
+            epoch=segment.epoch,
+            version=effect.version,
+            end_offset=effect.end_offset,
+            seal_digest=effect.seal_digest,
+            replicas=effect.replicas,
+            successor_segment_id=effect.successor_segment_id,
+            producer_snapshot=replica.producers.snapshot(),
+            producer_digest=effect.producer_digest,
+            max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+        )
+        try:
+            sealed, successor = await self._coordinator.seal(seal)
+        except IcecoreError as error:
+            if error.indeterminate:
+                self.feed(inputs.SealUnknown())
+            else:
+                self.feed(inputs.SealRejected(error))
+            return
+        self.feed(inputs.SealCommitted())
+        for record in (successor, sealed):
+            if record is not None:
+                self._keeper.apply(record)
+
+    async def _request_recovery(self, why: str) -> None:
+        await self._coordinator.request_recovery(self.replica.segment_id, self.segment.epoch, why)

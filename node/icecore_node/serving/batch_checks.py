@@ -1,0 +1,95 @@
+"""What a produced batch must be before it gets offsets: whole, within limits, decodable.
+
+All of a request is checked before any of it is appended, so that its batches keep their order. The
+cheap part (framing, CRC, caps) runs on the loop. So does decoding while a request inflates to
+little; more goes to reader threads, slice by slice, taking turns with other requests.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from icecore.codec import batch, record
+from icecore.codec.batch import BatchHeader, BatchLimits, Codec
+from icecore.errors import BatchTooLargeError, IcecoreError, InvalidRequestError
+from icecore.model import SegmentSettings
+from icecore_node.io.heavy_work import HeavyWork
+
+INFLATED_ON_LOOP_BYTES = 128 << 10
+"""Of one request: 0.15 ms, about what a change of threads costs."""
+CHECKED_ON_LOOP_BYTES = 8 << 20
+"""Of one request, compressed or not: twice what our producers send at once."""
+_SLICE_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class CheckedBatch:
+    """One batch whose framing is right, and what else is found out about it."""
+
+    data: memoryview
+    header: BatchHeader
+    limits: BatchLimits
+    hash_check: bool
+    error: IcecoreError | None = None
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether looking into it means inflating."""
+        return self.header.codec is not Codec.NONE
+
+
+def check_frame(data: memoryview, settings: SegmentSettings) -> CheckedBatch:
+    """The cheap checks of exactly one batch, by what its segment has pinned.
+
+    Raises:
+        IcecoreError: As ``batch.check_produced``, or the batch is not all of ``data``.
+    """
+    limits = BatchLimits(
+        record_bytes_max=settings.record_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max,
+        uncompressed_bytes_max=settings.uncompressed_bytes_max,
+    )
+    if len(data) > limits.batch_bytes_max:
+        raise BatchTooLargeError(
+            f"batch of {len(data)} bytes exceeds batch_bytes_max {limits.batch_bytes_max}"
+        )
+    header = batch.check_produced(data, 0, limits)
+    if header.batch_length != len(data):
+        raise InvalidRequestError(
+            f"the batch says {header.batch_length} bytes, the request {len(data)}"
+        )
+    return CheckedBatch(data, header, limits, settings.partitioner == "xxh64")
+
+
+async def check_contents(batches: list[CheckedBatch], heavy_work: HeavyWork) -> None:
+    """Decode all of them (R70); ``error`` of each says what is wrong with it."""
+    inflated = sum(each.header.uncompressed_length for each in batches if each.is_compressed)
+    total = sum(each.header.uncompressed_length for each in batches)
+    if inflated <= INFLATED_ON_LOOP_BYTES and total <= CHECKED_ON_LOOP_BYTES:
+        _decode(batches)
+        return
+    for part in _slices(batches):
+        largest = max(each.header.uncompressed_length for each in part)
+        await heavy_work.run(largest, _decode, part)
+
+
+def _slices(batches: list[CheckedBatch]) -> Iterator[list[CheckedBatch]]:
+    part: list[CheckedBatch] = []
+    length = 0
+    for each in batches:
+        if part and length + each.header.uncompressed_length > _SLICE_BYTES:
+            yield part
+            part, length = [], 0
+        part.append(each)
+        length += each.header.uncompressed_length
+    if part:
+        yield part
+
+
+def _decode(batches: list[CheckedBatch]) -> None:
+    for each in batches:
+        try:
+            record.check_columns(
+                each.data, 0, each.header, hash_check=each.hash_check, limits=each.limits
+            )
+        except IcecoreError as error:
+            each.error = error

@@ -1,0 +1,127 @@
+"""Batches as clear protobuf records, for clients without the codec: a bounded piece at a time.
+
+Runs on reader threads. Stored bytes say nothing about what comes out of them, so what is counted is
+what is sent, record by record; an answer may end in the middle of a batch. A batch that cannot be
+decoded ends the answer; when it is the first one, the error says where to go on (R71).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from icecore.codec import batch, record
+from icecore.codec.batch import BatchHeader
+from icecore.codec.columns import BatchColumns
+from icecore.errors import BatchTooLargeError, CorruptBatchError
+from icecore.v1 import common_pb2, data_pb2
+from icecore_node.ports import Buffer
+
+ANSWER_BYTES_MAX = 3 << 20
+"""Below the 4 MiB that gRPC takes by default, whatever the encoding adds."""
+ANSWER_RECORDS_MAX = 10_000
+_WINDOW_RECORDS = 2048
+_RECORD_BYTES = 40  # offset, times, lengths
+_ITEM_BYTES = 8  # lengths and marks of one tag or header
+
+
+@dataclass(slots=True)
+class ClearRecords:
+    """A piece of an answer."""
+
+    next_offset: int
+    part: data_pb2.FetchPartitionResult = field(default_factory=data_pb2.FetchPartitionResult)
+    """Only its records are set."""
+    encoded: bytes = b""
+    """``part`` as bytes: taking ten thousand records over as they are costs the loop 30 ms."""
+    size_bytes: int = 0
+    is_full: bool = False
+    error: CorruptBatchError | None = None
+    """The batch at the asked offset can't be decoded; ``next_offset`` is behind it."""
+
+    @property
+    def count(self) -> int:
+        """Of records."""
+        return len(self.part.records)
+
+
+def clear_records(
+    buffers: list[Buffer], offset: int, max_bytes: int, max_records: int
+) -> ClearRecords:
+    """Records from ``offset`` on, at least one unless the batch there cannot be decoded.
+
+    Args:
+        buffers: Whole stored batches, whose CRCs were checked when they were read.
+        offset: Records below it are left out.
+        max_bytes: Of the records as they are sent.
+        max_records: As many at most.
+    """
+    data = b"".join(buffers)
+    found = ClearRecords(offset)
+    for position, header in batch.iter_batches(data):
+        if header.end_offset <= offset:
+            continue
+        try:
+            columns = record.decode(data, position, header)
+        except (CorruptBatchError, BatchTooLargeError) as error:
+            if not found.count:
+                found.error = _corrupt(header, error)
+                found.next_offset = header.end_offset
+            break
+        _add(found, columns, header, (max_bytes, max_records))
+        if found.is_full:
+            break
+        found.next_offset = header.end_offset
+    found.encoded = found.part.SerializeToString()
+    return found
+
+
+def _corrupt(header: BatchHeader, error: Exception) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"the batch of offsets {header.base_offset} to {header.end_offset - 1} can't be decoded: "
+        f"{error}; go on at {header.end_offset}",
+        offset=header.base_offset,
+        next_offset=header.end_offset,
+    )
+
+
+def _add(
+    found: ClearRecords, columns: BatchColumns, header: BatchHeader, room: tuple[int, int]
+) -> None:
+    max_bytes, max_records = room
+    for each in _records(columns, found.next_offset):
+        size = _size(each)
+        is_too_much = found.size_bytes + size > max_bytes or found.count >= max_records
+        if is_too_much and found.count:
+            found.next_offset, found.is_full = each.offset, True
+            return
+        _append(found.part, each, header.append_timestamp_ms)
+        found.size_bytes += size
+
+
+def _records(columns: BatchColumns, offset: int) -> Iterator[record.Record]:
+    """Made a window at a time: a batch may hold a million of them."""
+    first = int(columns.offsets.searchsorted(offset))
+    for start in range(first, len(columns), _WINDOW_RECORDS):
+        yield from columns.part(start, start + _WINDOW_RECORDS).to_records()
+
+
+def _size(each: record.Record) -> int:
+    size = _RECORD_BYTES + len(each.key or b"") + len(each.value or b"")
+    # At most four bytes of UTF-8 a character; tags are short, and encoding them costs more.
+    size += sum(_ITEM_BYTES + 4 * len(tag) for tag in each.tags)
+    for name, value in each.headers:
+        size += 2 * _ITEM_BYTES + 4 * len(name) + len(value or b"")
+    return size
+
+
+def _append(
+    part: data_pb2.FetchPartitionResult, each: record.Record, append_timestamp_ms: int
+) -> None:
+    part.records.add(
+        offset=each.offset,
+        timestamp_ms=each.timestamp_ms,
+        append_timestamp_ms=append_timestamp_ms,
+        key=each.key,
+        value=each.value,
+        tags=each.tags,
+        headers=[common_pb2.Header(name=name, value=value) for name, value in each.headers],
+    )

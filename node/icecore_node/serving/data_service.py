@@ -1,0 +1,71 @@
+"""The handlers of ``DataService``, and producer ids: a range from the coordinator, used up here."""
+
+import asyncio
+
+from icecore.rpc import framing
+from icecore.rpc.ports import CallContext, UnaryHandler
+from icecore.v1 import coordinator_pb2, data_pb2
+from icecore_node.context import NodeContext
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.registry.replicas import Replicas
+from icecore_node.serving.fetch import FetchHandler
+from icecore_node.serving.produce import ProduceHandler
+
+PREFIX = "/icecore.v1.DataService/"
+PRODUCER_IDS_AT_ONCE = 100
+
+
+class DataService:
+    """What clients ask of a node."""
+
+    def __init__(
+        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+    ) -> None:
+        self._context = context
+        self._coordinator = coordinator
+        self._producer_ids = iter(range(0))
+        self._allocating = asyncio.Lock()
+        # One each, so that readers keep no producer waiting.
+        self.produce = ProduceHandler(context, replicas, HeavyWork(context.executor))
+        self.fetch = FetchHandler(context, replicas, HeavyWork(context.executor))
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Method name to handler."""
+        return {
+            PREFIX + "Produce": self.produce.produce,
+            PREFIX + "Fetch": self.fetch.fetch,
+            PREFIX + "ListOffsets": self.fetch.list_offsets,
+            PREFIX + "InitProducer": self.init_producer,
+        }
+
+    async def init_producer(self, body: bytes, _: CallContext) -> bytes:
+        """A producer id that was never handed out before, with epoch 0; or that of a name."""
+        request = framing.parse(data_pb2.InitProducerRequest, body)
+        self._context.check_cluster(request.cluster_id)
+        if request.producer_name:
+            return await self._take_name(request)
+        async with self._allocating:
+            producer_id = next(self._producer_ids, 0)
+            if not producer_id:
+                allocated = await self._coordinator.allocate_producer_ids(PRODUCER_IDS_AT_ONCE)
+                self._producer_ids = iter(allocated)
+                producer_id = next(self._producer_ids)
+        return data_pb2.InitProducerResponse(producer_id=producer_id).SerializeToString()
+
+    async def _take_name(self, request: data_pb2.InitProducerRequest) -> bytes:
+        named = await self._coordinator.name_producer(
+            coordinator_pb2.NameProducerRequest(
+                cluster_id=self._context.cluster_id,
+                node_id=self._context.node_id,
+                producer_name=request.producer_name,
+                topics=request.topics,
+                instance=request.instance,
+                renew=request.renew,
+            )
+        )
+        return data_pb2.InitProducerResponse(
+            producer_id=named.producer_id,
+            producer_epoch=named.producer_epoch,
+            positions=named.positions,
+        ).SerializeToString()

@@ -1,0 +1,62 @@
+"""What beats tell of the disk, so that it is noticed when the disk goes back (R58, R59).
+
+A counter in the data folder grows while the process runs, and is durable before the beat that
+carries it: a copy of the folder has it as it was then. Durable ends of unsealed logs say the same
+of each log by itself, also where only some files went back. Both ride on every fourth beat: one
+synced write of the folder every two seconds, whatever the load.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from icecore.errors import IcecoreError
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.registration import Folder
+
+_log = logging.getLogger(__name__)
+
+BEATS_PER_REPORT = 4
+
+
+class DiskReport:
+    """Fills in the part of heartbeats that is about the disk.
+
+    Args:
+        context: The node.
+        folder: Keeps the counter.
+        replicas: All there are, at any time.
+    """
+
+    def __init__(self, context: NodeContext, folder: Folder, replicas: Iterable[Replica]) -> None:
+        self._context = context
+        self._folder = folder
+        self._replicas = replicas
+        self._beats = 0
+        self._told: dict[int, int] = {}
+        """By segment: the end as this stream's beats told it."""
+
+    def begin(self) -> None:
+        """A new stream: whoever hears it may know nothing."""
+        self._beats = 0
+        self._told = {}
+
+    async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
+        """Add what is due. A folder that can't be written costs the news, not the beat."""
+        self._beats += 1
+        if self._beats % BEATS_PER_REPORT != 1:
+            return
+        try:
+            beat.disk_counter = await self._context.executor.run(self._folder.raise_disk_counter)
+        except IcecoreError as error:
+            _log.warning("disk counter not raised error=%s", error)
+        ends = {
+            each.segment_id: each.durable_tail.end_offset
+            for each in self._replicas
+            if each.intact and not each.sealed and each.base_offset >= 0
+        }
+        for segment_id, end_offset in ends.items():
+            if self._told.get(segment_id) != end_offset:
+                beat.durable_ends.add(segment_id=segment_id, durable_end_offset=end_offset)
+        self._told = ends

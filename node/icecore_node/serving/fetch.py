@@ -1,0 +1,257 @@
+"""Fetch and ListOffsets: whole batches from the replica that holds the offset, up to its watermark.
+
+The leader, an in-sync follower and every sealed replica answer alike. A fetch that finds nothing
+waits, without polling, until a watermark of one of its partitions moves or its time is over. Bytes
+come from the tail cache when the reader is at the end, else from the file on a reader thread.
+"""
+
+import asyncio
+
+from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    NotReplicaError,
+    UnsupportedError,
+)
+from icecore.rpc import convert, framing
+from icecore.rpc.ports import CallContext
+from icecore.v1 import data_pb2
+from icecore_node.context import NodeContext
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.ports import Buffer
+from icecore_node.registry.partition import PartitionReplicas
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_MAX, clear_records
+
+MAX_WAIT_MS = 30_000
+
+
+class FetchHandler:
+    """Handlers of ``DataService/Fetch`` and ``ListOffsets``."""
+
+    def __init__(self, context: NodeContext, replicas: Replicas, heavy_work: HeavyWork) -> None:
+        self._context = context
+        self._heavy_work = heavy_work
+        self._replicas = replicas
+
+    async def fetch(self, body: bytes, _: CallContext) -> bytes:
+        """``FetchRequest`` to ``FetchResponse``, both as bytes."""
+        context, metrics = self._context, self._context.metrics
+        started_ms = context.clock.monotonic_ms()
+        request = framing.parse(data_pb2.FetchRequest, body).header
+        context.check_cluster(request.cluster_id)
+        deadline_ms = started_ms + min(request.max_wait_ms, MAX_WAIT_MS)
+        waiting = _Waiting(self._partitions(request))
+        try:
+            while True:
+                waiting.woken.clear()
+                header, buffers, length = await self._read_all(request)
+                settled = length >= max(1, request.min_bytes) or any(
+                    each.HasField("error") or each.records or _at_sealed_end(each)
+                    for each in header.partitions
+                )
+                left_ms = deadline_ms - context.clock.monotonic_ms()
+                if settled or left_ms <= 0 or not await waiting.wait(left_ms):
+                    break
+        finally:
+            waiting.close()
+        metrics.fetch_requests.inc()
+        metrics.fetch_bytes.inc(length)
+        metrics.fetch_latency_seconds.observe((context.clock.monotonic_ms() - started_ms) / 1000)
+        return framing.frame_bulk(header.SerializeToString(), buffers)
+
+    def _partitions(self, request: data_pb2.FetchHeader) -> list[PartitionReplicas]:
+        found = []
+        for entry in request.partitions:
+            try:
+                found.append(self._replicas.partition(entry.topic_id, entry.topic, entry.partition))
+            except IcecoreError:
+                continue  # reported as this partition's error by the read
+        return found
+
+    async def _read_all(
+        self, request: data_pb2.FetchHeader
+    ) -> tuple[data_pb2.FetchResponseHeader, list[Buffer], int]:
+        limit = int(self._context.settings.fetch_bytes_max)
+        if request.as_records:
+            limit = min(limit, ANSWER_BYTES_MAX)
+        room = min(max(request.max_bytes, 1), limit)
+        header = data_pb2.FetchResponseHeader()
+        buffers: list[Buffer] = []
+        length = records = 0
+        for entry in request.partitions:
+            result = header.partitions.add()
+            if length >= room or records >= ANSWER_RECORDS_MAX:
+                result.next_offset = entry.offset
+                continue
+            try:
+                allowed = min(room - length, entry.max_bytes or room)
+                data, data_length = await self._read(entry, result, allowed)
+                if request.as_records and data:
+                    left = ANSWER_RECORDS_MAX - records
+                    data_length = await self._add_records(entry, result, data, (allowed, left))
+                    records += len(result.records)
+            except IcecoreError as error:
+                result.error.CopyFrom(convert.error_to_proto(error))
+                self._context.metrics.fetch_errors.labels(error.reason).inc()
+                continue
+            length += data_length
+            if not request.as_records:
+                result.batches_length = data_length
+                buffers.extend(data)
+        return header, buffers, length
+
+    async def _add_records(
+        self,
+        entry: data_pb2.FetchPartition,
+        result: data_pb2.FetchPartitionResult,
+        data: list[Buffer],
+        room: tuple[int, int],
+    ) -> int:
+        """What was read as clear records; how many bytes that is.
+
+        Raises:
+            CorruptBatchError: The batch at the asked offset can't be decoded.
+        """
+        clear = await self._heavy_work.run(
+            UNCOMPRESSED_BYTES_CAP, clear_records, data, entry.offset, *room
+        )
+        if clear.next_offset != result.next_offset:
+            result.next_offset = clear.next_offset
+            del result.successor_node_ids[:]
+        if clear.error is not None:
+            raise clear.error
+        result.MergeFromString(clear.encoded)
+        return clear.size_bytes
+
+    async def _read(
+        self,
+        entry: data_pb2.FetchPartition,
+        result: data_pb2.FetchPartitionResult,
+        max_bytes: int,
+    ) -> tuple[list[Buffer], int]:
+        if entry.HasField("filter"):
+            raise UnsupportedError("this node has no index for keys and tags")
+        if entry.offset < 0:
+            raise InvalidRequestError(f"offset {entry.offset} is negative")
+        context = self._context
+        held = self._replicas.partition(entry.topic_id, entry.topic, entry.partition)
+        result.log_start_offset = held.log_start_offset
+        result.next_offset = entry.offset
+        replica = held.find(entry.offset, entry.segment_id)
+        _describe(replica, held, result)
+        end = replica.high_watermark
+        if entry.offset >= end:
+            if entry.min_high_watermark > end and replica.leader is None:
+                raise NotReplicaError(f"this replica knows only offsets below {end}")
+            return [], 0
+        data, length, next_offset = context.cache.read(
+            replica.segment_id, entry.offset, max_bytes, end
+        )
+        if not data:
+            context.metrics.disk_reads.inc()
+            body, next_offset = await self._replicas.read(
+                replica, context.store.read, replica.segment_id, entry.offset, max_bytes, end
+            )
+            data, length = [body], len(body)
+        result.next_offset = next_offset
+        if replica.sealed and next_offset == replica.sealed_end_offset:
+            result.successor_node_ids.extend(held.tail_replicas)
+        return data, length
+
+    async def list_offsets(self, body: bytes, _: CallContext) -> bytes:
+        """``ListOffsetsRequest`` to ``ListOffsetsResponse``, both as bytes."""
+        request = framing.parse(data_pb2.ListOffsetsRequest, body)
+        self._context.check_cluster(request.cluster_id)
+        answer = data_pb2.ListOffsetsResponse()
+        for entry in request.partitions:
+            result = answer.partitions.add(append_timestamp_ms=-1)
+            try:
+                await self._list_offset(entry, result)
+            except IcecoreError as error:
+                result.error.CopyFrom(convert.error_to_proto(error))
+        return answer.SerializeToString()
+
+    async def _list_offset(
+        self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
+    ) -> None:
+        held = self._replicas.partition(entry.topic_id, entry.topic, entry.partition)
+        newest = next((each for each in reversed(held.replicas) if each.intact), None)
+        target = entry.WhichOneof("target")
+        if target == "earliest":
+            result.offset = held.log_start_offset
+        elif target == "latest":
+            if newest is None:
+                raise NotReplicaError("no readable replica here")
+            result.offset, result.segment_id = newest.high_watermark, newest.segment_id
+        elif target == "timestamp_ms":
+            await self._find_time(held, entry, result)
+        else:
+            raise InvalidRequestError("ask for earliest, latest or a timestamp")
+
+    async def _find_time(
+        self,
+        held: PartitionReplicas,
+        entry: data_pb2.ListOffsetsPartition,
+        result: data_pb2.ListOffsetsResult,
+    ) -> None:
+        context = self._context
+        end = held.log_start_offset
+        for replica in list(held.replicas):
+            if not replica.intact or entry.segment_id not in (0, replica.segment_id):
+                continue
+            end = max(end, replica.high_watermark)
+            started_ms = context.clock.monotonic_ms()
+            found = await self._replicas.read(
+                replica,
+                context.store.offset_for_time,
+                *(replica.segment_id, entry.timestamp_ms, replica.high_watermark),
+            )
+            elapsed_ms = context.clock.monotonic_ms() - started_ms
+            context.metrics.index_lookup_seconds.observe(elapsed_ms / 1000)
+            if found is not None:
+                result.offset, result.append_timestamp_ms = found
+                result.segment_id, result.found = replica.segment_id, True
+                return
+        result.offset = end
+
+
+class _Waiting:
+    """Wakes one fetch when any of its partitions moves."""
+
+    def __init__(self, partitions: list[PartitionReplicas]) -> None:
+        self.woken = asyncio.Event()
+        self._partitions = partitions
+        for partition in partitions:
+            partition.watchers[self] = self.woken.set
+
+    async def wait(self, timeout_ms: float) -> bool:
+        """True when woken in time."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.woken.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for partition in self._partitions:
+            partition.watchers.pop(self, None)
+
+
+def _describe(
+    replica: Replica, held: PartitionReplicas, result: data_pb2.FetchPartitionResult
+) -> None:
+    result.segment_id = replica.segment_id
+    result.epoch = replica.identity.epoch
+    result.high_watermark = max(each.high_watermark for each in held.replicas if each.intact)
+    if replica.sealed_end_offset is not None:
+        result.segment_sealed = True
+        result.sealed_end_offset = replica.sealed_end_offset
+
+
+def _at_sealed_end(result: data_pb2.FetchPartitionResult) -> bool:
+    return result.segment_sealed and result.next_offset >= result.sealed_end_offset

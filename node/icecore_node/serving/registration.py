@@ -1,0 +1,252 @@
+"""Who this process is, and that nobody is answered before that is known.
+
+A data folder alone can't tell whether it is the newest one of its node: it may be an old copy of
+the disk, and only the coordinator, which remembers how far the node had come, can say so. So
+nothing is served between listening and the coordinator's answer (R56), and what the answer calls
+UNKNOWN is that durably before the incarnation is stored, which would make the folder look new.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from icecore.errors import (
+    FencedError,
+    IcecoreError,
+    NotLeaderError,
+    NotReplicaError,
+    UnavailableError,
+)
+from icecore.rpc import framing
+from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
+from icecore.v1 import coordinator_pb2
+from icecore.v1.coordinator_pb2 import SegmentInventory
+from icecore_node.context import NodeContext
+from icecore_node.link.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
+from icecore_node.registry.replicas import Replicas
+from icecore_node.storage.store import RecoveredReplica
+
+_log = logging.getLogger(__name__)
+
+
+class Folder(Protocol):
+    """What the data folder knows of itself; ``storage/data_folder.py``."""
+
+    cluster_id: bytes
+    """Empty before the first registration."""
+    disk_id: bytes
+
+    @property
+    def incarnation(self) -> int:
+        """The last one persisted, 0 when none."""
+        ...
+
+    @property
+    def disk_counter(self) -> int:
+        """The last one persisted, 0 when none."""
+        ...
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
+        ...
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        """Persist the incarnation, and a counter above all that were heard of before."""
+        ...
+
+    def raise_disk_counter(self) -> int:
+        """Persist the next counter, and return it."""
+        ...
+
+
+class Registration:
+    """Registers this process: at the start, and again when an incarnation was lost unused."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        folder: Folder,
+        coordinator: CoordinatorLink,
+        replicas: Replicas,
+        delete_later: Callable[[int], None],
+    ) -> None:
+        self._context = context
+        self._folder = folder
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._delete_later = delete_later
+
+    async def register(self, inventory: Sequence[SegmentInventory]) -> None:
+        """Get an incarnation; from then on this node serves.
+
+        Args:
+            inventory: What the folder holds.
+
+        Raises WrongClusterError and other definite refusals, StorageError.
+        """
+        context, folder = self._context, self._folder
+        context.incarnation = 0  # nobody is served meanwhile
+        answer = await self._coordinator.register(
+            coordinator_pb2.RegisterRequest(
+                cluster_id=context.cluster_id,
+                node_id=context.node_id,
+                disk_id=folder.disk_id,
+                incarnation=folder.incarnation,
+                address=context.address,
+                rack=context.settings.rack,
+                protocol_version=PROTOCOL_VERSION,
+                segments=inventory,
+                disk_counter=folder.disk_counter,
+            )
+        )
+        if answer.disk_unknown:
+            held = [replica.segment_id for replica in self._replicas]
+            why = "the data folder is older than one that this node had before"
+            _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
+            await self._condemn(held, why, inventory)
+        elif shrunk := list(answer.unknown_segment_ids):
+            _log.critical("logs went back, and count for nothing segment_ids=%s", shrunk)
+            await self._condemn(shrunk, "the log was longer once", inventory)
+        await context.executor.run(self._keep, answer)
+        context.cluster_id = answer.cluster_id
+        context.token = max(context.token, answer.token)
+        context.incarnation = answer.incarnation
+        for segment_id in answer.delete_segment_ids:
+            self._delete_later(segment_id)
+        _log.info(
+            "registered node_id=%d incarnation=%d cluster_id=%s",
+            context.node_id,
+            context.incarnation,
+            context.cluster_id.hex(),
+        )
+
+    async def stay(self, inventory: Sequence[SegmentInventory]) -> None:
+        """Beat. An incarnation that was lost before its first beat, because the coordinator
+        restarted in between, never counted: get another one."""
+        coordinator = self._coordinator
+        while True:
+            try:
+                await coordinator.run()
+            except FencedError:
+                if coordinator.was_heard:
+                    raise
+                _log.warning("incarnation %d was forgotten, again", self._context.incarnation)
+                await self.register(inventory)
+
+    async def _condemn(
+        self, segment_ids: Sequence[int], why: str, inventory: Sequence[SegmentInventory]
+    ) -> None:
+        """What the disk holds of these segments counts for nothing, after a restart too.
+
+        Durable before the incarnation is: with that the folder looks as good as new.
+        """
+        for segment_id in segment_ids:
+            replica = self._replicas.get(segment_id)
+            if replica is not None:
+                replica.intact = False
+        for each in inventory:  # should this process have to register once more
+            each.intact = each.intact and each.segment_id not in segment_ids
+        await self._context.executor.run(self._context.store.condemn, segment_ids, why)
+
+    def _keep(self, answer: coordinator_pb2.RegisterResponse) -> None:
+        """Durable before the first beat: this folder's cluster and the process's incarnation."""
+        folder = self._folder
+        counter = max(folder.disk_counter, answer.disk_counter) + 1
+        folder.join_cluster(answer.cluster_id)
+        folder.keep_incarnation(answer.incarnation, counter)
+        self._context.store.join_cluster(answer.cluster_id)
+
+
+def inventory_of(found: RecoveredReplica) -> SegmentInventory:
+    """One replica as the coordinator hears of it when its node registers."""
+    return SegmentInventory(
+        segment_id=found.identity.segment_id,
+        generation=found.identity.generation,
+        durable_end_offset=found.tail.end_offset,
+        sealed=found.sealed_end_offset is not None,
+        intact=found.intact,
+    )
+
+
+# --- the gate -------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Stands before the handlers of a node: closed while it has no incarnation.
+
+    An answer is also held back when the incarnation changed while it was made. What a handler
+    found on the disk may have become UNKNOWN by then.
+    """
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+
+    def for_clients(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
+        """DataService: refused as by a node that leads and holds nothing, yet."""
+        refusals = {"Produce": NotLeaderError, "InitProducer": UnavailableError}
+        return {
+            method: self._guarded(handler, refusals.get(_name(method), NotReplicaError))
+            for method, handler in handlers.items()
+        }
+
+    def for_peers(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
+        """ReplicationService, but for its stream."""
+        return {name: self._guarded(each, UnavailableError) for name, each in handlers.items()}
+
+    def for_followers(self, handler: StreamHandler) -> StreamHandler:
+        """The stream of ReplicationService. One that is open ends by itself: it is of leaders, and
+        who registers again leads nothing."""
+
+        async def guarded(stream: ServerStream, call: CallContext) -> None:
+            self._pass(UnavailableError)
+            await handler(stream, call)
+
+        return guarded
+
+    def for_coordinator(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
+        """NodeService: only calls that are meant for this very incarnation."""
+        return {
+            method: self._guarded(handler, UnavailableError, _REQUESTS[_name(method)])
+            for method, handler in handlers.items()
+        }
+
+    def _guarded(
+        self, handler: UnaryHandler, refusal: type[IcecoreError], request: Any = None
+    ) -> UnaryHandler:
+        async def guarded(body: bytes, call: CallContext) -> bytes:
+            incarnation = self._pass(refusal)
+            if request is not None:
+                self._check_meant(framing.parse(request, body).incarnation)
+            answer = await handler(body, call)
+            if self._context.incarnation != incarnation:
+                raise UnavailableError("this node registered again meanwhile")
+            return answer
+
+        return guarded
+
+    def _pass(self, refusal: type[IcecoreError]) -> int:
+        """The incarnation of now. Raises ``refusal`` while there is none."""
+        if not self._context.incarnation:
+            raise refusal("this node is not registered with its coordinator yet: try again")
+        return self._context.incarnation
+
+    def _check_meant(self, incarnation: int) -> None:
+        if incarnation != self._context.incarnation:
+            raise FencedError(
+                f"this is incarnation {self._context.incarnation} of node "
+                f"{self._context.node_id}, the call is for {incarnation}"
+            )
+
+
+_REQUESTS: Mapping[str, Any] = {
+    "Fence": coordinator_pb2.FenceRequest,
+    "Open": coordinator_pb2.OpenRequest,
+    "WriteBack": coordinator_pb2.WriteBackRequest,
+    "Roll": coordinator_pb2.RollRequest,
+    "FenceProducers": coordinator_pb2.FenceProducersRequest,
+    "CheckSeal": coordinator_pb2.CheckSealRequest,
+}
+
+
+def _name(method: str) -> str:
+    return method.rpartition("/")[2]

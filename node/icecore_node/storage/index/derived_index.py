@@ -1,0 +1,135 @@
+"""The index as the engine uses it: derived data, whose loss costs time and never a replica or a
+node.
+
+It may lag behind the files and never leads them (R55). A batch that finds no room is written with a
+later one; a damaged database is thrown away and begun anew, at start-up and at run time: how far
+each log is durable is known here and written at once, points come back with what is appended and
+with the scans of the next start. Until then look-ups in older parts take longer.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from icecore.errors import SHORTAGES, IcecoreError, StorageError
+from icecore_node.io.executor import Lock
+from icecore_node.ports import Index
+from icecore_node.storage.index.points import Put
+
+T = TypeVar("T")
+
+_LAGGING_PUTS_MAX = 1000
+_log = logging.getLogger(__name__)
+
+
+class DerivedIndex:
+    """``Index`` of the ports without ``scan`` and ``close``; never raises for what happened to it.
+
+    Args:
+        index: The database.
+        standing: The durable entries of all logs, to begin a new one with.
+    """
+
+    def __init__(self, index: Index, standing: Callable[[], list[Put]]) -> None:
+        self._index = index
+        self._standing = standing
+        self._lock = Lock()
+        """Over each call, so that nobody uses a database that is being thrown away."""
+        self._flush_lock = Lock()
+        """Over ``flush``, which waits for the disk; taken after the other one, if both are."""
+        self._lagging: list[Put] = []
+        self._shortage: IcecoreError | None = None
+        """Why they lag."""
+        self._is_off = False
+        """It could not be begun anew; tried again with each flush."""
+        self.lag_count = 0
+        """Batches that found no room; they are retried with later ones."""
+        self.rebuilds = 0
+        """How often it was begun anew."""
+
+    def write(self, puts: Iterable[Put]) -> None:
+        """As ``Index.write``, or later."""
+        with self._lock:
+            self._write([*self._lagging, *puts])
+
+    def _write(self, puts: list[Put]) -> None:
+        self._lagging = []
+        if self._is_off:
+            return
+        try:
+            self._index.write(puts)
+        except SHORTAGES as error:
+            self._shortage = error
+            # Acks go on. A later durable entry covers the ones that are dropped, and a missing
+            # point only makes a look-up scan further.
+            self.lag_count += 1
+            self._lagging = puts[-_LAGGING_PUTS_MAX:]
+            if self.lag_count == 1:
+                _log.error("the index lags: %s", error)
+        except StorageError as error:
+            self._begin_anew(error, puts)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """As ``Index.get``; None as well when the value is lost. Raises OutOfResourcesError."""
+        return self._read(lambda: self._index.get(family, key))
+
+    def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
+        """As ``Index.floor``; None as well when it is lost. Raises OutOfResourcesError."""
+        return self._read(lambda: self._index.floor(family, key, lower))
+
+    def _read(self, look: Callable[[], T | None]) -> T | None:
+        with self._lock:
+            if self._is_off:
+                return None
+            try:
+                return look()
+            except SHORTAGES:
+                raise
+            except StorageError as error:
+                self._begin_anew(error)
+                return None
+
+    def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
+        """As ``Index.delete_range``. Raises what is a shortage: it can't be done later."""
+        with self._lock:
+            if self._is_off:
+                return
+            try:
+                self._index.delete_range(family, lower, upper)
+            except SHORTAGES:
+                raise
+            except StorageError as error:
+                self._begin_anew(error)
+
+    def flush(self) -> None:
+        """As ``Index.flush``, of what lags as well. Raises what is a shortage."""
+        with self._lock:
+            if self._lagging:
+                self._write(self._lagging)
+            if self._lagging and self._shortage is not None:
+                raise self._shortage
+            rebuilds = self.rebuilds
+        try:
+            if self._is_off:
+                raise StorageError("it could not be begun anew before")
+            with self._flush_lock:
+                self._index.flush()
+        except SHORTAGES:
+            raise
+        except StorageError as error:
+            with self._lock:
+                if self.rebuilds == rebuilds:
+                    self._begin_anew(error)
+
+    def _begin_anew(self, why: IcecoreError, puts: Sequence[Put] = ()) -> None:
+        """The lock is held: no entry of before can come after. ``puts`` come last."""
+        _log.error("event=index_rebuilt the index is damaged and begun anew: %s", why)
+        self.rebuilds += 1
+        try:
+            with self._flush_lock:
+                self._index.wipe()
+            self._is_off = False
+            self._index.write([*self._standing(), *puts])
+        except IcecoreError as error:
+            self._is_off = True
+            _log.error("event=index_off going on without an index for now: %s", error)

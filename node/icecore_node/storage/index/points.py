@@ -1,0 +1,162 @@
+"""What the index knows about a segment file: sparse offset and time points, and the durable end.
+
+Keys start with ``(segment_id << 16 | generation)`` as a big-endian u64. A point is written for the
+first batch and then one per 1,000 records or 1 MiB: ``offset -> position`` and ``append time ->
+offset``. ``durable`` holds how far the log was synced when the entry was written: it may lag
+behind the file and never leads it.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from icecore.errors import StorageError
+from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
+
+Put = tuple[str, bytes, bytes]
+
+_PREFIX = struct.Struct(">Q")
+_NUMBER = struct.Struct(">Q")
+_KEY = struct.Struct(">QQ")
+_DURABLE = struct.Struct("<QqI32sqq")
+_FAMILIES = ("offset", "time", "durable")
+
+
+class EntryStore(Protocol):
+    """What of ``icecore_node.ports.Index`` is needed here."""
+
+    def write(self, puts: Iterable[Put]) -> None:
+        """One batch."""
+        ...
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a key."""
+        ...
+
+    def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
+        """The last pair with ``lower`` <= its key <= ``key``."""
+        ...
+
+    def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
+        """Forget all keys in [lower, upper)."""
+        ...
+
+    def flush(self) -> None:
+        """Make it durable."""
+        ...
+
+
+def key_prefix(identity: SegmentIdentity) -> int:
+    """The number all keys of one replica start with."""
+    return prefix_of(identity.segment_id, identity.generation)
+
+
+def prefix_of(segment_id: int, generation: int) -> int:
+    """The same for a replica of which no more is known."""
+    return segment_id << 16 | generation
+
+
+def pack_durable(prefix: int, position: int, tail: LogTail) -> Put:
+    """The entry that says: everything before ``position`` was synced."""
+    value = _DURABLE.pack(
+        position,
+        tail.end_offset,
+        tail.last_header_crc32c,
+        tail.digest,
+        tail.max_append_timestamp_ms,
+        tail.max_known_high_watermark,
+    )
+    return "durable", _PREFIX.pack(prefix), value
+
+
+def read_durable(index: EntryStore, prefix: int) -> tuple[int, LogTail] | None:
+    """(position, tail) of the last durable entry; None when there is none.
+
+    Raises:
+        StorageError: The index is damaged.
+    """
+    value = index.get("durable", _PREFIX.pack(prefix))
+    if value is None:
+        return None
+    if len(value) != _DURABLE.size:
+        raise StorageError(f"durable entry of {len(value)} bytes")
+    position, *tail = _DURABLE.unpack(value)
+    return position, LogTail(*tail)
+
+
+def forget(index: EntryStore, prefix: int) -> None:
+    """Drop everything about a replica, durably: a later file of that name must not inherit it."""
+    for family in _FAMILIES:
+        index.delete_range(family, _PREFIX.pack(prefix), _PREFIX.pack(prefix + 1))
+    index.flush()
+
+
+def forget_from(index: EntryStore, prefix: int, position: int, tail: LogTail) -> None:
+    """Lower the index to a new, shorter tail, durably, before the file is cut: never lead.
+
+    Time points at the tail's own millisecond go too; points are sparse, one less is harmless.
+    """
+    upper = _PREFIX.pack(prefix + 1)
+    index.write([pack_durable(prefix, position, tail)])
+    index.delete_range("offset", _KEY.pack(prefix, tail.end_offset), upper)
+    index.delete_range("time", _KEY.pack(prefix, max(tail.max_append_timestamp_ms, 0)), upper)
+    index.flush()
+
+
+def has_points(index: EntryStore, identity: SegmentIdentity) -> bool:
+    """Whether the first batch of a log has its point, and so all those after it have theirs."""
+    key = _KEY.pack(key_prefix(identity), identity.base_offset)
+    return index.get("offset", key) is not None
+
+
+def floor_offset(index: EntryStore, prefix: int, offset: int) -> tuple[int, int] | None:
+    """(base offset, position) of the last point at or before ``offset``."""
+    found = index.floor("offset", _KEY.pack(prefix, offset), _KEY.pack(prefix, 0))
+    if found is None:
+        return None
+    return _KEY.unpack(found[0])[1], _NUMBER.unpack(found[1])[0]
+
+
+def offset_before_time(index: EntryStore, prefix: int, timestamp_ms: int) -> int | None:
+    """Base offset of a batch appended before ``timestamp_ms``, near the first one that wasn't."""
+    if timestamp_ms <= 0:
+        return None
+    found = index.floor("time", _KEY.pack(prefix, timestamp_ms - 1), _KEY.pack(prefix, 0))
+    if found is None:
+        return None
+    offset: int = _NUMBER.unpack(found[1])[0]
+    return offset
+
+
+@dataclass(slots=True)
+class PointMaker:
+    """Decides which batches of one segment get a point."""
+
+    prefix: int
+    records_per_point: int
+    bytes_per_point: int
+    next_offset: int = -1
+    next_position: int = -1
+    last_time_ms: int = -1
+
+    def points(self, marks: Iterable[BatchMark], position: int) -> list[Put]:
+        """Points for batches that start at ``position``; usually none."""
+        puts: list[Put] = []
+        for mark in marks:
+            if mark.base_offset >= self.next_offset or position >= self.next_position:
+                puts += self._point(mark, position)
+            position += mark.length_bytes
+        return puts
+
+    def _point(self, mark: BatchMark, position: int) -> list[Put]:
+        self.next_offset = mark.base_offset + self.records_per_point
+        self.next_position = position + self.bytes_per_point
+        key = _KEY.pack(self.prefix, mark.base_offset)
+        puts = [("offset", key, _NUMBER.pack(position))]
+        time_ms = max(mark.append_timestamp_ms, 0)
+        if time_ms > self.last_time_ms:  # of equal times the first batch answers
+            self.last_time_ms = time_ms
+            key = _KEY.pack(self.prefix, time_ms)
+            puts.append(("time", key, _NUMBER.pack(mark.base_offset)))
+        return puts

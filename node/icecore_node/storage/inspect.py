@@ -1,0 +1,219 @@
+"""Checks a data folder from the outside, and changes nothing.
+
+Run as ``python -m icecore_node.storage.inspect DATA [--json]``.
+
+It trusts nothing that the node computed: identities are read from file headers, every batch is
+CRC-checked and chained from the segment's seed, and seal and full digests are computed again from
+the bytes. The control store says what to expect; it is read from a copy, so even a folder whose
+node was killed stays as it is. Of a running node only sealed replicas are reported exactly.
+"""
+
+import argparse
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from icecore.errors import ConfigurationError, IcecoreError, StorageError
+from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
+from icecore_node.storage.data_folder import CONTROL_NAME
+from icecore_node.storage.files.file_system import OsFile, OsFileSystem
+from icecore_node.storage.segment_engine.segment_file import (
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    FoundBatch,
+    decode_file_header,
+    empty_tail,
+    file_name,
+    find_own_batches,
+    tree_digest,
+)
+from icecore_node.storage.store import SegmentIdentity
+
+
+@dataclass(slots=True)
+class ReplicaReport:
+    """What was found of one replica; digests are recomputed ones, in hexadecimal."""
+
+    topic_id: str
+    partition: int
+    segment_id: int
+    generation: int
+    epoch: int
+    state: str
+    base_offset: int
+    end_offset: int = -1
+    batches: int = 0
+    bytes: int = 0
+    seal_digest: str = ""
+    full_digest: str = ""
+    problem: str = ""
+    """Empty = intact."""
+
+
+class _CountingScan(BatchScan):
+    count = 0
+
+    def __next__(self) -> FoundBatch:
+        found = super().__next__()
+        self.count += 1
+        return found
+
+
+def verify_folder(data: Path) -> list[ReplicaReport]:
+    """Check all replicas of a data folder, in order of segment id.
+
+    Raises ConfigurationError when the folder is not a node's data folder.
+    """
+    control = data / CONTROL_NAME
+    if not control.is_file():
+        raise ConfigurationError(f"{data} is not a node's data folder: it has no {CONTROL_NAME}")
+    file_system = OsFileSystem(data)
+    try:
+        return [_verify(file_system, row) for row in _rows(control)]
+    finally:
+        file_system.close()
+
+
+def _rows(control: Path) -> list[ReplicaRow]:
+    """All replica rows, from a copy: opening a database may write beside it."""
+    columns = ", ".join(column.name for column in fields(ReplicaRow))
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in ("", "-wal"):
+            source = control.with_name(control.name + suffix)
+            if source.exists():
+                shutil.copy(source, folder)
+        try:
+            connection = sqlite3.connect(Path(folder) / control.name)
+            try:
+                query = f"SELECT {columns} FROM replicas ORDER BY segment_id"
+                return [ReplicaRow(*row) for row in connection.execute(query)]
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise StorageError(f"{control}: {error}") from error
+
+
+def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
+    report = ReplicaReport(
+        row.topic_id.hex(),
+        row.partition,
+        row.segment_id,
+        row.generation,
+        row.epoch,
+        row.state,
+        row.base_offset,
+    )
+    if row.state == QUARANTINED or row.damage:
+        report.problem = row.damage or "set aside as damaged"
+        return report
+    name = file_name(row.identity(bytes(16)))  # names don't hold the cluster
+    try:
+        file = file_system.open(name)
+        try:
+            _verify_file(file, row, report)
+        finally:
+            file.close()
+    except IcecoreError as error:
+        report.problem = error.message
+    return report
+
+
+def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
+    """Fill in what the file holds. Raises StorageError for what is wrong with it."""
+    found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
+    if found is None:
+        raise StorageError("the file header is damaged")
+    expected = row.identity(found.cluster_id)
+    if found != expected:
+        raise StorageError(f"the file belongs to {found}, not to {expected}")
+    if row.state == PREPARED:
+        return
+    is_sealed = row.state == SEALED
+    end_position = row.end_position if is_sealed else file.size()
+    scan = _CountingScan(
+        file,
+        found,
+        FILE_HEADER_LENGTH,
+        empty_tail(found, row.start_timestamp_ms),
+        end_position,
+        with_bodies=True,
+    )
+    try:
+        if is_sealed:
+            report.full_digest = tree_digest(file, end_position, scan).hex()
+        else:
+            _scan_unsealed(file, found, scan)
+    finally:
+        report.end_offset = scan.tail.end_offset
+        report.batches = scan.count
+        report.bytes = scan.position - FILE_HEADER_LENGTH
+        report.seal_digest = scan.tail.digest.hex()
+    if is_sealed:
+        _compare(row, report)
+
+
+def _scan_unsealed(file: OsFile, identity: SegmentIdentity, scan: BatchScan) -> None:
+    """A torn tail is no damage: nothing of it was acknowledged. Batches behind a hole are."""
+    for _ in scan:
+        pass
+    behind = find_own_batches(file, identity, scan.position, file.size(), scan.tail.end_offset + 1)
+    if (lost := next(behind, None)) is not None:
+        raise StorageError(
+            f"damaged at position {scan.position} ({scan.stop}): there are batches of this segment "
+            f"behind it, from offset {lost.header.base_offset}"
+        )
+
+
+def _compare(row: ReplicaRow, report: ReplicaReport) -> None:
+    for what, stored, computed in (
+        ("end offset", row.end_offset, report.end_offset),
+        ("seal digest", row.seal_digest.hex(), report.seal_digest),
+        ("full digest", row.full_digest.hex() or report.full_digest, report.full_digest),
+    ):
+        if stored != computed:
+            raise StorageError(f"{what} is {computed}, the control store has {stored}")
+
+
+def _print(report: list[ReplicaReport], damaged: int) -> None:
+    for each in report:
+        print(
+            f"{each.segment_id:>8} {each.topic_id[:8]}/{each.partition} {each.state:10} "
+            f"[{each.base_offset}, {each.end_offset}) {each.batches} batches {each.bytes} bytes "
+            f"{each.problem or 'ok'}"
+        )
+    print(f"{len(report)} replicas, {damaged} damaged")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: 0 intact, 1 damage found or no data folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m icecore_node.storage.inspect", description=verify_folder.__doc__
+    )
+    parser.add_argument("data", type=Path, help="data folder of a node")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    arguments = parser.parse_args(argv)
+    try:
+        report = verify_folder(arguments.data)
+    except IcecoreError as error:
+        print(f"icecore: {error.message}", file=sys.stderr)
+        return 1
+    damaged = sum(bool(each.problem) for each in report)
+    if arguments.json:
+        document: dict[str, Any] = {
+            "data": str(arguments.data),
+            "damaged": damaged,
+            "replicas": [asdict(each) for each in report],
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        _print(report, damaged)
+    return int(damaged > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Group commit: the data of many segments to disk with as few syncs as possible, then the index.
+
+One ``pwritev`` per segment, one ``fdatasync`` per touched file (or one ``syncfs``), one index
+batch, in this order: the index may lag behind the data and never leads it. At most
+``group_bytes_max`` go to one file between two syncs, which lets recovery tell a torn tail from
+damage. A file is held open from its write to its sync. Runs on an I/O worker; different workers own
+different segments.
+
+A write that fails, for whatever reason, costs the log of that one file its appends until it is cut
+back to what is durable; only a sync that fails ends the process.
+"""
+
+from collections.abc import Callable, Sequence
+
+from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError
+from icecore_node.ports import Buffer, DiskFailedError, FileSystem
+from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.index.derived_index import DerivedIndex
+from icecore_node.storage.index.points import Put, pack_durable
+from icecore_node.storage.segment_engine.segment_log import (
+    FIRST_ALLOCATION_BYTES,
+    SegmentLog,
+    StoreSettings,
+)
+from icecore_node.storage.store import AppendRequest, BatchMark
+
+
+class _Part:
+    """What one segment gets in one round."""
+
+    __slots__ = ("buffers", "log", "marks", "requests", "total_bytes")
+
+    def __init__(self, log: SegmentLog) -> None:
+        self.log = log
+        self.requests: list[AppendRequest] = []
+        self.buffers: list[Buffer] = []
+        self.marks: list[BatchMark] = []
+        self.total_bytes = 0
+
+
+class GroupCommit:
+    """Writes groups for one data folder."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        index: DerivedIndex,
+        settings: StoreSettings,
+        find: Callable[[int], SegmentLog],
+        fail_stop: FailStop,
+    ) -> None:
+        """
+        Args:
+            find: The log of a segment that may be appended to; raises an IcecoreError otherwise.
+            fail_stop: Syncs.
+        """
+        self._fs = file_system
+        self._index = index
+        self._settings = settings
+        self._find = find
+        self._fail_stop = fail_stop
+        self._unsynced: set[int] = set()
+        """Segments with bytes that were written and not yet synced, of all workers."""
+
+    def append(self, requests: list[AppendRequest]) -> None:
+        """See ``SegmentStore.append_group``."""
+        parts, rest = self._parts(requests)
+        self._round(parts)
+        for request in rest:  # rare: more than group_bytes_max for one segment
+            if request.error is None:
+                self._one_by_one(request)
+
+    def _parts(self, requests: list[AppendRequest]) -> tuple[list[_Part], list[AppendRequest]]:
+        """Split by segment what fits into one round; the rest, in order, comes later."""
+        parts: dict[int, _Part] = {}
+        rest: list[AppendRequest] = []
+        overflown: set[int] = set()
+        limit = self._settings.group_bytes_max
+        for request in requests:
+            segment_id = request.segment_id
+            part = parts.get(segment_id)
+            if part is None:
+                try:
+                    part = parts[segment_id] = _Part(self._find(segment_id))
+                except IcecoreError as error:
+                    request.error = error
+                    continue
+            marks = request.marks
+            size = 0
+            for mark in marks:
+                size += mark.length_bytes
+            if segment_id in overflown or part.total_bytes + size > limit:
+                overflown.add(segment_id)
+                rest.append(request)
+                continue
+            part.requests.append(request)
+            part.buffers += request.buffers
+            part.marks += marks
+            part.total_bytes += size
+        return list(parts.values()), rest
+
+    def _one_by_one(self, request: AppendRequest) -> None:
+        """One request in as many rounds as it needs, each of whole batches."""
+        try:
+            log = self._find(request.segment_id)
+        except IcecoreError as error:
+            request.error = error
+            return
+        limit = self._settings.group_bytes_max
+        total = sum(mark.length_bytes for mark in request.marks)
+        if total <= limit:
+            part = _Part(log)
+            part.requests.append(request)
+            part.buffers, part.marks, part.total_bytes = request.buffers, request.marks, total
+            self._round([part])
+            return
+        if not self._is_next(log, request):
+            return
+        try:
+            with log.handle.using():
+                self._in_pieces(log, request, total)
+        except DiskFailedError:
+            raise
+        except IcecoreError as error:
+            log.failed = request.error = error
+            return
+        puts = log.points.points(request.marks, log.end[1])
+        log.advance(request.marks, request.tail)
+        puts.append(pack_durable(log.prefix, log.end[1], request.tail))
+        self._index.write(puts)
+
+    def _in_pieces(self, log: SegmentLog, request: AppendRequest, total: int) -> None:
+        """Syncs without marks: nothing becomes readable or acknowledged before the last round."""
+        limit = self._settings.group_bytes_max
+        data = memoryview(b"".join(request.buffers))
+        start = done = 0
+        position = log.end[1]
+        self._reserve(log, position + total)
+        for mark in request.marks:
+            if done > start and done - start + mark.length_bytes > limit:
+                log.file.pwritev([data[start:done]], position + start)
+                self._sync([log])
+                start = done
+            done += mark.length_bytes
+        log.file.pwritev([data[start:]], position + start)
+        self._sync([log])
+
+    def _is_next(self, log: SegmentLog, request: AppendRequest) -> bool:
+        """Whether the request continues the log; otherwise the caller has lost count."""
+        due = log.end[0].end_offset
+        if request.marks and request.marks[0].base_offset == due:
+            return True
+        first = request.marks[0].base_offset if request.marks else -1
+        request.error = InvalidRequestError(
+            f"segment {request.segment_id} ends at {due}, an append starts at {first}"
+        )
+        return False
+
+    def _round(self, parts: list[_Part]) -> None:
+        """Write, sync, index: each file at most once."""
+        written: list[_Part] = []
+        try:
+            is_alone = len(parts) == 1
+            written += (
+                part for part in parts if part.requests and self._write(part, is_alone=is_alone)
+            )
+            if not written:
+                return
+            try:
+                self._sync([part.log for part in written])
+            except DiskFailedError:
+                raise
+            except IcecoreError as error:  # it could not even be tried
+                for part in written:
+                    _fail(part, error)
+                return
+        finally:
+            for part in written:
+                self._unsynced.discard(part.log.identity.segment_id)
+                part.log.handle.leave()
+        puts: list[Put] = []
+        for part in written:
+            log, tail = part.log, part.requests[-1].tail
+            puts += log.points.points(part.marks, log.end[1])
+            log.advance(part.marks, tail)
+            puts.append(pack_durable(log.prefix, log.end[1], tail))
+        self._index.write(puts)
+
+    def _write(self, part: _Part, *, is_alone: bool) -> bool:
+        """Write one file's share, which stays held; False (and not held) when that failed."""
+        requests, log = part.requests, part.log
+        if not self._is_next(log, requests[0]):
+            for request in requests:
+                request.error = requests[0].error
+            return False
+        position = log.end[1]
+        try:
+            file = log.handle.hold()
+        except IcecoreError as error:
+            _fail(part, error)
+            return False
+        try:
+            if position + part.total_bytes > log.allocated:
+                self._reserve(log, position + part.total_bytes)
+            self._unsynced.add(log.identity.segment_id)
+            file.pwritev(part.buffers, position)
+            if not is_alone:  # the disk works on all files while they are synced in turn
+                file.start_write_back(position, part.total_bytes)
+        except BaseException as error:
+            self._unsynced.discard(log.identity.segment_id)
+            log.handle.leave()
+            if not isinstance(error, IcecoreError):
+                raise
+            _fail(part, error)
+            return False
+        return True
+
+    def _sync(self, logs: Sequence[SegmentLog]) -> None:
+        """Make all written files durable, or end the process (the error is re-raised).
+
+        A ``syncfs`` that fails does not say whose bytes are lost: all that were on their way are in
+        doubt, also those of other workers.
+        """
+        if len(logs) >= self._settings.sync_all_files_min and self._fs.can_sync_all:
+            doubtful = self._unsynced.union(log.identity.segment_id for log in logs)
+            self._fail_stop.sync(sorted(doubtful), self._fs.sync_all)
+            return
+        for log in logs:
+            self._fail_stop.sync([log.identity.segment_id], log.file.fdatasync)
+
+    def _reserve(self, log: SegmentLog, need: int) -> None:
+        """Allocate ahead in steps that double up to 8 MiB; exactly what is needed if that fails."""
+        settings = self._settings
+        have = log.allocated
+        if need <= have:
+            return
+        step = min(settings.allocation_step_bytes, max(FIRST_ALLOCATION_BYTES, have))
+        target = max(need, have + step)
+        if need <= settings.segment_bytes < target:
+            target = settings.segment_bytes
+        try:
+            log.file.allocate(have, target - have)
+        except OutOfSpaceError:
+            if target == need:
+                raise
+            target = need
+            log.file.allocate(have, target - have)
+        log.allocated = target
+
+
+def _fail(part: _Part, error: IcecoreError) -> None:
+    """Nothing of this share is durable; nothing follows it until the log is cut back."""
+    part.log.failed = error
+    for request in part.requests:
+        request.error = error

@@ -1,0 +1,165 @@
+"""What can still be proved of a log that is UNKNOWN, and how it is used again by a person's word.
+
+A replica may be condemned although most of its bytes are right: a sync failed, the folder was an
+old copy, one sector is bad. Whatever chains from the segment's seed under right CRCs is what the
+leader wrote; only what may have followed is not known. Nothing is patched: the provable part is
+copied into a new file, synced (what a failed sync left in the page cache may be on no disk), and
+the old file stays aside.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
+from icecore_node.ports import DiskFailedError, File, FileSystem
+from icecore_node.storage.control.control_store import (
+    CONFIRMED,
+    QUARANTINED,
+    ControlStore,
+    ReplicaRow,
+)
+from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.segment_engine.segment_file import (
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    aside_name,
+    decode_file_header,
+    empty_tail,
+    encode_file_header,
+    file_name,
+    files_of,
+    folder_name,
+)
+from icecore_node.storage.store import LogTail, RecoveredReplica, SegmentIdentity
+
+COPY_BYTES = 1 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class Provable(NamedTuple):
+    """The part of one file that is right from the first byte on."""
+
+    name: str
+    tail: LogTail
+    position: int
+
+
+class LogSalvage:
+    """Looks at the files of UNKNOWN replicas. All methods block; only ``readmit`` changes anything.
+
+    Args:
+        file_system: Of the data folder.
+        control: Says what should be there.
+        fail_stop: Of the store.
+        judge: Opens a replica whose file and record were put in place, as a start would.
+    """
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        control: ControlStore,
+        fail_stop: FailStop,
+        judge: Callable[[ReplicaRow], RecoveredReplica],
+    ) -> None:
+        self._fs = file_system
+        self._control = control
+        self._fail_stop = fail_stop
+        self._judge = judge
+
+    def tail(self, segment_id: int, cluster_id: bytes) -> LogTail | None:
+        """The end of the longest provable part; None when no file of this replica has any record
+        that can be proved: that is no empty log."""
+        row = self._control.row(segment_id)
+        found = None if row is None else self._longest(row, row.identity(cluster_id))
+        return None if found is None else found.tail
+
+    def readmit(self, segment_id: int, cluster_id: bytes) -> RecoveredReplica:
+        """Make the provable part of a replica that was set aside its log, durably. To the next
+        start it is not intact all the same, until it is sealed.
+
+        Raises: NotReplicaError (nothing can be proved), StorageError.
+        """
+        row = self._control.row(segment_id)
+        found = None
+        if row is not None and row.state == QUARANTINED:
+            found = self._longest(row, row.identity(cluster_id))
+        if row is None or found is None:
+            raise NotReplicaError(f"nothing of segment {segment_id} can be salvaged here")
+        identity = row.identity(cluster_id)
+        name = file_name(identity)
+        self._fs.rename(self._copy(found, identity), name)
+        self._fail_stop.sync([], lambda: self._fs.sync_dir(folder_name(identity)))
+        row = self._control.change_row(segment_id, state=CONFIRMED, damage="", rebuilding=1)
+        _log.critical(
+            "salvaged segment_id=%d end_offset=%d from=%s", segment_id, found.tail.end_offset, name
+        )
+        return self._judge(row)
+
+    def _longest(self, row: ReplicaRow, identity: SegmentIdentity) -> Provable | None:
+        """Of the file in its place and those set aside before."""
+        if row.base_offset < 0 or row.state not in (CONFIRMED, QUARANTINED):
+            return None
+        best: Provable | None = None
+        for name in files_of(self._fs, file_name(identity)):
+            found = self._provable(name, row, identity)
+            end_offset = row.base_offset if best is None else best.tail.end_offset
+            if found is not None and found.tail.end_offset > end_offset:
+                best = found
+        return best
+
+    def _provable(self, name: str, row: ReplicaRow, identity: SegmentIdentity) -> Provable | None:
+        """Scan one file until something is not right; what can't be read is not right either."""
+        try:
+            start = empty_tail(identity, row.start_timestamp_ms)
+            file = self._fs.open(name)
+        except (StorageError, InvalidRequestError) as error:
+            _log.warning("not salvageable file=%s error=%s", name, error)
+            return None
+        scan = BatchScan(
+            file,
+            identity,
+            FILE_HEADER_LENGTH,
+            start,
+            file.size(),
+            with_bodies=True,
+        )
+        try:
+            if decode_file_header(file.pread(FILE_HEADER_LENGTH, 0)) != identity:
+                return None
+            for _ in scan:
+                pass
+        except StorageError as error:
+            _log.warning("salvage ends at=%d file=%s error=%s", scan.position, name, error)
+        finally:
+            file.close()
+        return Provable(name, scan.tail, scan.position)
+
+    def _copy(self, found: Provable, identity: SegmentIdentity) -> str:
+        """A new, synced file with this part alone; its name is one of those set aside, so that
+        it goes with them should it stay."""
+        name = aside_name(self._fs, file_name(identity))
+        source, copy = self._fs.open(found.name), self._fs.open(name, create=True)
+        try:
+            copy.pwritev([encode_file_header(identity, is_confirmed=True)], 0)
+            _copy_bytes(source, copy, found.position)
+            self._fail_stop.sync([identity.segment_id], copy.fdatasync)
+        except IcecoreError as error:
+            if not isinstance(error, DiskFailedError):
+                self._fs.unlink(name)
+            raise
+        finally:
+            source.close()
+            copy.close()
+        return name
+
+
+def _copy_bytes(source: File, copy: File, end_position: int) -> None:
+    position = FILE_HEADER_LENGTH
+    while position < end_position:
+        data = source.pread(min(COPY_BYTES, end_position - position), position)
+        if not data:
+            raise StorageError(f"the file ended at {position} while it was copied")
+        copy.pwritev([data], position)
+        position += len(data)

@@ -1,0 +1,184 @@
+"""One replica in memory: its tail, where its newest batches start, and the way to its file.
+
+I/O workers change it, reader threads only look: whatever both touch is replaced in one step, never
+edited in place.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+from icecore.errors import IcecoreError
+from icecore_node.ports import File
+from icecore_node.storage.files.open_files import LogFile
+from icecore_node.storage.index.points import PointMaker, key_prefix
+from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH
+from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
+
+_RECENT_BATCHES = 4096
+_RECENT_TAILS = 64
+FIRST_ALLOCATION_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Sizes of the segment engine; tests shrink them."""
+
+    group_bytes_max: int = 16 << 20
+    """G: no more than this is written to one file between two syncs; recovery relies on it."""
+    allocation_step_bytes: int = 8 << 20
+    segment_bytes: int = 1 << 30
+    """Where segments usually roll: the last step before it is smaller."""
+    records_per_point: int = 1000
+    bytes_per_point: int = 1 << 20
+    sync_all_files_min: int = 32
+    """From this many touched files on, one ``syncfs`` is cheaper than one fdatasync each."""
+    open_files_max: int = 512
+    """Segment files kept open beyond their use."""
+    descriptors_reserve: int = 0
+    """With fewer descriptors left nothing is created: what is there needs them."""
+    recycle_bytes_max: int = 4 << 30
+    """Of all files in the pool; 0 = there is none."""
+    recycle_bytes_min: int = 8 << 20
+    """Of a file that is worth keeping."""
+
+
+class Recent:
+    """Start offsets and positions of the newest batches, contiguous up to the end of the log.
+
+    Append-only for its one writer; readers may look at any moment, since a position is there
+    before its offset.
+    """
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.positions: list[int] = []
+
+    def add(self, offset: int, position: int) -> None:
+        """One more batch."""
+        self.positions.append(position)
+        self.offsets.append(offset)
+
+    def newest(self, count: int) -> "Recent":
+        """A copy of the last ``count``."""
+        copy = Recent()
+        copy.offsets = self.offsets[-count:]
+        copy.positions = self.positions[-count:]
+        return copy
+
+    def span(
+        self, offset: int, max_bytes: int, end_offset: int, log_end_offset: int, log_position: int
+    ) -> tuple[int, int, int] | None:
+        """(position, length, next offset) of the batches to read; None when ``offset`` is older.
+
+        The log's end is passed in as it was *before* this object was looked at.
+        """
+        offsets = self.offsets
+        count = bisect_right(offsets, log_end_offset - 1)
+        first = bisect_right(offsets, offset, 0, count) - 1
+        if first < 0:
+            return None
+        positions = self.positions
+        start = positions[first]
+        stop = bisect_right(positions, start + max_bytes, first, count) - 1
+        if stop == count - 1 and log_position - start <= max_bytes:
+            stop = count
+        # A batch that starts at end_offset or ends beyond it is not for this reader.
+        if end_offset < log_end_offset:
+            stop = min(stop, bisect_right(offsets, end_offset, first, count) - 1)
+        stop = max(stop, first + 1)
+        if stop >= count:
+            return start, log_position - start, log_end_offset
+        return start, positions[stop] - start, offsets[stop]
+
+
+class SegmentLog:
+    """An open replica. ``tail`` and ``position`` move together in ``end``."""
+
+    __slots__ = (
+        "allocated",
+        "end",
+        "failed",
+        "handle",
+        "identity",
+        "is_being_cut",
+        "is_sealed",
+        "points",
+        "prefix",
+        "recent",
+        "start",
+        "tails",
+    )
+
+    def __init__(
+        self,
+        identity: SegmentIdentity,
+        handle: LogFile,
+        size_bytes: int,
+        start: LogTail,
+        settings: StoreSettings,
+    ) -> None:
+        """
+        Args:
+            size_bytes: Of the file.
+            start: The tail of the empty log; meaningless until confirmed.
+        """
+        self.identity = identity
+        self.handle = handle
+        self.start = start
+        self.prefix = key_prefix(identity)
+        self.end: tuple[LogTail, int] = (start, FILE_HEADER_LENGTH)
+        """Durable tail and position (bytes)."""
+        self.allocated = size_bytes
+        self.is_sealed = False
+        self.is_being_cut = False
+        """The end is about to move back: an index that is made anew must not tell of it."""
+        self.failed: IcecoreError | None = None
+        """What went wrong in the middle of an append: nothing more until truncated or deleted."""
+        self.recent = Recent()
+        self.tails: deque[tuple[LogTail, int]] = deque(maxlen=_RECENT_TAILS)
+        self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
+
+    @property
+    def file(self) -> File:
+        """The open file, for who holds ``handle``."""
+        return self.handle.file
+
+    @property
+    def tail(self) -> LogTail:
+        """The durable tail."""
+        return self.end[0]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the base offset is known."""
+        return self.identity.base_offset >= 0
+
+    def advance(self, marks: list[BatchMark], tail: LogTail) -> None:
+        """Take over batches that are durable now."""
+        recent, position = self.recent, self.end[1]
+        for mark in marks:
+            recent.add(mark.base_offset, position)
+            position += mark.length_bytes
+        self.end = (tail, position)
+        self.tails.append(self.end)
+        if len(recent.offsets) > 2 * _RECENT_BATCHES:
+            self.recent = recent.newest(_RECENT_BATCHES)
+
+    def rewind(self, tail: LogTail, position: int, settings: StoreSettings) -> None:
+        """The file was cut to ``position``."""
+        self.recent = Recent()
+        self.tails.clear()
+        self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
+        self.end = (tail, position)
+        self.allocated = position
+        self.failed = None
+
+    def nearest_tail(self, end_offset: int) -> tuple[LogTail, int]:
+        """The latest remembered (tail, position) at or before ``end_offset``."""
+        for tail, position in reversed(list(self.tails)):
+            if tail.end_offset <= end_offset:
+                return tail, position
+        return self.start, FILE_HEADER_LENGTH

@@ -1,0 +1,215 @@
+"""Reading one segment: by offset, by time, its headers, its tail as it once was.
+
+The newest batches are found in memory, older ones through the sparse index and a short walk over
+headers. An index that is missing or wrong only makes the walk longer: what is in the file decides,
+and every byte is CRC-checked before it is returned.
+"""
+
+import logging
+
+from icecore.codec.batch import HEADER_LENGTH, parse_header, peek
+from icecore.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    OutOfResourcesError,
+    StorageError,
+)
+from icecore_node.ports import File
+from icecore_node.storage.index import points
+from icecore_node.storage.segment_engine.segment_file import (
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    TreeHash,
+    check_run,
+    tree_digest,
+    walk_to,
+)
+from icecore_node.storage.segment_engine.segment_log import SegmentLog
+from icecore_node.storage.store import LogTail
+
+_log = logging.getLogger(__name__)
+
+
+def _damaged(log: SegmentLog, what: object) -> StorageError:
+    segment_id = log.identity.segment_id
+    return StorageError(f"segment {segment_id} is damaged: {what}", segment_id=segment_id)
+
+
+class SegmentReader:
+    """Stateless but for the index; used by any number of threads."""
+
+    def __init__(self, index: points.EntryStore) -> None:
+        self._index = index
+
+    def read(
+        self, log: SegmentLog, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int]:
+        """See ``SegmentStore.read``."""
+        with log.handle.using() as file:
+            tail, position = log.end
+            end_offset = min(end_offset, tail.end_offset)
+            if offset >= end_offset or not log.is_confirmed:
+                return b"", offset
+            if offset < log.identity.base_offset:
+                raise InvalidRequestError(f"offset {offset} is before the segment's base")
+            try:
+                span = log.recent.span(offset, max_bytes, end_offset, tail.end_offset, position)
+                if span is None:
+                    return self._read_cold(log, file, offset, max_bytes, end_offset)
+                start, length, next_offset = span
+                if next_offset > end_offset:
+                    return b"", offset
+                data = file.pread(length, start)
+                if check_run(data, log.identity, offset, with_bodies=True) != next_offset:
+                    raise CorruptBatchError(f"the run at {start} does not end at {next_offset}")
+            except CorruptBatchError as error:
+                raise _damaged(log, error) from error
+            return data, next_offset
+
+    def _read_cold(
+        self, log: SegmentLog, file: File, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int]:
+        """Through the index; every byte is verified, because it may be years old."""
+        end_position = log.end[1]
+        position, _ = self._near(log, file, offset)
+        start, length, next_offset = walk_to(file, position, end_position, offset)
+        if next_offset > end_offset:
+            return b"", offset
+        data = file.pread(min(max(length, max_bytes), end_position - start), start)
+        stop = 0
+        while stop + HEADER_LENGTH <= len(data):
+            length, _, next_offset = peek(data, stop)
+            if stop + length > len(data) or next_offset > end_offset or length < HEADER_LENGTH:
+                break
+            stop += length
+        if stop == 0:
+            raise CorruptBatchError(f"no whole batch at {start}")
+        data = data[:stop]
+        return data, check_run(data, log.identity, offset, with_bodies=True)
+
+    def _near(self, log: SegmentLog, file: File, offset: int) -> tuple[int, LogTail]:
+        """A place to start from at or before the batch of ``offset``: position and tail there."""
+        tail, position = log.nearest_tail(offset)
+        try:
+            point = points.floor_offset(self._index, log.prefix, offset)
+        except (StorageError, OutOfResourcesError) as error:
+            _log.error("index look-up failed, scanning instead: %s", error)
+            point = None
+        if point is None or not position < point[1] < log.end[1]:
+            return position, tail
+        try:
+            header = parse_header(file.pread(HEADER_LENGTH, point[1]))
+        except CorruptBatchError:
+            return position, tail
+        if header.base_offset != point[0] or header.segment_id != log.identity.segment_id:
+            return position, tail
+        return point[1], LogTail(point[0], header.prev_header_crc32c, b"", 0, 0)
+
+    def _scan_from(self, log: SegmentLog, file: File, offset: int) -> BatchScan:
+        """A header scan that starts at or before the batch of ``offset``."""
+        position, tail = self._near(log, file, offset)
+        return BatchScan(file, log.identity, position, tail, log.end[1], with_bodies=False)
+
+    def offset_for_time(
+        self, log: SegmentLog, timestamp_ms: int, end_offset: int
+    ) -> tuple[int, int] | None:
+        """See ``SegmentStore.offset_for_time``."""
+        if not log.is_confirmed or log.tail.max_append_timestamp_ms < timestamp_ms:
+            return None
+        with log.handle.using() as file:
+            near = self._before(log, timestamp_ms)
+            scan = self._scan_from(log, file, log.identity.base_offset if near is None else near)
+            for found in scan:
+                header = found.header
+                if header.base_offset >= end_offset:
+                    return None
+                if header.append_timestamp_ms >= timestamp_ms:
+                    return header.base_offset, header.append_timestamp_ms
+            self._check_whole(log, scan)
+        return None
+
+    def _before(self, log: SegmentLog, timestamp_ms: int) -> int | None:
+        try:
+            return points.offset_before_time(self._index, log.prefix, timestamp_ms)
+        except (StorageError, OutOfResourcesError) as error:
+            _log.error("index look-up failed, scanning instead: %s", error)
+            return None
+
+    def _check_whole(self, log: SegmentLog, scan: BatchScan) -> None:
+        if scan.position < log.end[1]:
+            raise _damaged(log, f"{scan.stop} at {scan.position}")
+
+    def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int]:
+        """(tail, position) where the log ended at ``end_offset``."""
+        with log.handle.using() as file:
+            end = log.end
+            if end[0].end_offset == end_offset:
+                return end
+            tail, position = log.nearest_tail(end_offset)
+            if tail.end_offset != end_offset:
+                scan = BatchScan(file, log.identity, position, tail, end[1], with_bodies=False)
+                for _ in scan:
+                    if scan.tail.end_offset >= end_offset:
+                        break
+                else:
+                    self._check_whole(log, scan)
+                tail, position = scan.tail, scan.position
+        if tail.end_offset != end_offset:
+            raise InvalidRequestError(
+                f"no batch of segment {log.identity.segment_id} ends at {end_offset}"
+            )
+        return tail, position
+
+    def headers(self, log: SegmentLog, end_offset: int) -> list[bytes]:
+        """See ``SegmentStore.headers``."""
+        with log.handle.using() as file:
+            scan = BatchScan(
+                file, log.identity, FILE_HEADER_LENGTH, log.start, log.end[1], with_bodies=False
+            )
+            headers: list[bytes] = []
+            for found in scan:
+                if found.header.end_offset > end_offset:
+                    return headers
+                headers.append(found.header_bytes)
+            self._check_whole(log, scan)
+        return headers
+
+    def full_digest(self, log: SegmentLog) -> bytes:
+        """See ``SegmentStore.full_digest``."""
+        with log.handle.using() as file:
+            position = log.end[1]
+            scan = BatchScan(
+                file, log.identity, FILE_HEADER_LENGTH, log.start, position, with_bodies=True
+            )
+            return tree_digest(file, position, scan)
+
+
+class LogVerification:
+    """Reads a sealed log back from disk in small steps: chain, CRCs and, at the end, its digest."""
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self._position, self._tail = FILE_HEADER_LENGTH, log.start
+        self._tree = TreeHash()
+        self.digest = b""
+
+    def step(self, max_bytes: int) -> int:
+        """See ``Verification.step``. May be repeated after an error: nothing has moved then."""
+        log, start, end_position = self._log, self._position, self._log.end[1]
+        with log.handle.using() as file:
+            scan = BatchScan(file, log.identity, start, self._tail, end_position, with_bodies=True)
+            for _ in scan:
+                if scan.position - start >= max_bytes:
+                    break
+            if scan.stop and scan.position < end_position:
+                raise _damaged(log, f"{scan.stop} at {scan.position}")
+            data = file.pread(scan.position - start, start)
+        if len(data) < scan.position - start:
+            raise _damaged(log, f"the file ends before {scan.position}")
+        self._tree.update(data)
+        self._position, self._tail = scan.position, scan.tail
+        if self._position == end_position:
+            if self._tail.digest != log.tail.digest:
+                raise _damaged(log, "its seal digest is another one")
+            self.digest = self._tree.digest()
+        return len(data)

@@ -1,0 +1,301 @@
+"""Start-up judgement of one replica: clean, torn, damaged or lost, and what it really holds.
+
+A crash may drop, keep or garble any sector written since the last sync; everything before that
+must be there. Since at most G bytes go to a file between two syncs, three cases can be told apart
+at the first invalid batch (position p): before the durable end, the durable tail is lost; with a
+valid batch of this segment at p + G or later, p had been synced and is damaged; otherwise the
+tail is torn, and only then is it cut. Whatever is not proven complete is UNKNOWN, never empty.
+
+Batches are not aligned to sectors, so a new batch shares its first sector with synced bytes. That
+a disk writes a sector whole or not at all, and so never harms those, is assumed (SQLite calls it
+powersafe overwrite).
+
+What is wrong with one replica, a read error included, costs that replica alone (R55). A shortage of
+descriptors or memory is nobody's damage, and ends the start instead.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
+from icecore_node.ports import DiskFailedError, File, FileSystem
+from icecore_node.storage.control.control_store import PREPARED, SEALED, ReplicaRow
+from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.index.points import (
+    EntryStore,
+    PointMaker,
+    Put,
+    has_points,
+    key_prefix,
+    pack_durable,
+    read_durable,
+)
+from icecore_node.storage.segment_engine.segment_file import (
+    ASIDE,
+    FILE_HEADER_LENGTH,
+    BatchScan,
+    decode_file_header,
+    empty_tail,
+    file_name,
+    find_own_batches,
+)
+from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
+
+_PUTS_PER_WRITE = 5000
+_NO_TAIL = LogTail(-1, 0, b"", 0, 0)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found. ``damage`` is empty for an intact replica."""
+
+    damage: str = ""
+    why: str = "clean"
+    tail: LogTail = _NO_TAIL
+    position: int = FILE_HEADER_LENGTH
+    size_bytes: int = 0
+    """Of the file, if it can be used."""
+    headers: list[bytes] = field(default_factory=list)
+    cut_bytes: int = 0
+
+
+class Recovery:
+    """Judges the replicas of one data folder."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        index: EntryStore,
+        cluster_id: bytes,
+        settings: StoreSettings,
+        fail_stop: FailStop,
+    ) -> None:
+        self._fs = file_system
+        self._index = index
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._fail_stop = fail_stop
+
+    def judge(self, row: ReplicaRow) -> Verdict:
+        """Examine one replica, cut a torn tail, bring its index entries up to date.
+
+        Raises:
+            OutOfResourcesError: It could not be looked at.
+            DiskFailedError: A sync failed; the replica is condemned.
+        """
+        identity = row.identity(self._cluster_id)
+        verdict = Verdict()
+        try:
+            verdict.tail = _first_tail(row, identity)  # refuses a record that no segment can have
+            name = file_name(identity)
+            if not self._fs.exists(name):
+                return _damaged(verdict, "the file is missing")
+            file = self._fs.open(name)
+            try:
+                self._examine(row, file, verdict)
+                verdict.size_bytes = file.size()
+            finally:
+                file.close()
+        except (DiskFailedError, *SHORTAGES):
+            raise
+        except IcecoreError as error:
+            return _damaged(verdict, f"it cannot be read: {error}")
+        return verdict
+
+    def _examine(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
+        identity = row.identity(self._cluster_id)
+        found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
+        if found is None:
+            _damaged(verdict, "the file header is damaged")
+            return
+        if row.state == PREPARED:
+            # A confirm that did not finish may have left its base in the file: not yet promised.
+            found = SegmentIdentity(
+                found.cluster_id,
+                found.topic_id,
+                found.partition,
+                found.segment_id,
+                found.generation,
+                found.epoch,
+            )
+        if found != identity:
+            _damaged(verdict, f"the file belongs to {found}")
+        elif row.state == PREPARED:
+            verdict.why = "prepared"
+        elif row.state == SEALED:
+            self._sealed(row, file, verdict)
+        else:
+            self._unsealed(row, file, verdict)
+
+    # --- sealed -------------------------------------------------------------------------------
+
+    def _sealed(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
+        """Size and last tail come from the control store; the bytes are scrubbed elsewhere."""
+        identity = row.identity(self._cluster_id)
+        size = file.size()
+        if size < row.end_position:
+            _damaged(verdict, f"{size} bytes of a sealed log of {row.end_position}")
+            return
+        if size > row.end_position:
+            file.truncate(row.end_position)
+            self._fail_stop.sync([identity.segment_id], file.fdatasync)
+        verdict.position = row.end_position
+        durable = read_durable(self._index, key_prefix(identity))
+        is_empty = row.end_offset == identity.base_offset
+        is_known = durable is not None and durable[0] == row.end_position
+        if is_known and (is_empty or has_points(self._index, identity)):
+            return
+        start = empty_tail(identity, row.start_timestamp_ms)
+        scan = BatchScan(
+            file, identity, FILE_HEADER_LENGTH, start, row.end_position, with_bodies=False
+        )
+        points = self._points(scan, [])
+        if scan.position != row.end_position or scan.tail.digest != verdict.tail.digest:
+            _damaged(verdict, f"sealed log broken at {scan.position}: {scan.stop}")
+            return
+        # Synced when it was sealed, whatever the index has forgotten since.
+        self._write_index(points, identity, scan.position, verdict.tail)
+
+    # --- unsealed -----------------------------------------------------------------------------
+
+    def _unsealed(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
+        identity = row.identity(self._cluster_id)
+        start = empty_tail(identity, row.start_timestamp_ms)
+        durable = self._durable_entry(identity)
+        durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
+        size = file.size()
+
+        # Below the durable end headers are enough: their chain must arrive exactly there.
+        known = BatchScan(
+            file,
+            identity,
+            FILE_HEADER_LENGTH,
+            start,
+            min(durable_position, size),
+            with_bodies=False,
+        )
+        points: list[Put] = []
+        if durable is None or has_points(self._index, identity):
+            verdict.headers += [found.header_bytes for found in known]
+        else:
+            points = self._points(known, verdict.headers)
+        verdict.tail, verdict.position = known.tail, known.position
+        if known.position != durable_position or (
+            known.tail.last_header_crc32c != durable_tail.last_header_crc32c
+        ):
+            _damaged(
+                verdict,
+                f"lost durable tail: {known.stop} at {known.position} before {durable_position}",
+            )
+            return
+        tail = _with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
+        scan = BatchScan(file, identity, durable_position, tail, size, with_bodies=True)
+        points += self._points(scan, verdict.headers)
+        verdict.tail, verdict.position = scan.tail, scan.position
+        if not self._judge_stop(identity, file, scan, size, verdict):
+            return
+        if durable == (verdict.position, verdict.tail) and not verdict.cut_bytes:
+            if points:
+                self._write_index(points, identity, verdict.position, verdict.tail)
+            return  # nothing was seen that had not been synced before
+        # Only now is what the scan saw known to be on disk, not merely in the page cache. An index
+        # that said so before the sync would lead the file: a power cut in between would make a torn
+        # tail look like a lost one.
+        self._fail_stop.sync([identity.segment_id], file.fdatasync)
+        self._write_index(points, identity, verdict.position, verdict.tail)
+
+    def _durable_entry(self, identity: SegmentIdentity) -> tuple[int, LogTail] | None:
+        try:
+            return read_durable(self._index, key_prefix(identity))
+        except OutOfSpaceError:
+            raise
+        except StorageError as error:
+            _log.warning("segment %d: no durable entry: %s", identity.segment_id, error)
+            return None
+
+    def _judge_stop(
+        self, identity: SegmentIdentity, file: File, scan: BatchScan, size: int, verdict: Verdict
+    ) -> bool:
+        """Torn tail or damage in the middle? Cuts the former; False for the latter."""
+        stop, group = scan.position, self._settings.group_bytes_max
+        high_watermark = scan.torn_high_watermark
+        after = 0
+        for found in find_own_batches(file, identity, stop + 8, size, scan.tail.end_offset):
+            if found.position >= stop + group:
+                damage = f"mid-log damage at {stop} ({scan.stop}), more at {found.position}"
+                _damaged(verdict, damage)
+                return False
+            after += 1
+            high_watermark = max(high_watermark, found.header.high_watermark)
+        # A stamp in the discarded tail is a promise somebody may have seen: keep it.
+        verdict.tail = _with_high_watermark(scan.tail, high_watermark)
+        if after or scan.torn_high_watermark or any(file.pread(512, stop)[:8]):
+            verdict.why = f"tail cut at {stop}: {scan.stop}"
+            verdict.cut_bytes = size - stop
+        if size > stop:
+            file.truncate(stop)
+        return True
+
+    def _points(self, scan: BatchScan, headers: list[bytes]) -> list[Put]:
+        """Walk the scan to its end, adding headers on the way; the index points of what it saw."""
+        settings = self._settings
+        prefix = key_prefix(scan.identity)
+        maker = PointMaker(prefix, settings.records_per_point, settings.bytes_per_point)
+        puts: list[Put] = []
+        for found in scan:
+            header = found.header
+            headers.append(found.header_bytes)
+            mark = BatchMark(header.base_offset, header.append_timestamp_ms, header.batch_length)
+            puts += maker.points([mark], found.position)
+        return puts
+
+    def _write_index(
+        self, points: list[Put], identity: SegmentIdentity, position: int, tail: LogTail
+    ) -> None:
+        """Of a log that is durable up to there."""
+        for start in range(0, len(points), _PUTS_PER_WRITE):
+            self._index.write(points[start : start + _PUTS_PER_WRITE])
+        self._index.write([pack_durable(key_prefix(identity), position, tail)])
+
+
+def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
+    """Files without a record are kept: no node deletes data on its own judgement."""
+    for topic in file_system.list_dir("segments"):
+        for partition in file_system.list_dir(f"segments/{topic}"):
+            folder = f"segments/{topic}/{partition}"
+            for name in file_system.list_dir(folder):
+                if f"{folder}/{name}" not in known and ASIDE not in name:
+                    _log.warning("unknown file kept: %s/%s", folder, name)
+
+
+def _first_tail(row: ReplicaRow, identity: SegmentIdentity) -> LogTail:
+    if row.state == PREPARED or row.base_offset < 0:
+        return _NO_TAIL
+    if row.state == SEALED:
+        return LogTail(
+            row.end_offset,
+            row.last_header_crc32c,
+            row.seal_digest,
+            row.end_timestamp_ms,
+            row.high_watermark,
+        )
+    return empty_tail(identity, row.start_timestamp_ms)
+
+
+def _with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:
+    if high_watermark <= tail.max_known_high_watermark:
+        return tail
+    return LogTail(
+        tail.end_offset,
+        tail.last_header_crc32c,
+        tail.digest,
+        tail.max_append_timestamp_ms,
+        high_watermark,
+    )
+
+
+def _damaged(verdict: Verdict, damage: str) -> Verdict:
+    verdict.damage = verdict.why = damage
+    return verdict

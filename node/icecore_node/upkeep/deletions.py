@@ -1,0 +1,120 @@
+"""Delete orders and how they are carried out: beside the data path, a few files at a time.
+
+An order comes from the coordinator and is for ever, because a segment id is never used again. The
+replica loses its role at once; its files go on a thread of their own, so that neither appends nor
+the probe that heartbeats wait for (R49) ever stand behind an unlink. What waits for that thread is
+taken in groups, each with one synced commit before the first unlink and one after the last (R69).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icecore.errors import IcecoreError
+from icecore_node.context import NodeContext
+from icecore_node.ports import DiskFailedError, WorkerQueue
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.store import SegmentStore
+
+_log = logging.getLogger(__name__)
+
+GROUP_MAX = 16
+"""Files of one group: who creates a segment waits for that long at most."""
+
+
+@dataclass(slots=True)
+class _Deletion:
+    segment_id: int
+    token: int
+    future: "asyncio.Future[None]"
+    error: IcecoreError | None = None
+
+
+class Deletions:
+    """All delete orders of a node. Loop only, but for what runs on the thread."""
+
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._orders = replicas.orders
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._queue: WorkerQueue[_Deletion] = context.executor.worker(
+            "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
+        )
+
+    def order(self, segment_id: int) -> None:
+        """Carry out one order, soon; also of what is not here, but may just be in the making."""
+        self._orders.note_deleted(segment_id)
+        self._orders.overtake(segment_id, "it is deleted")
+        replica = self._replicas.get(segment_id)
+        if replica is not None:
+            self._replicas.retire(replica)
+        if segment_id in self._tasks:
+            return
+        task = self._context.start(self._delete(segment_id))
+        self._tasks[segment_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
+
+    async def _delete(self, segment_id: int) -> None:
+        """What changes this log ends first, on whatever thread it is: nothing new begins, because
+        the replica counts for nothing."""
+        async with self._orders.alone(segment_id):
+            replica = self._replicas.get(segment_id)
+            if replica is None:
+                return
+            self._replicas.retire(replica)
+            try:
+                await replica.worker.run(_nothing)
+                await self._remove(replica)
+            except IcecoreError as error:
+                _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
+                return
+            self._replicas.remove(replica)
+            _log.info("deleted segment_id=%d", segment_id)
+
+    async def _remove(self, replica: Replica) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.submit(_Deletion(replica.segment_id, self._context.token, future))
+        await future
+
+    def _process(self, group: list[_Deletion]) -> list[_Deletion]:
+        """On the thread. An order of an older token than others of its group holds all the same."""
+        token = max(each.token for each in group)
+        error = _delete(self._context.store, [each.segment_id for each in group], token)
+        for each in group if error is not None else ():
+            # One of them is in the way: each on its own.
+            each.error = _delete(self._context.store, [each.segment_id], token)
+        return group
+
+    def _deliver(self, group: object) -> None:
+        assert isinstance(group, list)
+        for each in group:
+            if each.future.done():
+                continue
+            if each.error is not None:
+                each.future.set_exception(each.error)
+            else:
+                each.future.set_result(None)
+
+    def close(self) -> None:
+        """Take no more; what waits for the thread is done by the next process, as it is ordered."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._queue.close()
+
+
+def _delete(store: SegmentStore, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
+    """Why it failed. A disk that failed ends the process (see Executor.worker)."""
+    try:
+        store.delete(segment_ids, token)
+    except DiskFailedError:
+        raise
+    except IcecoreError as error:
+        return error
+    return None
+
+
+def _nothing() -> None:
+    """An operation that only passes through the queue."""

@@ -1,0 +1,103 @@
+"""What a node does as its disk fills: take no new replicas, then follow no more.
+
+A full disk is met in time instead of in the middle of an append. From ``disk_read_only_percent``
+on the node is READ_ONLY: it gets no new replicas, and its active segments roll onto other nodes.
+From ``disk_full_percent`` on it stops following, so that nobody waits for it; what it leads goes on
+until it is rolled. A disk with ``disk_free_bytes_min`` free is never called full, however large it
+is. The way back starts a little lower, lest a node goes to and fro.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from enum import IntEnum
+
+from icecore.errors import IcecoreError
+from icecore_node.context import NodeContext
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.registry.replicas import Replicas
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+BACK_PERCENT = 2.0
+"""So much lower than the way up is the way back,"""
+BACK_FREE = 1.1
+"""or so many times ``disk_free_bytes_min`` must be free."""
+
+
+class DiskLevel(IntEnum):
+    """How full a disk is; the higher, the fuller."""
+
+    ROOMY = 0
+    READ_ONLY = 1
+    FULL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """Where the levels begin; percentages are of used and free bytes together."""
+
+    read_only_percent: float
+    full_percent: float
+    free_bytes_min: int
+    """A disk with so much free is ROOMY; 0 = each disk is, always."""
+
+
+def disk_level(
+    used_bytes: int, free_bytes: int, limits: DiskLimits, before: DiskLevel
+) -> DiskLevel:
+    """The level of a disk that was at ``before``."""
+    percent = 100.0 * used_bytes / max(1, used_bytes + free_bytes)
+    for level, from_percent in (
+        (DiskLevel.FULL, limits.full_percent),
+        (DiskLevel.READ_ONLY, limits.read_only_percent),
+    ):
+        is_there = before >= level
+        least = from_percent - (BACK_PERCENT if is_there else 0.0)
+        free_limit = limits.free_bytes_min * (BACK_FREE if is_there else 1.0)
+        if percent >= least and free_bytes < free_limit:
+            return level
+    return DiskLevel.ROOMY
+
+
+class DiskWatch:
+    """Looks at the disk now and then, and acts when its level has changed."""
+
+    def __init__(
+        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+    ) -> None:
+        self._context = context
+        self._coordinator = coordinator
+        self._replicas = replicas
+        settings = context.settings
+        self._limits = DiskLimits(
+            settings.disk_read_only_percent,
+            settings.disk_full_percent,
+            int(settings.disk_free_bytes_min),
+        )
+        self._level = DiskLevel.ROOMY
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        context = self._context
+        while True:
+            try:
+                used_bytes, free_bytes = await context.executor.run(context.files.space)
+            except IcecoreError as error:
+                _log.warning("how full the disk is is unknown error=%s", error)
+                await asyncio.sleep(LOOK_S)
+                continue
+            level = disk_level(used_bytes, free_bytes, self._limits, self._level)
+            if level is not self._level:
+                _log.warning(
+                    "disk level=%s used_bytes=%d free_bytes=%d",
+                    *(level.name.lower(), used_bytes, free_bytes),
+                )
+                self._level = level
+                self._coordinator.read_only = level >= DiskLevel.READ_ONLY
+                if level is DiskLevel.FULL:
+                    self._replicas.pause_following()
+            if level is not DiskLevel.FULL:
+                await self._replicas.resume_following()
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,93 @@
+"""The node's side of an unclean recovery: UNKNOWN logs may count again, by a person's word (R46).
+
+Asked to, a fence also says how far such a log is provably right; and when the coordinator chose
+it, the write-back brings that part back as a replica. It counts for that recovery alone: to every
+other fence, and to the next start, it is UNKNOWN until it is sealed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from icecore.codec.batch import parse_header
+from icecore.model import Segment
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext
+from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.replica import Replica
+from icecore_replication.producers import ProducerTable
+
+_log = logging.getLogger(__name__)
+
+
+class Salvage:
+    """Finds and readmits what can be proved of UNKNOWN replicas."""
+
+    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._one_at_a_time = asyncio.Lock()
+
+    async def describe(
+        self,
+        request: coordinator_pb2.FenceRequest,
+        answers: Sequence[coordinator_pb2.FencedReplica],
+    ) -> None:
+        """Fill in the answers that are not intact, where something can be proved.
+
+        As in any fence the promise is durable before we say how far the log goes.
+        """
+        context = self._context
+        store = context.store
+        asked = [
+            (ref, answer)
+            for ref, answer in zip(request.segments, answers, strict=True)
+            if not answer.intact and not answer.HasField("error")
+            if ref.epoch >= store.promised_epoch(ref.segment_id)
+        ]
+        promises = [(ref.segment_id, ref.epoch) for ref, _ in asked]
+        await context.executor.run(store.set_promises, promises, request.token)
+        await context.pool.probe()  # what was under way when it was condemned is written, or not
+        for ref, answer in asked:
+            tail = await context.executor.run(
+                store.salvage.tail, ref.segment_id, context.cluster_id
+            )
+            replica = self._replicas.get(ref.segment_id)
+            if replica is not None:
+                replica.promised_epoch = max(replica.promised_epoch, ref.epoch)
+            if tail is None:
+                continue
+            answer.salvageable = True
+            answer.durable_end_offset = tail.end_offset
+            answer.last_header_crc32c = tail.last_header_crc32c
+            answer.digest = tail.digest
+            answer.max_known_high_watermark = tail.max_known_high_watermark
+
+    async def readmit(self, segment: Segment) -> None:
+        """The provable part of an UNKNOWN log becomes the replica, to be donor and to be sealed.
+
+        Raises: NotReplicaError (nothing can be proved), StorageError.
+        """
+        context, segment_id = self._context, segment.segment_id
+        async with self._one_at_a_time, self._replicas.orders.alone(segment_id):
+            old = self._replicas.get(segment_id)
+            if old is not None and old.intact:
+                return
+            if old is not None:
+                await self._replicas.set_aside(old)
+            found = await context.executor.run(
+                context.store.salvage.readmit, segment_id, context.cluster_id
+            )
+            table = ProducerTable(found.producer_snapshot)
+            for raw in found.headers:
+                table.apply_header(parse_header(raw))
+            replica = Replica(context, found.identity, found.tail, table)
+            replica.is_salvaged = True
+            replica.promised_epoch = context.store.promised_epoch(segment_id)
+            replica.segment = segment
+            self._replicas.add(replica)
+            _log.critical(
+                "readmitted by an unclean recovery segment_id=%d end_offset=%d",
+                segment_id,
+                found.tail.end_offset,
+            )

@@ -1,5 +1,0 @@
-"""The default storage engine and the data folder it lives in: segment files, index, control store.
-
-Nothing outside looks further in than ``SegmentFileStore`` and ``DataFolder``; what a replica needs
-of any engine is ``node/store.py``, what an engine needs of the world is ``node/ports.py``.
-"""

@@ -1,0 +1,150 @@
+"""One follower's view of a segment: what is appended here, what is durable, what readers may see.
+
+A follower never decides anything: it appends what continues its log, reports an offset only once it
+is durable, and stops asking when something contradicts its log. Rules R10-R13 of docs/PROTOCOL.md.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from icecore.errors import InternalError
+from icecore.model import Segment
+from icecore_replication.effects import (
+    AdvanceHighWatermark,
+    AppendReplica,
+    FollowerEffect,
+    Quarantine,
+    ReportProgress,
+    StopFollowing,
+)
+from icecore_replication.inputs import (
+    DataReceived,
+    Fenced,
+    FollowerInput,
+    LeaderRejected,
+    LocalDurable,
+    LocalFailed,
+    StreamOpened,
+)
+
+_RECENT_INPUTS = 24
+
+
+class FollowerCore:
+    """Replica of a segment that another node leads.
+
+    Args:
+        segment: The record, ACTIVE.
+        log_end_offset: Of the log here; all of it was fsynced at start-up.
+        durable_end_offset: Same, unless appends are on their way.
+        high_watermark: The highest one known to have been visible (0 or the base when none).
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        log_end_offset: int,
+        durable_end_offset: int,
+        high_watermark: int,
+    ) -> None:
+        self.segment = segment
+        self.log_end_offset = log_end_offset
+        self.durable_end_offset = durable_end_offset
+        self.max_known_high_watermark = max(high_watermark, segment.base_offset)
+        self.stopped = False
+        """True after StopFollowing or Quarantine: only a new assignment starts a new core."""
+        self._exposed = self.high_watermark
+        self._attach_wanted = False
+        self._in_step = False
+        self._recent: deque[FollowerInput] = deque(maxlen=_RECENT_INPUTS)
+
+    @property
+    def high_watermark(self) -> int:
+        """What readers here may see: the leader's, as far as it is durable here."""
+        return min(self.max_known_high_watermark, self.durable_end_offset)
+
+    def step(self, inputs: Sequence[FollowerInput], now_ms: float) -> list[FollowerEffect]:
+        """Take these inputs in order; what comes back must be done in order.
+
+        Args:
+            inputs: What happened.
+            now_ms: Unused: a follower has no timers. Same shape as ``LeaderCore.step``.
+        """
+        effects: list[FollowerEffect] = []
+        durable_before = self.durable_end_offset
+        for item in inputs:
+            self._recent.append(item)
+            if not self.stopped:
+                self._take(item, effects)
+        if self.stopped:
+            return effects
+        if self._attach_wanted and self.durable_end_offset == self.log_end_offset:
+            self._attach_wanted = False
+            effects.append(ReportProgress(self.durable_end_offset, attach=True))
+        elif self.durable_end_offset > durable_before:
+            effects.append(ReportProgress(self.durable_end_offset))
+        if self.high_watermark > self._exposed:
+            self._exposed = self.high_watermark
+            effects.append(AdvanceHighWatermark(self._exposed))
+        return effects
+
+    def story(self) -> str:
+        """The last inputs, for error messages."""
+        return "\n".join(map(repr, self._recent))
+
+    def _take(self, item: FollowerInput, effects: list[FollowerEffect]) -> None:
+        match item:
+            case DataReceived():
+                self._receive(item, effects)
+            case LocalDurable(end_offset):
+                if end_offset > self.log_end_offset:
+                    raise InternalError(
+                        f"durable to {end_offset}, the log ends at {self.log_end_offset}\n"
+                        + self.story()
+                    )
+                self.durable_end_offset = max(self.durable_end_offset, end_offset)
+            case StreamOpened():
+                self._attach()
+            case LocalFailed(error):
+                self._stop(StopFollowing(f"local append failed: {error}"), effects)
+            case LeaderRejected(reason):
+                if reason == "DIVERGED":
+                    self._stop(Quarantine("the leader's chain differs from ours"), effects)
+                else:
+                    self._stop(StopFollowing(f"the leader says {reason}"), effects)
+            case Fenced(epoch):
+                if epoch > self.segment.epoch:
+                    self._stop(StopFollowing(f"fenced by epoch {epoch}"), effects)
+
+    def _receive(self, data: DataReceived, effects: list[FollowerEffect]) -> None:
+        if data.epoch != self.segment.epoch:
+            self._stop(
+                StopFollowing(f"epoch {data.epoch} is not ours, {self.segment.epoch}"), effects
+            )
+            return
+        self.max_known_high_watermark = max(self.max_known_high_watermark, data.high_watermark)
+        if data.base_offset == data.end_offset or data.end_offset <= self.log_end_offset:
+            return  # only a watermark, or bytes we have
+        if data.base_offset != self.log_end_offset:
+            # A gap, or batches that straddle our end. What was sent before our last attach may look
+            # like that too: it is dropped until the leader has started again at our end.
+            if self._in_step:
+                self._attach()
+            return
+        if not data.chained:
+            self._stop(Quarantine(f"the chain breaks at offset {data.base_offset}"), effects)
+            return
+        if self._attach_wanted:
+            return  # in flight from before; it comes again
+        self._in_step = True
+        self.log_end_offset = data.end_offset
+        effects.append(AppendReplica(data.base_offset, data.end_offset))
+
+    def _attach(self) -> None:
+        """Ask to be sent everything from our end, as soon as all of our log is durable."""
+        self._attach_wanted = True
+        self._in_step = False
+
+    def _stop(self, effect: StopFollowing | Quarantine, effects: list[FollowerEffect]) -> None:
+        self.stopped = True
+        effects.append(effect)

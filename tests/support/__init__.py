@@ -1,0 +1,1 @@
+"""What tests of several kinds share: fakes, small clusters, broken batches."""

@@ -1,0 +1,84 @@
+"""A small cluster as the coordinator sees it, for tests of its decisions."""
+
+from dataclasses import replace
+
+from icecore.model import NodeState, Segment, SegmentSettings
+from icecore_coordinator.decisions.placement import Placement
+from icecore_coordinator.decisions.segment_changes import (
+    Opening,
+    Sealing,
+    open_tail,
+    prepare,
+)
+from icecore_coordinator.decisions.topic_changes import (
+    create_topic,
+    missing_partitions,
+)
+from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
+from icecore_coordinator.state.records import (
+    Change,
+    ClusterRecord,
+    NodeRecord,
+    Record,
+    SegmentRecord,
+)
+
+TOPIC = b"t" * 16
+KEY = (TOPIC, 0)
+SETTINGS = SegmentSettings(replication_factor=3, min_insync=2)
+DIGEST = b"d" * 32
+ALL = {1: 11, 2: 12, 3: 13}
+"""Registered incarnation by node."""
+
+
+def commit(state: ClusterState, change: Change) -> Change:
+    """Apply a change the way the ledger does: every version must follow the stored one."""
+    stored = {each.key: each.version for each in records(state)}
+    for record in change.puts:
+        assert stored.get(record.key, 0) == record.version - 1, record.key
+    for record in change.deletes:
+        assert stored[record.key] == record.version, record.key
+    assert len(set(change.keys())) == len(change.keys())
+    state.apply(change)
+    return change
+
+
+def records(state: ClusterState) -> list[Record]:
+    groups = (state.counters, state.nodes, state.topics, state.partitions, state.segments,
+              state.deleted, state.producers, state.heard)  # fmt: skip
+    found: list[Record] = [state.cluster] if state.cluster else []
+    for group in groups:
+        found += group.values()  # type: ignore[attr-defined]
+    return found
+
+
+def started() -> ClusterState:
+    """Three nodes up, one topic with one partition and its first segment (id 1) ACTIVE."""
+    state = ClusterState()
+    commit(state, Change((ClusterRecord(b"c" * 16, version=1),)))
+    for node_id, incarnation in ALL.items():
+        node = NodeRecord(node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation, incarnation,
+                          version=1)  # fmt: skip
+        commit(state, Change((node,)))
+        state.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
+    commit(state, create_topic(state, "events", TOPIC, 1, SETTINGS))
+    for change in missing_partitions(state):
+        commit(state, change)
+    commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
+    commit(state, open_tail(state, Opening(1, ALL)))
+    return state
+
+
+def segment(state: ClusterState, segment_id: int = 1) -> Segment:
+    return state.segments[segment_id].segment
+
+
+def sealing(state: ClusterState, end_offset: int = 10, **changes: object) -> Sealing:
+    made = Sealing(1, segment(state).version, end_offset, DIGEST, (1, 2, 3))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def prepared_successor(state: ClusterState) -> int:
+    change = commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
+    [record] = [each for each in change.puts if isinstance(each, SegmentRecord)]
+    return record.segment.segment_id

@@ -1,0 +1,381 @@
+"""A cluster in a few hundred lines: one coordinator, some nodes, logs in lists, over real gRPC.
+
+It keeps what the client relies on (sequences, segments, high watermark) and can be told to fail:
+``on_produce`` decides the fate of each batch.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from icecore.codec import batch as batches
+from icecore.codec.batch import BatchHeader
+from icecore.errors import (
+    IcecoreError,
+    NotCoordinatorError,
+    NotLeaderError,
+    NotReplicaError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    TopicExistsError,
+    UnknownProducerError,
+    UnknownTopicError,
+)
+from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.rpc import convert, framing
+from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.ports import CallContext, Handlers
+from icecore.v1 import admin_pb2, data_pb2
+
+CLUSTER_ID = b"c" * 16
+
+
+@dataclass
+class Fate:
+    """What happens to one batch that is produced: an error, before or after it is appended."""
+
+    error: IcecoreError | None = None
+    append: bool = True
+
+
+@dataclass
+class FakeSegment:
+    record: Segment
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][1] if self.batches else self.record.base_offset
+
+
+class FakePartition:
+    def __init__(self, cluster: "FakeCluster", topic: str, number: int, leader: int) -> None:
+        self.cluster, self.topic, self.number = cluster, topic, number
+        self.segments: list[FakeSegment] = []
+        self.log_start = 0
+        self.sequences: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self.open(leader, (leader,))
+
+    @property
+    def tail(self) -> FakeSegment:
+        return self.segments[-1]
+
+    def open(self, leader: int, replicas: tuple[int, ...]) -> None:
+        """Seal the tail, if there is one, and open the next segment."""
+        base, number = 0, self.cluster.next_segment_id()
+        if self.segments:
+            base = self.tail.end
+            self.tail.record = self.tail.record.changed(
+                state=SegmentState.SEALED, end_offset=base, leader=0
+            )
+        record = Segment(
+            number,
+            self.cluster.topic_id(self.topic),
+            self.topic,
+            self.number,
+            SegmentState.ACTIVE,
+            epoch=number,
+            base_offset=base,
+            leader=leader,
+            replicas=replicas,
+            isr=replicas,
+        )
+        self.segments.append(FakeSegment(record))
+
+    def append(self, body: bytes, header: BatchHeader) -> tuple[int, bool]:
+        """Base offset and whether the batch was there before."""
+        recent = self.sequences[header.producer_id]
+        first, end = header.base_sequence, header.base_sequence + header.record_count
+        if header.producer_id:
+            for known_first, known_end, base in recent:
+                if (known_first, known_end) == (first, end):
+                    return base, True
+            if not recent and first:
+                raise UnknownProducerError()
+            if recent and recent[-1][1] != first:
+                raise OutOfOrderSequenceError(f"{recent[-1][1]} expected, got {first}")
+        base = self.tail.end
+        record = self.tail.record
+        stamped, _ = batches.stamp(
+            body,
+            0,
+            header,
+            segment_id=record.segment_id,
+            epoch=record.epoch,
+            base_offset=base,
+            append_timestamp_ms=1000 + base,
+            high_watermark=base,
+            prev_header_crc32c=0,
+        )
+        recent.append((first, end, base))
+        del recent[:-5]
+        self.tail.batches.append(
+            (base, base + header.record_count, stamped + body[batches.HEADER_LENGTH :])
+        )
+        return base, False
+
+
+class FakeCluster:
+    """Use as ``async with FakeCluster(nodes=2) as cluster``; topics are made by ``add_topic``."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.net = GrpcNet()
+        self.topics: dict[str, list[FakePartition]] = {}
+        self.times_made: Counter[str] = Counter()
+        self.addresses: dict[int, str] = dict.fromkeys(range(1, nodes + 1), "")
+        self.on_produce: Callable[[int, FakePartition, BatchHeader], Fate] = lambda *_: Fate()
+        self.before_call: Callable[[int, str], Any] | None = None
+        self.calls: list[tuple[int, str]] = []
+        self.produce_sizes: list[int] = []
+        self.settings: list[admin_pb2.TopicSettings] = []
+        self.bootstrap = ""
+        self._segment_ids = 0
+        self._next_producer = 0
+        self._servers: list[Any] = []
+        self._appended = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        for number in self.addresses:
+            server = await self.net.serve("127.0.0.1:0", self._node_handlers(number))
+            self.addresses[number] = server.address
+            self._servers.append(server)
+        admin = {
+            f"/icecore.v1.AdminService/{name}": getattr(self, f"_{name}")
+            for name in ("GetMetadata", "ListSegments", "CreateTopic", "DescribeTopics")
+        }
+        active = await self.net.serve("127.0.0.1:0", Handlers(admin, {}))
+        standby = dict.fromkeys(admin, self._redirect)
+        self._servers += [active, await self.net.serve("127.0.0.1:0", Handlers(standby, {}))]
+        self._active = active.address
+        self.bootstrap = f"{self._servers[-1].address},{active.address}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._servers:
+            await server.stop(0)
+        await self.net.close()
+
+    def next_segment_id(self) -> int:
+        self._segment_ids += 1
+        return self._segment_ids
+
+    def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
+        self.times_made[name] += 1
+        self.topics[name] = []
+        return self.add_partitions(name, partitions)
+
+    def add_partitions(self, name: str, count: int) -> list[FakePartition]:
+        """So many more; the new ones."""
+        nodes, found = list(self.addresses), self.topics[name]
+        numbers = range(len(found), len(found) + count)
+        added = [FakePartition(self, name, n, nodes[n % len(nodes)]) for n in numbers]
+        found += added
+        return added
+
+    def topic_id(self, name: str) -> bytes:
+        """Another one each time that a topic of this name is made."""
+        return f"{name:-<14}{self.times_made[name]:02}".encode()
+
+    def find(self, item: Any) -> FakePartition:
+        names = {self.topic_id(name): name for name in self.topics}
+        name = item.topic or names.get(item.topic_id, "")
+        if name not in self.topics or item.partition >= len(self.topics[name]):
+            raise UnknownTopicError(name)
+        return self.topics[name][item.partition]
+
+    # --- node -----------------------------------------------------------------------------------
+
+    def _node_handlers(self, number: int) -> Handlers:
+        def handler(method: Any) -> Any:
+            async def run(body: bytes, _: CallContext) -> bytes:
+                self.calls.append((number, method.__name__))
+                if self.before_call is not None:
+                    await self.before_call(number, method.__name__)
+                return await method(number, body)
+
+            return run
+
+        methods = (self._Produce, self._Fetch, self._ListOffsets, self._InitProducer)
+        names = {f"/icecore.v1.DataService/{m.__name__[1:]}": handler(m) for m in methods}
+        return Handlers(names, {})
+
+    async def _InitProducer(self, number: int, body: bytes) -> bytes:
+        self._next_producer += 1
+        return data_pb2.InitProducerResponse(producer_id=self._next_producer).SerializeToString()
+
+    async def _Produce(self, number: int, body: bytes) -> bytes:
+        raw, data = framing.split_bulk(body, data_pb2.ProduceRequest)
+        request = framing.parse(data_pb2.ProduceHeader, raw)
+        answer, at = data_pb2.ProduceResponse(), 0
+        self.produce_sizes.append(len(request.partitions))
+        for item in request.partitions:
+            piece = bytes(data[at : at + item.batch_length])
+            at += item.batch_length
+            result = answer.partitions.add()
+            try:
+                self._append(number, item, piece, result)
+            except IcecoreError as error:
+                result.error.CopyFrom(convert.error_to_proto(error))
+        async with self._appended:
+            self._appended.notify_all()
+        return answer.SerializeToString()
+
+    def _append(self, number: int, item: Any, piece: bytes, result: Any) -> None:
+        partition = self.find(item)
+        if partition.tail.record.leader != number:
+            raise NotLeaderError()
+        header = batches.parse_header(piece)
+        batches.verify_producer_crc(piece, 0, header)
+        fate = self.on_produce(number, partition, header)
+        if fate.error is None or fate.append:
+            base, result.duplicate = partition.append(piece, header)
+            result.base_offset, result.durable_copies = base, 1
+            result.append_timestamp_ms = 1000 + base
+        if fate.error is not None:
+            raise fate.error
+
+    async def _Fetch(self, number: int, body: bytes) -> bytes:
+        request = data_pb2.FetchRequest.FromString(body).header
+        loop = asyncio.get_running_loop()
+        end = loop.time() + request.max_wait_ms / 1000
+        while True:
+            header, data = data_pb2.FetchResponseHeader(), list[bytes]()
+            for item in request.partitions:
+                result = header.partitions.add()
+                try:
+                    data += self._read(number, item, result)
+                except IcecoreError as error:
+                    result.error.CopyFrom(convert.error_to_proto(error))
+            news = data or any(r.error.reason or r.segment_sealed for r in header.partitions)
+            if news or loop.time() >= end:
+                return framing.frame_bulk(header.SerializeToString(), data)
+            try:
+                async with asyncio.timeout(end - loop.time()), self._appended:
+                    await self._appended.wait()
+            except TimeoutError:
+                end = 0
+
+    def _read(self, number: int, item: Any, result: Any) -> list[bytes]:
+        partition = self.find(item)
+        high = partition.tail.end
+        if not partition.log_start <= item.offset <= high:
+            raise OffsetOutOfRangeError(log_start_offset=partition.log_start, high_watermark=high)
+        here = [s for s in partition.segments if number in s.record.replicas]
+        for segment in here:
+            record = segment.record
+            is_tail = segment is partition.tail
+            if record.base_offset <= item.offset and (item.offset < segment.end or is_tail):
+                break
+        else:
+            raise NotReplicaError()
+        if item.segment_id not in (0, record.segment_id):
+            raise NotReplicaError()
+        data: list[bytes] = []
+        result.next_offset = item.offset
+        for base, end, stored in segment.batches:
+            if end > item.offset and (not data or sum(map(len, data)) < item.max_bytes):
+                data.append(stored)
+                result.next_offset = end
+                assert base <= item.offset or len(data) > 1
+        result.batches_length = sum(map(len, data))
+        result.high_watermark, result.log_start_offset = high, partition.log_start
+        result.segment_id = record.segment_id
+        if record.state is SegmentState.SEALED:
+            result.segment_sealed, result.sealed_end_offset = True, record.end_offset
+            if result.next_offset == record.end_offset:
+                following = partition.segments[partition.segments.index(segment) + 1].record
+                result.successor_node_ids.extend(following.replicas)
+        return data
+
+    async def _ListOffsets(self, number: int, body: bytes) -> bytes:
+        answer = data_pb2.ListOffsetsResponse()
+        for item in data_pb2.ListOffsetsRequest.FromString(body).partitions:
+            partition, result = self.find(item), answer.partitions.add()
+            result.offset, result.append_timestamp_ms = partition.tail.end, -1
+            if item.earliest:
+                result.offset = partition.log_start
+            elif item.WhichOneof("target") == "timestamp_ms":
+                for segment in partition.segments:
+                    is_asked = item.segment_id in (0, segment.record.segment_id)
+                    for base, _, _ in segment.batches:
+                        is_here = is_asked and number in segment.record.replicas
+                        if is_here and not result.found and 1000 + base >= item.timestamp_ms:
+                            result.offset, result.found = base, True
+                            result.append_timestamp_ms = 1000 + base
+        return answer.SerializeToString()
+
+    # --- coordinator ----------------------------------------------------------------------------
+
+    async def _redirect(self, body: bytes, _: CallContext) -> bytes:
+        raise NotCoordinatorError(address=self._active)
+
+    async def _GetMetadata(self, body: bytes, _: CallContext) -> bytes:
+        self.calls.append((0, "GetMetadata"))
+        if self.before_call is not None:
+            await self.before_call(0, "GetMetadata")
+        request = admin_pb2.GetMetadataRequest.FromString(body)
+        answer = admin_pb2.GetMetadataResponse(cluster_id=CLUSTER_ID)
+        for number, address in self.addresses.items():
+            answer.nodes.append(convert.node_to_proto(NodeInfo(number, address, 1)))
+        for name in request.topics or self.topics:
+            topic = answer.topics.add(name=name)
+            if name not in self.topics:
+                topic.error.CopyFrom(convert.error_to_proto(UnknownTopicError(name)))
+                continue
+            topic.topic_id = self.topic_id(name)
+            for partition in self.topics[name]:
+                record = partition.tail.record
+                topic.partitions.add(
+                    partition=partition.number,
+                    log_start_offset=partition.log_start,
+                    segment_id=record.segment_id,
+                    epoch=record.epoch,
+                    leader=record.leader,
+                    replicas=record.replicas,
+                    isr=record.isr,
+                    tail_base_offset=record.base_offset,
+                )
+        return answer.SerializeToString()
+
+    async def _ListSegments(self, body: bytes, _: CallContext) -> bytes:
+        self.calls.append((0, "ListSegments"))
+        request = admin_pb2.ListSegmentsRequest.FromString(body)
+        found = [
+            segment.record
+            for partition in self.topics[request.topic]
+            for segment in partition.segments
+            if not request.partitions or partition.number in request.partitions
+            if segment.record.end_offset < 0 or segment.record.end_offset > request.from_offset
+        ]
+        ids = [record.segment_id for record in found]
+        start = ids.index(request.after_segment_id) + 1 if request.after_segment_id else 0
+        page = found[start : start + min(2, request.max_segments or 2)]
+        answer = admin_pb2.ListSegmentsResponse(more=start + len(page) < len(found))
+        answer.segments.extend(map(convert.segment_to_proto, page))
+        return answer.SerializeToString()
+
+    async def _CreateTopic(self, body: bytes, _: CallContext) -> bytes:
+        request = admin_pb2.CreateTopicRequest.FromString(body)
+        if request.name in self.topics and not request.if_not_exists:
+            raise TopicExistsError(request.name)
+        self.settings.append(request.settings)
+        self.add_topic(request.name, request.settings.partitions or 1)
+        return admin_pb2.CreateTopicResponse(topic=self._describe(request.name)).SerializeToString()
+
+    async def _DescribeTopics(self, body: bytes, _: CallContext) -> bytes:
+        names = admin_pb2.DescribeTopicsRequest.FromString(body).names or self.topics
+        answer = admin_pb2.DescribeTopicsResponse(topics=[self._describe(name) for name in names])
+        return answer.SerializeToString()
+
+    def _describe(self, name: str) -> admin_pb2.TopicDescription:
+        if name not in self.topics:
+            raise UnknownTopicError(name)
+        answer = admin_pb2.TopicDescription(name=name, topic_id=self.topic_id(name))
+        for partition in self.topics[name]:
+            described = answer.partitions.add(
+                partition=partition.number, segments=len(partition.segments)
+            )
+            described.tail.CopyFrom(convert.segment_to_proto(partition.tail.record))
+        return answer

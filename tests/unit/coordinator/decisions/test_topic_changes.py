@@ -1,0 +1,227 @@
+"""Decisions about nodes and topics: who may register, what a name may be, how topics grow."""
+
+from dataclasses import replace
+
+import pytest
+
+from icecore.codec import batch
+from icecore.errors import (
+    FencedError,
+    InvalidRequestError,
+    InvalidTopicNameError,
+    NotEnoughReplicasError,
+    TopicExistsError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from icecore.model import FlushMode, NodeState, SegmentSettings, check_topic_name
+from icecore_coordinator.decisions.node_changes import (
+    HeldReplica,
+    Registration,
+    activate,
+    confirm_deletion,
+    deletions_confirmed,
+    register,
+)
+from icecore_coordinator.decisions.segment_changes import (
+    Opening,
+    drop_prepared,
+    seal,
+)
+from icecore_coordinator.decisions.topic_changes import (
+    add_partitions,
+    alter_topic,
+    completed,
+    create_topic,
+    missing_partitions,
+)
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change
+from tests.support.cluster_states import (
+    SETTINGS,
+    commit,
+    prepared_successor,
+    sealing,
+    segment,
+    started,
+)
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    return started()
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+ASKED = Registration(b"c" * 16, 2, bytes([2]), 12, "n2:9", "rack")
+
+
+def test_register_alone_changes_nothing_that_counts(state: ClusterState) -> None:
+    change, is_unknown = register(state, ASKED)
+    commit(state, change)
+    assert not is_unknown
+    assert (state.nodes[2].incarnation, state.nodes[2].issued_incarnation) == (12, 13)
+    assert state.nodes[2].address == "n2:1"
+    commit(state, activate(state, ASKED, 13))
+    assert (state.incarnation(2), state.nodes[2].address) == (13, "n2:9")
+    assert activate(state, ASKED, 13) == Change()
+
+
+def test_only_the_newest_incarnation_activates(state: ClusterState) -> None:
+    commit(state, register(state, ASKED)[0])
+    commit(state, register(state, ASKED)[0])
+    with pytest.raises(FencedError):
+        activate(state, ASKED, 13)
+    commit(state, activate(state, ASKED, 14))
+    with pytest.raises(FencedError):
+        activate(state, ASKED, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_unknown"),
+    [
+        ({}, False),
+        ({"incarnation": 11}, True),  # restored from a snapshot
+        ({"incarnation": 0}, True),
+        ({"node_id": 9, "incarnation": 0}, False),
+        ({"node_id": 9, "incarnation": 4}, True),
+    ],
+)
+def test_disk_older_than_the_last_activation_is_unknown(
+    state: ClusterState, changes: dict[str, object], is_unknown: bool
+) -> None:
+    asked = replace(ASKED, **changes)  # type: ignore[arg-type]
+    assert register(state, asked)[1] == is_unknown
+
+
+def test_wrong_cluster_and_id_in_use(state: ClusterState) -> None:
+    with pytest.raises(WrongClusterError):
+        register(state, replace(ASKED, cluster_id=b"x" * 16))
+    with pytest.raises(WrongClusterError, match="in use"):
+        register(state, replace(ASKED, disk_id=b"other"))
+    state.status[2].is_connected = False
+    assert register(state, replace(ASKED, disk_id=b"other"))[1]
+    with pytest.raises(InvalidRequestError):
+        register(state, replace(ASKED, node_id=0))
+
+
+def test_deletions_are_confirmed_by_the_inventory(state: ClusterState) -> None:
+    dropped = prepared_successor(state)
+    commit(state, drop_prepared(state, [dropped, 1], 0))
+    assert 1 in state.segments, "an ACTIVE segment is not abandoned"
+    held = {dropped: HeldReplica(dropped, 0, False, True)}
+    assert deletions_confirmed(state, 2, held) == []
+    assert deletions_confirmed(state, 2, {}) == [dropped]
+    commit(state, confirm_deletion(state, 2, dropped))
+    assert state.deleted[dropped].holders == (1, 3)
+    assert confirm_deletion(state, 2, dropped) == Change()
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 250])
+def test_bad_names(name: str) -> None:
+    with pytest.raises(InvalidTopicNameError):
+        check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249])
+def test_good_names(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "factor", "in_sync"),
+    [
+        (1, 0, 1, 1),
+        (2, 0, 2, 1),
+        (3, 0, 3, 2),
+        (9, 0, 3, 2),
+        (9, 5, 5, 2),
+        (9, 1, 1, 1),
+        (0, 0, 1, 1),
+    ],
+)
+def test_defaults(nodes: int, asked: int, factor: int, in_sync: int) -> None:
+    settings = completed(SegmentSettings(replication_factor=asked, min_insync=0), nodes)
+    assert (settings.replication_factor, settings.min_insync) == (factor, in_sync)
+
+
+def test_create_topic_conflicts(state: ClusterState) -> None:
+    other = b"u" * 16
+    with pytest.raises(TopicExistsError):
+        create_topic(state, "events", other, 1, SETTINGS)
+    with pytest.raises(InvalidRequestError):
+        create_topic(state, "new", other, 10_001, SETTINGS)
+    with pytest.raises(InvalidRequestError):
+        create_topic(state, "new", other, 1, replace(SETTINGS, min_insync=4))
+    with pytest.raises(NotEnoughReplicasError, match="there are 3"):
+        create_topic(state, "new", other, 1, replace(SETTINGS, replication_factor=4))
+    state.status[3].state = NodeState.DOWN
+    with pytest.raises(NotEnoughReplicasError, match="there are 2"):
+        create_topic(state, "new", other, 1, SETTINGS)
+
+
+def test_altered_settings_hold_from_the_next_segment(state: ClusterState) -> None:
+    commit(state, alter_topic(state, "events", replace(SETTINGS, min_insync=3)))
+    assert segment(state).settings.min_insync == 2
+    successor = prepared_successor(state)
+    assert segment(state, successor).settings.min_insync == 3
+    with pytest.raises(NotEnoughReplicasError):
+        seal(state, sealing(state), Opening(successor, {1: 11, 2: 12}), 0)
+    with pytest.raises(InvalidRequestError):
+        alter_topic(state, "events", replace(SETTINGS, partitioner="custom"))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"record_bytes_max": batch.RECORD_BYTES_CAP + 1, "batch_bytes_max": batch.BATCH_BYTES_CAP},
+        {"batch_bytes_max": batch.BATCH_BYTES_CAP + 1},
+        {"uncompressed_bytes_max": batch.UNCOMPRESSED_BYTES_CAP + 1},
+        {"record_bytes_max": 2000, "batch_bytes_max": 1000},
+        {"record_bytes_max": 2000, "uncompressed_bytes_max": 1000},
+        {"record_bytes_max": 0},
+    ],
+)
+def test_no_topic_allows_what_some_reader_cannot_take(
+    state: ClusterState, limits: dict[str, int]
+) -> None:
+    settings = replace(SETTINGS, **limits)
+    with pytest.raises(InvalidRequestError, match="_bytes_max must"):
+        create_topic(state, "new", b"u" * 16, 1, settings)
+    with pytest.raises(InvalidRequestError, match="_bytes_max must"):
+        alter_topic(state, "events", settings)
+
+
+def test_limits_of_batches_are_pinned_in_each_segment(state: ClusterState) -> None:
+    most = replace(
+        SETTINGS,
+        record_bytes_max=batch.RECORD_BYTES_CAP,
+        batch_bytes_max=batch.BATCH_BYTES_CAP,
+        uncompressed_bytes_max=batch.UNCOMPRESSED_BYTES_CAP,
+    )
+    commit(state, alter_topic(state, "events", most))
+    assert segment(state).settings.batch_bytes_max == SETTINGS.batch_bytes_max
+    assert segment(state, prepared_successor(state)).settings == most
+
+
+def test_partitions_only_grow(state: ClusterState) -> None:
+    commit(state, add_partitions(state, "events", 250))
+    for change in missing_partitions(state):
+        assert len(change.puts) <= 100
+        commit(state, change)
+    assert len(list(state.partitions_of(state.topic("events")))) == 250
+    assert missing_partitions(state) == []
+    with pytest.raises(InvalidRequestError):
+        add_partitions(state, "events", 249)
+    assert add_partitions(state, "events", 250) == Change()
+
+
+def test_a_flush_mode_that_would_promise_less_is_refused(state: ClusterState) -> None:
+    settings = replace(SETTINGS, flush_mode=FlushMode.ASYNC)
+
+    with pytest.raises(UnsupportedError, match="fsynced"):
+        create_topic(state, "fast", bytes(16), 1, settings)

@@ -1,0 +1,260 @@
+"""When a node counts as down, and what a coordinator that was late itself must not conclude."""
+
+import asyncio
+
+import pytest
+
+from icecore.errors import IcecoreError, UnavailableError
+from icecore.model import NodeState
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.segment_changes import start_recovery
+from icecore_coordinator.nodes.node_calls import fan_out
+from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change
+from tests.support.cluster_states import segment, started
+
+LEASE_MS = 6_000
+TICK_MS = 100
+
+
+class FakeClock:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def now_ms(self) -> int:
+        return int(self.now)
+
+    def monotonic_ms(self) -> float:
+        return self.now
+
+
+class Watch:
+    """Sessions of nodes 1 to 3, none connected yet, and time that passes in ticks."""
+
+    def __init__(self) -> None:
+        self.state: ClusterState = started()
+        for status in self.state.status.values():
+            status.state, status.is_connected = NodeState.DOWN, False
+        self.clock = FakeClock()
+        self.changes = 0
+        self.sessions = NodeSessions(self.state, self.clock, LEASE_MS, self.count)
+        self.sessions.start()
+
+    def count(self) -> None:
+        self.changes += 1
+
+    def connect(self, node_id: int) -> Session:
+        return self.sessions.connect(node_id, self.state.incarnation(node_id))
+
+    def pass_ms(self, duration_ms: int, *beating: Session, tick_ms: int = TICK_MS) -> None:
+        for _ in range(duration_ms // tick_ms):
+            self.clock.now += tick_ms
+            for session in beating:
+                self.sessions.beat(session, pb.HeartbeatRequest(sequence=1))
+            self.sessions.tick()
+
+    def up(self) -> list[int]:
+        return [node_id for node_id in self.state.nodes if self.state.is_live(node_id)]
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def test_known_nodes_have_a_lease_to_come_after_a_start(watch: Watch) -> None:
+    session = watch.connect(1)
+    assert watch.up() == [1, 2, 3] and watch.sessions.in_grace
+    assert [each.node_id for each in watch.state.eligible_nodes()] == [1]
+    watch.pass_ms(LEASE_MS - TICK_MS, session)
+    assert watch.up() == [1, 2, 3]
+    watch.pass_ms(TICK_MS, session)
+    assert watch.up() == [1] and not watch.sessions.in_grace
+
+
+def test_broken_stream_is_down_after_500_ms_also_right_after_a_start(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.disconnected(session)
+    watch.pass_ms(400)
+    assert 1 in watch.up()
+    watch.pass_ms(100)
+    assert 1 not in watch.up()
+    watch.connect(1)
+    assert 1 in watch.up()
+
+
+def test_stream_that_is_resumed_in_time_changes_nothing(watch: Watch) -> None:
+    watch.sessions.disconnected(watch.connect(1))
+    watch.pass_ms(400)
+    session = watch.connect(1)
+    watch.pass_ms(2_000, session)
+    assert 1 in watch.up()
+
+
+def test_end_of_a_replaced_stream_says_nothing(watch: Watch) -> None:
+    old = watch.connect(1)
+    new = watch.connect(1)
+    assert old.is_closed
+    watch.sessions.disconnected(old)
+    watch.pass_ms(2_000, new)
+    assert 1 in watch.up() and watch.state.is_eligible(1)
+
+
+def test_silent_node_is_down_after_its_lease(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.pass_ms(LEASE_MS)
+    assert 1 in watch.up()
+    watch.pass_ms(TICK_MS)
+    assert 1 not in watch.up() and session.is_closed
+
+
+def test_late_coordinator_gives_everyone_a_lease(watch: Watch) -> None:
+    one, two, three = (watch.connect(node_id) for node_id in (1, 2, 3))
+    watch.pass_ms(10_000, tick_ms=10_000)
+    assert watch.up() == [1, 2, 3]
+    watch.sessions.disconnected(one)
+    watch.pass_ms(LEASE_MS - TICK_MS, two, three)
+    assert watch.up() == [1, 2, 3] and watch.sessions.in_grace
+    watch.pass_ms(2 * TICK_MS, two, three)
+    assert watch.up() == [2, 3]
+
+
+def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True))
+    assert watch.state.state_of(1) == NodeState.DRAINING and not watch.state.is_eligible(1)
+    led = [pb.LedHighWatermark(segment_id=1, high_watermark=7)]
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, led=led))
+    assert watch.state.state_of(1) == NodeState.UP
+    led = [pb.LedHighWatermark(segment_id=1, high_watermark=5)]
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=3, led=led))
+    assert watch.sessions.heard.high_watermark(1) == 7
+
+
+def test_high_watermark_of_a_sealed_segment_is_not_kept(watch: Watch) -> None:
+    session = watch.connect(1)
+    led = [pb.LedHighWatermark(segment_id=99, high_watermark=7)]
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
+    assert watch.sessions.heard.high_watermark(1) is None
+
+
+def test_disputes_are_paged_once_and_their_time_moves(watch: Watch) -> None:
+    session = watch.connect(1)
+    for _ in range(2):
+        watch.sessions.beat(session, pb.HeartbeatRequest(disputed_segment_ids=[7]))
+        watch.clock.now += 1000
+    [page] = watch.sessions.pages
+    assert page.segment_id == 7 and page.last_at_ms - page.first_at_ms == 1000
+
+
+def test_clock_that_is_off_is_noticed_and_forgiven(watch: Watch) -> None:
+    session = watch.connect(1)
+    status = watch.state.status[1]
+    for off_ms, expected in ((5_000, False), (5_001, True), (-3_600_000, True), (-10, False)):
+        now_ms = watch.clock.now_ms() + off_ms
+        watch.sessions.beat(session, pb.HeartbeatRequest(wall_clock_ms=now_ms))
+        assert status.is_clock_off is expected
+
+
+def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, unknown_segment_ids=[9]))
+    assert [each for each in range(12) if watch.sessions.is_unknown(1, each)] == [7, 8, 9]
+    assert not watch.sessions.is_unknown(2, 7)
+    watch.sessions.copied(1, 8)
+    assert not watch.sessions.is_unknown(1, 8)
+    watch.sessions.beat(watch.connect(1), pb.HeartbeatRequest(unknown_segment_ids=[9]))
+    assert [each for each in range(12) if watch.sessions.is_unknown(1, each)] == [9]
+
+
+def test_node_that_leaves_is_down_at_once_and_its_end_says_nothing_new(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True, leaving=True))
+    assert 1 not in watch.up() and not watch.state.is_eligible(1)
+    changes = watch.changes
+    watch.sessions.disconnected(session)
+    watch.pass_ms(1_000)
+    assert watch.changes == changes
+    watch.connect(1)
+    assert watch.state.is_eligible(1)
+
+
+# --- patience with many nodes ---------------------------------------------------------------------
+
+
+async def answer_after(delay_s: float, value: int) -> int:
+    await asyncio.sleep(delay_s)
+    if value < 0:
+        raise UnavailableError("gone")
+    return value
+
+
+class LoopClock(FakeClock):
+    def monotonic_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+
+async def asked(
+    delays: dict[int, tuple[float, int]], *, required: list[int], enough: int, patience_ms: float
+) -> dict[int, int | IcecoreError]:
+    return await fan_out(
+        LoopClock(),
+        {node_id: answer_after(*each) for node_id, each in delays.items()},
+        required=required,
+        patience_ms=patience_ms,
+        is_enough=lambda good: len(good) >= enough,
+    )
+
+
+async def test_dead_nodes_are_not_waited_for_when_the_others_are_enough() -> None:
+    delays = {1: (30.0, 1), 2: (0.0, 2), 3: (0.01, 3)}
+    assert await asked(delays, required=[2, 3], enough=2, patience_ms=9_000) == {2: 2, 3: 3}
+
+
+async def test_slow_nodes_are_waited_for_as_long_as_patience_lasts() -> None:
+    delays = {1: (0.05, 1), 2: (0.0, 2), 3: (30.0, 3)}
+    assert await asked(delays, required=[1, 2, 3], enough=1, patience_ms=200) == {1: 1, 2: 2}
+
+
+async def test_too_few_answers_are_waited_for_beyond_patience() -> None:
+    delays = {1: (0.2, 1), 2: (0.0, 2)}
+    assert await asked(delays, required=[1, 2], enough=2, patience_ms=20) == {1: 1, 2: 2}
+
+
+async def test_failures_are_answers_but_not_good_ones() -> None:
+    found = await asked({1: (0.0, -1), 2: (0.01, 2)}, required=[1, 2], enough=2, patience_ms=50)
+    assert isinstance(found[1], UnavailableError) and found[2] == 2
+
+
+def test_only_a_leader_tells_of_watermarks(watch: Watch) -> None:
+    leader = segment(watch.state).leader
+    for node_id in (*sorted({1, 2, 3} - {leader}), leader):
+        told = pb.LedHighWatermark(segment_id=1, high_watermark=100 * node_id)
+        watch.sessions.beat(watch.connect(node_id), pb.HeartbeatRequest(sequence=1, led=[told]))
+    assert watch.sessions.heard.high_watermark(1) == 100 * leader
+
+
+def test_who_leads_what_was_never_given_out_shows_an_old_metadata_store(watch: Watch) -> None:
+    next_id = watch.state.next_of("segment_id").next_value
+    session = watch.connect(1)
+    for segment_id, pages in ((1, 0), (next_id, 1)):
+        led = [pb.LedHighWatermark(segment_id=segment_id, high_watermark=5)]
+        watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
+        assert len(list(watch.sessions.pages)) == pages
+
+
+def test_a_promise_that_nobody_asked_for_is_noted_until_the_record_moves_on(watch: Watch) -> None:
+    session = watch.connect(2)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, fenced_segment_ids=[1, 99]))
+    assert list(watch.sessions.shut_out) == [1]
+    watch.sessions.on_change(Change((watch.state.segments[1],)))
+    assert list(watch.sessions.shut_out) == [1]  # the in-sync set may have changed
+    change = start_recovery(watch.state, 1, segment(watch.state).version)
+    watch.state.apply(change)
+    watch.sessions.on_change(change)
+    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, fenced_segment_ids=[1]))
+    assert not watch.sessions.shut_out  # its own recovery asked for it

@@ -1,0 +1,208 @@
+"""The command line without a cluster: records as text, times, plain messages, usage errors."""
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icecore.cli.app import _hoist_globals, main
+from icecore.cli.output import plain
+from icecore.cli.records import LineFormat, format_record, parse_lines
+from icecore.cli.times import duration, iso_time, parse_position, parse_time_ms
+from icecore.codec.batch import MAX_TIMESTAMP_MS
+from icecore.codec.record import Record
+from icecore.dev import LocalCluster
+from icecore.errors import ConfigurationError, InvalidRequestError
+from icecore.model import Segment, SegmentState
+
+ROUND_TRIP = LineFormat(
+    is_ndjson=True,
+    key_field="key",
+    value_field="value",
+    tag_fields=("tags",),
+    time_field="timestamp",
+)
+nullable_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode)
+
+
+def run(arguments: Sequence[str]) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+# --- records as text ----------------------------------------------------------------------
+
+
+@given(
+    key=nullable_bytes,
+    value=nullable_bytes,
+    timestamp_ms=st.integers(-(10**12), MAX_TIMESTAMP_MS),
+    tags=st.lists(st.text(min_size=1, max_size=5), max_size=3),
+    headers=st.lists(st.tuples(st.text(max_size=5), nullable_bytes), max_size=2),
+)
+def test_what_fetch_prints_produce_reads(
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int,
+    tags: list[str],
+    headers: list[tuple[str, bytes | None]],
+) -> None:
+    record = Record(value, key, timestamp_ms, tuple(tags), tuple(headers), append_timestamp_ms=0)
+    line = format_record(record).encode() + b"\n"
+    (again,) = parse_lines([line], "test", ROUND_TRIP)
+    assert (again.key, again.value, again.timestamp_ms) == (key, value, timestamp_ms)
+    assert (again.tags, tuple(again.headers)) == (tuple(tags), tuple(headers))
+
+
+def test_plain_lines() -> None:
+    lines = [b"a\n", b"\n", b"b\r\n", b"c"]
+    assert [each.value for each in parse_lines(lines, "x", LineFormat())] == [b"a", b"b", b"c"]
+    form = LineFormat(key_separator="::")
+    (record,) = parse_lines([b"k::v::w\n"], "x", form)
+    assert (record.key, record.value) == (b"k", b"v::w")
+
+
+def test_ndjson_takes_fields_and_keeps_the_line_as_the_value() -> None:
+    line = b'{"tail": "N1", "when": "2013-01-01T05:00:00Z", "carrier": "UA", "n": 7}'
+    form = LineFormat(
+        is_ndjson=True, key_field="tail", tag_fields=("carrier", "n"), time_field="when"
+    )
+    (record,) = parse_lines([line], "x", form)
+    assert record.value == line
+    assert record.key == b"N1"
+    assert record.tags == ("UA", "7")
+    assert record.timestamp_ms == 1_357_016_400_000
+
+
+@pytest.mark.parametrize(
+    ("line", "form", "expected"),
+    [
+        (b"abc", LineFormat(key_separator="="), "flights.txt, line 2: no key separator"),
+        (b"{", LineFormat(is_ndjson=True), "line 2: not valid JSON"),
+        (b"[]", LineFormat(is_ndjson=True), "line 2: not a JSON object"),
+        (b'{"a": 1}', LineFormat(is_ndjson=True, key_field="k"), "no field 'k' in it; there are a"),
+        (b'{"t": "x"}', LineFormat(is_ndjson=True, time_field="t"), "'x' is neither an ISO 8601"),
+    ],
+)
+def test_bad_lines_are_named(line: bytes, form: LineFormat, expected: str) -> None:
+    good = b'{"k": 1, "t": 1}=' if not form.is_ndjson else b'{"k": 1, "t": 1}'
+    with pytest.raises(InvalidRequestError, match=expected.replace("(", r"\(")):
+        list(parse_lines([good, line], "flights.txt", form))
+
+
+# --- times ----------------------------------------------------------------------
+
+
+@given(st.integers(-62_135_596_800_000, MAX_TIMESTAMP_MS))
+def test_times_round_trip(timestamp_ms: int) -> None:
+    assert parse_time_ms(iso_time(timestamp_ms)) == timestamp_ms
+    assert parse_time_ms(str(timestamp_ms)) == timestamp_ms
+
+
+def test_positions() -> None:
+    assert parse_position("earliest") == ("earliest", 0)
+    assert parse_position("17") == ("offset", 17)
+    assert parse_position("@17") == ("time", 17)
+    assert parse_position("1970-01-01T01:00:00+01:00") == ("time", 0)
+    assert parse_position("1970-01-02") == ("time", 86_400_000)
+    with pytest.raises(typer.BadParameter):
+        parse_position("yesterday")
+
+
+# --- output ----------------------------------------------------------------------
+
+
+def test_values_become_json() -> None:
+    segment = Segment(1 << 60, b"\x01\xff", "t", 0, SegmentState.SEALED, 3, replicas=(1, 2))
+    values = json.loads(json.dumps(plain([segment])))[0]
+    assert values["segment_id"] == 1 << 60
+    assert values["topic_id"] == "01ff"
+    assert values["replicas"] == [1, 2]
+    assert values["state"] == "sealed"
+    assert values["settings"]["flush_mode"] == "sync"
+
+
+# --- the command ----------------------------------------------------------------------
+
+
+def test_global_options_may_stand_anywhere() -> None:
+    words = ["topic", "list", "--json", "-b", "h:1", "--", "-q"]
+    assert _hoist_globals(words) == ["--json", "-b", "h:1", "topic", "list", "--", "-q"]
+
+
+def test_usage_errors_are_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topic", "creat"]) == 2
+    assert run(["topic", "create"]) == 2
+    assert run(["topic", "create", "t", "--segment-bytes", "8 penguins"]) == 2
+    assert run(["topic", "delete", "t"]) == 2
+    assert run(["fetch", "t", "--from", "yesterday"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_help_is_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("topic", "produce", "fetch", "cluster", "segment", "config", "dev"):
+        assert command in text
+
+
+def test_nobody_there_is_1_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:  # bound, not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run(["-b", address, "topic", "list"]) == 1
+    error = capsys.readouterr().err
+    assert "icecore dev" in error
+    assert "Traceback" not in error
+
+
+def test_config_schema_and_values(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main_status = run(["config", "schema"])
+    assert main_status == 0
+    assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
+    path = tmp_path / "c.toml"
+    path.write_text('[node]\nio_workers = 7\ntail_cache_bytes = "1MiB"\n')
+    assert run(["config", "show", "--config", str(path)]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["io_workers"], values["tail_cache_bytes"], values["data"]) == (7, 1 << 20, None)
+    path.write_text("[node]\nio_worker = 7\n")
+    assert run(["config", "show", "--config", str(path)]) == 1
+    assert "did you mean io_workers?" in capsys.readouterr().err
+
+
+def test_ports_and_folders_in_use_are_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=r"--port"):
+            LocalCluster(tmp_path, 1, base_port=port).start()
+    holder = LocalCluster(tmp_path, 1)
+    holder._take_folder()
+    with pytest.raises(ConfigurationError, match=r"in use by another cluster"):
+        LocalCluster(tmp_path, 1).start()
+    holder.stop()
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (0, "0 s"),
+        (2_500, "2.5 s"),
+        (60_000, "1 min"),
+        (3_599_999, "59 min"),
+        (3_600_000, "1 h"),
+        (24 * 3_600_000, "1 d"),
+        (27 * 3_600_000 + 120_000, "1 d 3 h"),
+        (86_399_000, "23 h 59 min"),
+    ],
+)
+def test_lengths_of_time_for_people(length_ms: int, text: str) -> None:
+    assert duration(length_ms) == text

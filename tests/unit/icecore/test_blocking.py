@@ -1,0 +1,224 @@
+"""The blocking client: several threads, ends of all kinds, and interruptions."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from icecore import blocking
+from icecore.errors import InvalidRequestError, UnavailableError, UnknownTopicError
+from tests.support.fake_cluster import FakeCluster
+
+LONG_S = 30
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """It lives on a loop of its own."""
+    started, stop = threading.Event(), threading.Event()
+    found: list[FakeCluster] = []
+
+    async def serve() -> None:
+        async with FakeCluster() as fake:
+            fake.add_topic("t")
+            found.append(fake)
+            started.set()
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(LONG_S)
+    yield found[0]
+    stop.set()
+    thread.join()
+
+
+def in_thread(call: Any) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_everything_there_and_back(cluster: FakeCluster) -> None:
+    """The facade runs its own loop; the fake cluster lives on another one."""
+    with blocking.Producer(cluster.bootstrap) as producer:
+        handles = [producer.send("t", b"%d" % n, key=b"%d" % n) for n in range(5000)]
+        assert handles[0].result(LONG_S).offset == 0
+        producer.flush()
+        assert len(producer.send_batch("t", [b"x"] * 10)) == 1
+        with pytest.raises(TypeError):
+            producer.send("t", "text")  # type: ignore[arg-type]
+        producer.flush()
+    with blocking.Admin(cluster.bootstrap) as admin:
+        assert admin.describe_topics()[0].name == "t"
+    with blocking.Consumer(cluster.bootstrap, "t", stop_at_end=True) as consumer:
+        first = next(iter(consumer))
+        assert consumer.position()[first.partition] == 1
+        assert len(list(consumer)) == 5009
+
+
+def test_threads_share_a_producer_and_a_consumer(cluster: FakeCluster) -> None:
+    found: list[bytes | None] = []
+    with (
+        blocking.Producer(cluster.bootstrap) as producer,
+        blocking.Consumer(cluster.bootstrap, "t") as consumer,
+    ):
+
+        def send(first: int) -> None:
+            for n in range(first, first + 500):
+                producer.send("t", b"%d" % n)
+            producer.flush()
+
+        def read() -> None:
+            while len(found) < 2000:
+                found.extend(record.value for record in consumer.poll(0.1, 100))
+
+        threads = [in_thread(lambda n=n: send(n)) for n in (0, 500, 1000, 1500)]
+        threads += [in_thread(read) for _ in range(3)]
+        for thread in threads:
+            thread.join(LONG_S)
+            assert not thread.is_alive()
+    assert sorted(int(value or b"") for value in found) == list(range(2000))
+
+
+def test_a_closed_producer_refuses_and_may_be_closed_again(cluster: FakeCluster) -> None:
+    producer = blocking.Producer(cluster.bootstrap)
+    handle = producer.send("t", b"0")
+    for thread in [in_thread(producer.close) for _ in range(3)]:
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+    assert handle.result(LONG_S).offset == 0
+    producer.close()
+    with pytest.raises(UnavailableError, match="closed"):
+        producer.send("t", b"1")
+    with pytest.raises(UnavailableError, match="closed"):
+        producer.send_batch("t", [b"1"])
+    producer.flush()
+
+
+def test_what_is_refused_late_concerns_one_record(cluster: FakeCluster) -> None:
+    with blocking.Producer(cluster.bootstrap) as producer:
+        producer.send("t", b"0").result(LONG_S)
+
+        async def fail(*_: object, **__: object) -> Any:
+            raise MemoryError("nobody thought of this")
+
+        producer._producer.send_wait, kept = fail, producer._producer.send_wait  # type: ignore[method-assign]
+        bad = producer.send("t", b"1")
+        with pytest.raises(MemoryError):
+            bad.result(LONG_S)
+        producer._producer.send_wait = kept  # type: ignore[method-assign]
+        assert producer.send("t", b"2").result(LONG_S).offset == 1
+        producer.flush()
+        producer.send("t", b"3", partition=9)
+        with pytest.raises(InvalidRequestError):
+            producer.flush()
+        producer.flush()
+
+
+def test_a_thread_that_waits_for_room_is_refused_when_another_closes(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "_INBOX_RECORDS_MAX", 1)
+    may_go_on = threading.Event()
+    producer = blocking.Producer(cluster.bootstrap)
+    kept = producer._producer.send_wait
+
+    async def hold(*arguments: Any, **keywords: Any) -> Any:
+        await asyncio.to_thread(may_go_on.wait)
+        return await kept(*arguments, **keywords)
+
+    producer._producer.send_wait = hold  # type: ignore[method-assign]
+    outcomes: list[str] = []
+    taken: list[blocking.SendHandle] = []
+
+    def send() -> None:
+        try:
+            while True:  # one is being handed over, one waits, the next has no room
+                taken.append(producer.send("t", b"0"))
+        except UnavailableError as error:
+            outcomes.append(error.message)
+
+    sending = in_thread(send)
+    while not taken:
+        time.sleep(0.001)
+    closing = in_thread(producer.close)
+    sending.join(LONG_S)
+    assert outcomes == ["the producer is closed"]
+    may_go_on.set()
+    closing.join(LONG_S)
+    assert not closing.is_alive()
+    assert [handle.result(LONG_S).offset for handle in taken] == list(range(len(taken)))
+
+
+def test_ctrl_c_while_closing_leaves_a_closed_producer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = blocking.Producer(cluster.bootstrap)
+    producer.send("t", b"0").result(LONG_S)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "_wait_for_inbox", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    producer.close()
+    with pytest.raises(UnavailableError):
+        producer.send("t", b"1")
+
+
+def test_records_of_an_interrupted_wait_come_with_the_next(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        blocking.Producer(cluster.bootstrap) as producer,
+        blocking.Consumer(cluster.bootstrap, "t") as consumer,
+    ):
+        producer.send_batch("t", [b"0", b"1"])
+        run = blocking._background.run
+
+        def interrupt(coroutine: Any, timeout_s: float | None = None) -> Any:
+            run(coroutine, timeout_s)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(blocking._background, "run", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(LONG_S)
+        assert [record.value for record in consumer.poll(LONG_S)] == [b"0", b"1"]
+
+
+def test_within_a_loop_it_works_and_waits(cluster: FakeCluster) -> None:
+    async def use() -> int:
+        with blocking.Producer(cluster.bootstrap) as producer:
+            return producer.send("t", b"0").result(LONG_S).offset
+
+    assert asyncio.run(use()) == 0
+
+
+def test_the_clients_own_thread_does_not_wait_for_itself(cluster: FakeCluster) -> None:
+    """As a finalizer would that happens to run there."""
+    with blocking.Producer(cluster.bootstrap) as producer:
+
+        async def close() -> None:
+            producer.flush()
+
+        with pytest.raises(InvalidRequestError, match="itself"):
+            blocking._background.run(close(), LONG_S)
+
+
+def test_a_client_that_could_not_be_made_leaves_nothing(cluster: FakeCluster) -> None:
+    for _ in range(2):
+        with pytest.raises(UnknownTopicError):
+            blocking.Consumer(cluster.bootstrap, "never", timeout_s=0.1)
+    with pytest.raises(TypeError):
+        blocking.Producer(cluster.bootstrap, unknown=1)
+    with blocking.Consumer(cluster.bootstrap, "t", stop_at_end=True) as consumer:
+        assert list(consumer) == []
+        consumer.close()
+        assert consumer.poll(0.1) == []

@@ -1,0 +1,207 @@
+"""Orders that contradict what a node knows are refused and change nothing."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import (
+    InvalidRequestError,
+    ProducerFencedError,
+    UnavailableError,
+    WrongClusterError,
+)
+from icecore.model import NodeInfo, SegmentState
+from icecore_node.context import NodeContext
+from icecore_node.replica import order_checks
+from icecore_node.replica.order_checks import (
+    check_identity,
+    check_same,
+    check_write_back,
+    contradiction,
+    is_recorded,
+    is_shut_out,
+)
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.store import LogTail, SegmentIdentity
+from icecore_replication.effects import Append, FailProduce
+from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
+from tests.conformance.log_builder import identity
+from tests.support.replication_setup import Led, only, segment
+
+TAIL = LogTail(150, 0, b"d", 0, 140)
+LOG = identity(7)
+SEALED = segment(state=SegmentState.SEALED, end_offset=150, seal_digest=b"d")
+
+
+class Pool:
+    """One worker for everything."""
+
+    def worker_for(self, *_: object) -> int:
+        return 0
+
+
+def replica(**changes: Any) -> Replica:
+    """An intact one of segment 7, epoch 5, of which readers have seen all below 140."""
+    fields = {
+        "segment_id": 7,
+        "identity": SimpleNamespace(epoch=5),
+        "tail": TAIL,
+        "intact": True,
+        "sealed": False,
+        "high_watermark": 120,
+        "promised_epoch": 5,
+        "segment": segment(),
+        **changes,
+    }
+    return cast(Replica, SimpleNamespace(**fields))
+
+
+def context(**changes: Any) -> NodeContext:
+    peers = {1: NodeInfo(1, "n1:1", 11)}
+    fields = {"token": 4, "peers": peers, "producer_fences": {9: 3}, **changes}
+    return cast(NodeContext, SimpleNamespace(**fields))
+
+
+def test_a_sealed_replica_is_only_what_it_is() -> None:
+    held = replica(sealed=True)
+    assert not contradiction(held, 150, b"d", is_lossy=False)
+    assert not contradiction(held, 150, b"", is_lossy=False)
+    for end_offset, digest in ((1, b"d"), (151, b"d"), (150, b"x"), (1, b"")):
+        assert contradiction(held, end_offset, digest, is_lossy=False)
+        assert contradiction(held, end_offset, digest, is_lossy=True)
+        with pytest.raises(InvalidRequestError):
+            check_write_back(held, SEALED, end_offset, digest)
+
+
+def test_nothing_is_cut_that_readers_have_seen_but_with_a_persons_word() -> None:
+    check_write_back(replica(), segment(), 140, b"x")
+    check_write_back(replica(), segment(lossy=True), 1, b"x")
+    check_write_back(replica(intact=False), segment(), 1, b"x")
+    for held in (replica(), replica(high_watermark=145), replica(sealed=True)):
+        with pytest.raises(InvalidRequestError):
+            check_write_back(held, segment(), 139, b"x")
+
+
+def test_only_the_record_of_our_own_stream_lets_a_replica_give_way() -> None:
+    assert is_recorded(replica(segment=SEALED), 150, b"d")
+    assert not is_recorded(replica(segment=SEALED), 150, b"x")
+    assert not is_recorded(replica(segment=SEALED), 149, b"d")
+    assert not is_recorded(replica(), 150, b"d")
+    assert not is_recorded(replica(segment=None), 150, b"d")
+
+
+def test_a_promise_that_keeps_us_out_of_an_active_segment() -> None:
+    shut = replica(promised_epoch=6)
+    assert is_shut_out(shut, 2)
+    assert not is_shut_out(shut, 9)
+    assert not is_shut_out(replica(), 2)
+    assert not is_shut_out(replica(promised_epoch=6, intact=False), 2)
+    recovering = segment(state=SegmentState.RECOVERING)
+    assert not is_shut_out(replica(promised_epoch=6, segment=recovering), 2)
+    assert not is_shut_out(replica(promised_epoch=6, segment=None), 2)
+
+
+def test_numbers_that_never_go_down_again_don_t_jump() -> None:
+    order_checks.check_token(context(), 4 + order_checks.TOKEN_JUMP_MAX)
+    with pytest.raises(InvalidRequestError):
+        order_checks.check_token(context(), 5 + order_checks.TOKEN_JUMP_MAX)
+    order_checks.check_promise(replica(), 5 + order_checks.PROMISE_JUMP_MAX)
+    with pytest.raises(InvalidRequestError):
+        order_checks.check_promise(replica(), 6 + order_checks.PROMISE_JUMP_MAX)
+    order_checks.check_producer_fence(context(), 9, 3 + EPOCH_JUMP_MAX)
+    with pytest.raises(InvalidRequestError):
+        order_checks.check_producer_fence(context(), 9, 4 + EPOCH_JUMP_MAX)
+    with pytest.raises(InvalidRequestError):
+        order_checks.check_producer_fence(context(), 1, (1 << 32) - 1)
+
+
+IDENTITY = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 7, 0, 5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic_id": b""},
+        {"topic_id": b"t" * 15},
+        {"topic_id": b"t" * 17},
+        {"segment_id": 0},
+        {"segment_id": (1 << 64) - 1},
+        {"epoch": 0},
+        {"epoch": (1 << 64) - 1},
+        {"partition": (1 << 32) - 1},
+    ],
+)
+def test_segments_that_can_t_be(changes: dict[str, Any]) -> None:
+    check_identity(IDENTITY, None)
+    for base_offset in (None, 0):
+        with pytest.raises(InvalidRequestError):
+            check_identity(replace(IDENTITY, **changes), base_offset)
+
+
+def test_bases_that_can_t_be() -> None:
+    check_identity(IDENTITY, 0)
+    for base_offset in (-1, (1 << 63) - 1):
+        with pytest.raises(InvalidRequestError):
+            check_identity(IDENTITY, base_offset)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"topic_id": b"x" * 16}, {"partition": 1}, {"generation": 1}, {"epoch": 7}]
+)
+def test_an_id_is_of_one_segment(changes: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    held = replica(identity=replace(IDENTITY, base_offset=100))
+    check_same(held, IDENTITY)
+    with pytest.raises(InvalidRequestError):
+        check_same(held, replace(IDENTITY, **changes))
+    assert "event=open_contradicts" in caplog.text
+
+
+def test_donors_are_nodes_of_the_cluster() -> None:
+    order_checks.check_donor(context(), "")
+    order_checks.check_donor(context(), "n1:1")
+    with pytest.raises(InvalidRequestError):
+        order_checks.check_donor(context(), "169.254.169.254:80")
+
+
+def test_lists_are_bounded() -> None:
+    order_checks.check_length([0] * order_checks.ITEMS_MAX)
+    with pytest.raises(InvalidRequestError):
+        order_checks.check_length([0] * (order_checks.ITEMS_MAX + 1))
+
+
+def test_orders_name_their_cluster() -> None:
+    mine = context(cluster_id=b"c")
+    NodeContext.check_cluster(mine, b"")
+    NodeContext.check_cluster(mine, b"c", is_needed=True)
+    with pytest.raises(WrongClusterError):
+        NodeContext.check_cluster(mine, b"", is_needed=True)
+
+
+def test_who_has_not_joined_a_cluster_is_unavailable_for_now() -> None:
+    with pytest.raises(UnavailableError) as refused:  # clients take another cluster for final
+        NodeContext.check_cluster(context(cluster_id=b""), b"c")
+    assert refused.value.retriable
+
+
+def test_a_replica_between_two_roles_shows_only_what_is_durable() -> None:
+    mine = Replica(context(pool=Pool()), LOG, replace(TAIL, end_offset=160), ProducerTable())
+    mine.durable_tail = replace(TAIL, end_offset=130)
+    assert mine.high_watermark == 130
+    mine.durable_tail = mine.tail
+    assert mine.high_watermark == TAIL.max_known_high_watermark
+
+
+def test_a_producer_epoch_does_not_jump() -> None:
+    led = Led()
+    led.producer_fences[9] = 3
+    absurd = (1 << 32) - 1
+    for producer_id in (9, 10):
+        [failed] = only(FailProduce, led.produce(producer_id=producer_id, producer_epoch=absurd))
+        assert isinstance(failed.error, InvalidRequestError)
+    assert only(Append, led.produce(producer_id=9, producer_epoch=3))
+    assert only(Append, led.produce(producer_id=9, producer_epoch=3 + EPOCH_JUMP_MAX))
+    assert only(Append, led.produce(producer_id=9, producer_epoch=3 + 2 * EPOCH_JUMP_MAX))
+    [failed] = only(FailProduce, led.produce(producer_id=9, producer_epoch=2))
+    assert isinstance(failed.error, ProducerFencedError)

@@ -1,0 +1,107 @@
+"""Checks of produced batches: by the segment's limits, on the loop while small, else on threads."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from icecore.codec import record
+from icecore.codec.batch import Codec
+from icecore.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    InvalidRequestError,
+    RecordTooLargeError,
+)
+from icecore.model import SegmentSettings
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.serving import batch_checks
+from icecore_node.serving.batch_checks import CheckedBatch, check_contents, check_frame
+from tests.support.poison import garbage
+
+SETTINGS = SegmentSettings()
+
+
+@pytest_asyncio.fixture
+async def heavy_work() -> AsyncIterator[HeavyWork]:
+    executor = ThreadExecutor(reader_threads=2)
+    yield HeavyWork(executor)
+    await asyncio.to_thread(executor.close)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Per slice that was decoded: whether that was on the loop's thread."""
+    seen: list[bool] = []
+    decode = batch_checks._decode
+
+    def watched(batches: list[CheckedBatch]) -> None:
+        seen.append(threading.current_thread() is threading.main_thread())
+        decode(batches)
+
+    monkeypatch.setattr(batch_checks, "_decode", watched)
+    return seen
+
+
+def checked(raw: bytes) -> CheckedBatch:
+    return check_frame(memoryview(raw), SETTINGS)
+
+
+def zeros(mebibytes: int) -> bytes:
+    """Compressed to almost nothing."""
+    values = [bytes((1 << 20) - 64)] * mebibytes
+    keys: list[bytes | None] = [b"k"] * mebibytes
+    return record.encode_columns(
+        values=values, keys=keys, timestamps_ms=[1] * mebibytes, codec=Codec.ZSTD
+    )
+
+
+async def test_small_requests_are_decoded_at_once(
+    heavy_work: HeavyWork, threads: list[bool]
+) -> None:
+    batches = [checked(record.encode_columns(values=[b"x"], timestamps_ms=[1], codec=Codec.ZSTD))]
+    batches.append(checked(garbage(Codec.LZ4)))
+    await check_contents(batches, heavy_work)
+    assert batches[0].error is None
+    assert isinstance(batches[1].error, CorruptBatchError)
+    assert threads == [True]
+
+
+async def test_what_inflates_to_much_is_decoded_on_threads_in_slices(
+    heavy_work: HeavyWork, threads: list[bool]
+) -> None:
+    batches = [checked(raw) for raw in (zeros(3), zeros(3), garbage(Codec.ZSTD), zeros(20))]
+    await check_contents(batches, heavy_work)
+    assert [type(each.error) for each in batches] == [
+        *(type(None), type(None), CorruptBatchError),
+        type(None),
+    ]
+    assert threads == [False] * 3
+
+
+async def test_limits_are_those_of_the_segment(heavy_work: HeavyWork) -> None:
+    raw = record.encode_columns(values=[b"x" * 1000] * 3, timestamps_ms=[1] * 3)
+    for name, error in (
+        ("batch_bytes_max", BatchTooLargeError),
+        ("uncompressed_bytes_max", BatchTooLargeError),
+    ):
+        with pytest.raises(error):
+            check_frame(memoryview(raw), replace(SETTINGS, **{name: 2000}))
+    with pytest.raises(InvalidRequestError, match="the request"):
+        check_frame(memoryview(raw + bytes(8)), SETTINGS)
+    narrow = check_frame(memoryview(raw), replace(SETTINGS, record_bytes_max=999))
+    await check_contents([narrow], heavy_work)
+    assert isinstance(narrow.error, RecordTooLargeError)
+
+
+async def test_key_hashes_are_those_of_the_partitioner(heavy_work: HeavyWork) -> None:
+    raw = record.encode_columns(values=[b"x"], timestamps_ms=[1], keys=[b"k"], key_hashes=[7])
+    custom = check_frame(memoryview(raw), replace(SETTINGS, partitioner="custom"))
+    batches = [checked(raw), custom]
+    await check_contents(batches, heavy_work)
+    assert isinstance(batches[0].error, CorruptBatchError)
+    assert batches[1].error is None

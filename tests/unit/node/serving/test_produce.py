@@ -1,0 +1,129 @@
+"""Produce: a request is checked as a whole, off the loop if need be, then appended in its order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+from icecore.codec import record
+from icecore.codec.batch import BatchHeader, Codec
+from icecore.errors import NotLeaderError
+from icecore.model import SegmentSettings
+from icecore.rpc import framing
+from icecore.rpc.ports import CallContext
+from icecore.v1 import data_pb2
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.metrics import NodeMetrics
+from icecore_node.roles.leader import Produced, ProduceWaiter
+from icecore_node.serving.produce import ProduceHandler
+from tests.support.poison import garbage
+
+CALL = cast(CallContext, None)
+
+
+class OneLeader:
+    """The replicas of a node and the leader of its one partition; acknowledges at once."""
+
+    def __init__(self) -> None:
+        self.segment = SimpleNamespace(settings=SegmentSettings())
+        self.appended: list[int] = []
+        """Record counts of batches."""
+        self.lookups = 0
+        self.gone_after = 1_000
+
+    def leader(self, *_: object) -> "OneLeader":
+        self.lookups += 1
+        if self.lookups > self.gone_after:
+            raise NotLeaderError("somebody else is")
+        return self
+
+    def produce(
+        self, waiter: ProduceWaiter, slot: int, _: object, data: memoryview, header: BatchHeader
+    ) -> None:
+        base, count = sum(self.appended), header.record_count
+        self.appended.append(count)
+        waiter.produced(slot, Produced(base, 1, 1, 0, 1, duplicate=False))
+
+
+@pytest_asyncio.fixture
+async def executor() -> AsyncIterator[ThreadExecutor]:
+    executor = ThreadExecutor(reader_threads=2)
+    yield executor
+    await asyncio.to_thread(executor.close)
+
+
+def handler(leader: OneLeader, executor: ThreadExecutor) -> ProduceHandler:
+    context = SimpleNamespace(
+        clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1),
+        metrics=NodeMetrics(),
+        settings=SimpleNamespace(produce_inflight_bytes_max=64 << 20),
+        check_cluster=lambda cluster_id: None,
+    )
+    return ProduceHandler(cast(Any, context), cast(Any, leader), HeavyWork(executor))
+
+
+def request(*batches: bytes, timeout_ms: int = 10_000) -> bytes:
+    entries = [data_pb2.ProducePartition(topic="t", batch_length=len(each)) for each in batches]
+    header = data_pb2.ProduceHeader(partitions=entries, timeout_ms=timeout_ms)
+    return framing.frame_bulk(header.SerializeToString(), batches)
+
+
+def batch_of(count: int, value: bytes = b"v", codec: Codec = Codec.NONE) -> bytes:
+    return record.encode_columns(values=[value] * count, timestamps_ms=[1] * count, codec=codec)
+
+
+def large(count: int) -> bytes:
+    """A megabyte of zeros per record: too much to inflate on the loop."""
+    return batch_of(count, bytes((1 << 20) - 64), Codec.ZSTD)
+
+
+async def reasons(handler: ProduceHandler, body: bytes) -> list[str]:
+    answer = data_pb2.ProduceResponse.FromString(await handler.produce(body, CALL))
+    return [each.error.reason for each in answer.partitions]
+
+
+async def test_batches_keep_their_order_wherever_they_are_checked(executor: ThreadExecutor) -> None:
+    leader = OneLeader()
+    produce = handler(leader, executor)
+    body = request(large(30), batch_of(2), garbage(Codec.LZ4), large(3), batch_of(4))
+    assert await reasons(produce, body) == ["", "", "CORRUPT_BATCH", "", ""]
+    assert leader.appended == [30, 2, 3, 4]
+    assert produce.inflight_bytes == 0
+
+
+async def test_who_leads_is_asked_again_after_the_check(executor: ThreadExecutor) -> None:
+    leader = OneLeader()
+    leader.gone_after = 2
+    body = request(large(3), batch_of(1))
+    assert await reasons(handler(leader, executor), body) == ["NOT_LEADER"] * 2
+    assert leader.appended == []
+
+
+async def test_nothing_is_appended_after_the_time_is_over(
+    executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = OneLeader()
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(HeavyWork, "run", never)
+    body = request(large(3), timeout_ms=1)
+    assert await reasons(handler(leader, executor), body) == ["TIMEOUT"]
+    assert leader.appended == []
+
+
+async def test_the_loop_goes_on_while_much_is_inflated(executor: ThreadExecutor) -> None:
+    leader = OneLeader()
+    produce = handler(leader, executor)
+    slow = asyncio.ensure_future(produce.produce(request(*[large(31)] * 20), CALL))
+    await asyncio.sleep(0)
+    assert await reasons(produce, request(batch_of(1))) == [""]
+    assert leader.appended == [1]
+    assert not slow.done()
+    await slow
+    assert leader.appended == [1] + [31] * 20

@@ -1,0 +1,239 @@
+"""Nobody is answered before the coordinator has said who this process is and what its disk is."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import FencedError, IcecoreError
+from icecore.rpc.ports import CallContext, UnaryHandler
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.serving.disk_report import BEATS_PER_REPORT, DiskReport
+from icecore_node.serving.registration import Gate, Registration
+
+CALL = CallContext("peer", "anonymous", None)
+FENCE = "/icecore.v1.NodeService/Fence"
+
+
+class Executor:
+    async def run(self, function: Any, *args: object) -> Any:
+        return function(*args)
+
+
+class Folder:
+    """Notes in which order things became durable."""
+
+    cluster_id = b""
+    disk_id = b"d" * 16
+
+    def __init__(self, done: list[str], disk_counter: int = 5) -> None:
+        self.done = done
+        self.incarnation = 3
+        self.disk_counter = disk_counter
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        self.cluster_id = cluster_id
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        self.done.append(f"incarnation {incarnation} counter {disk_counter}")
+        self.incarnation, self.disk_counter = incarnation, disk_counter
+
+    def raise_disk_counter(self) -> int:
+        self.disk_counter += 1
+        return self.disk_counter
+
+
+class Replicas(dict[int, Any]):
+    def __iter__(self) -> Any:
+        return iter(self.values())
+
+
+def a_replica(segment_id: int, **known: Any) -> Any:
+    facts: dict[str, Any] = {"intact": True, "sealed": False, "base_offset": 0, "end": 0} | known
+    return SimpleNamespace(
+        segment_id=segment_id, durable_tail=SimpleNamespace(end_offset=facts.pop("end")), **facts
+    )
+
+
+class World:
+    """One node that registers with a scripted coordinator."""
+
+    def __init__(self, answer: pb.RegisterResponse) -> None:
+        self.done: list[str] = []
+        self.folder = Folder(self.done)
+        self.replicas = Replicas({each: a_replica(each) for each in (1, 2)})
+        self.asked: list[pb.RegisterRequest] = []
+        self.answer = answer
+        self.on_register: Callable[[], None] = lambda: None
+        store = SimpleNamespace(
+            condemn=lambda ids, why: self.done.append(f"condemned {list(ids)}"),
+            join_cluster=lambda _: None,
+        )
+        self.context: Any = SimpleNamespace(
+            node_id=1,
+            cluster_id=b"",
+            incarnation=0,
+            token=0,
+            address="n:1",
+            settings=SimpleNamespace(rack=""),
+            executor=Executor(),
+            store=store,
+        )
+        self.gate = Gate(self.context)
+        self.registration = Registration(
+            self.context,
+            cast(Any, self.folder),
+            cast(Any, self),
+            cast(Any, self.replicas),
+            lambda _: None,
+        )
+
+    async def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
+        self.asked.append(request)
+        self.on_register()
+        return self.answer
+
+
+def answered(**changes: Any) -> pb.RegisterResponse:
+    return pb.RegisterResponse(cluster_id=b"c" * 16, incarnation=9, **changes)
+
+
+async def test_an_old_folder_is_unknown_before_it_looks_new() -> None:
+    world = World(answered(disk_unknown=True, disk_counter=30))
+    await world.registration.register([])
+    assert world.asked[0].disk_counter == 5
+    assert world.done == ["condemned [1, 2]", "incarnation 9 counter 31"]
+    assert not any(each.intact for each in world.replicas.values())
+
+
+async def test_a_log_that_went_back_is_unknown_alone() -> None:
+    world = World(answered(unknown_segment_ids=[2], disk_counter=5))
+    await world.registration.register([])
+    assert world.done == ["condemned [2]", "incarnation 9 counter 6"]
+    assert [each.intact for each in world.replicas.values()] == [True, False]
+
+
+async def echo(body: bytes, _: CallContext) -> bytes:
+    return body
+
+
+def doors(world: World, handler: UnaryHandler = echo) -> list[tuple[UnaryHandler, bytes, str]]:
+    """(Handler, a body that is right once registered, reason of the refusal before)."""
+    gate = world.gate
+    data = {f"/icecore.v1.DataService/{name}": handler for name in ("Produce", "Fetch")}
+    clients = gate.for_clients(data)
+    peer = "/icecore.v1.ReplicationService/ReadSegment"
+    meant = pb.FenceRequest(incarnation=9).SerializeToString()
+    return [
+        (clients["/icecore.v1.DataService/Produce"], b"", "NOT_LEADER"),
+        (clients["/icecore.v1.DataService/Fetch"], b"", "NOT_REPLICA"),
+        (gate.for_peers({peer: handler})[peer], b"", "UNAVAILABLE"),
+        (gate.for_coordinator({FENCE: handler})[FENCE], meant, "UNAVAILABLE"),
+    ]
+
+
+async def refusal(handler: UnaryHandler, body: bytes) -> IcecoreError:
+    with pytest.raises(IcecoreError) as caught:
+        await handler(body, CALL)
+    return caught.value
+
+
+async def test_nobody_is_answered_before_registration_has_answered() -> None:
+    world = World(answered())
+    for handler, body, reason in doors(world):
+        error = await refusal(handler, body)
+        assert (error.reason, error.retriable) == (reason, True)
+    follow = world.gate.for_followers(cast(Any, echo))
+    with pytest.raises(IcecoreError):
+        await follow(cast(Any, b""), CALL)
+    await world.registration.register([])
+    for handler, body, _ in doors(world):
+        assert await handler(body, CALL) == body
+    await follow(cast(Any, b""), CALL)
+
+
+@pytest.mark.parametrize("incarnation", [0, 8, 10])
+async def test_a_call_for_another_incarnation_is_refused(incarnation: int) -> None:
+    world = World(answered())
+    await world.registration.register([])
+    handler = world.gate.for_coordinator({FENCE: echo})[FENCE]
+    body = pb.FenceRequest(incarnation=incarnation).SerializeToString()
+    assert isinstance(await refusal(handler, body), FencedError)
+
+
+async def test_nobody_is_answered_while_it_registers_again() -> None:
+    """What was under way is held back too: it may be of a disk that is UNKNOWN by now."""
+    world = World(answered())
+    await world.registration.register([])
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(body: bytes, _: CallContext) -> bytes:
+        entered.set()
+        await go_on.wait()
+        return body
+
+    _, _, _, (handler, body, _) = doors(world, slow)
+    under_way = asyncio.create_task(handler(body, CALL))
+    await entered.wait()
+    seen: list[int] = []
+    world.on_register = lambda: seen.append(world.context.incarnation)
+    world.answer.incarnation = 10
+    await world.registration.register([])
+    assert seen == [0]
+    go_on.set()
+    with pytest.raises(IcecoreError, match="registered again"):
+        await under_way
+
+
+def report_on(folder: Folder, replicas: list[Any]) -> DiskReport:
+    context = SimpleNamespace(executor=Executor())
+    return DiskReport(cast(Any, context), cast(Any, folder), replicas)
+
+
+async def next_beat(report: DiskReport) -> pb.HeartbeatRequest:
+    beat = pb.HeartbeatRequest()
+    await report.fill(beat)
+    return beat
+
+
+def ends(beat: pb.HeartbeatRequest) -> dict[int, int]:
+    return {each.segment_id: each.durable_end_offset for each in beat.durable_ends}
+
+
+async def test_every_fourth_beat_carries_a_counter_that_is_durable_and_what_grew() -> None:
+    folder = Folder([])
+    replicas = [
+        a_replica(1, end=10),
+        a_replica(2, end=20),
+        a_replica(3, end=30, sealed=True),
+        a_replica(4, end=40, intact=False),
+        a_replica(5, end=-1, base_offset=-1),
+    ]
+    report = report_on(folder, replicas)
+    report.begin()
+    first = await next_beat(report)
+    assert first.disk_counter == folder.disk_counter == 6
+    assert ends(first) == {1: 10, 2: 20}
+    replicas[0].durable_tail.end_offset = 11
+    for _ in range(BEATS_PER_REPORT - 1):
+        quiet = await next_beat(report)
+        assert (quiet.disk_counter, ends(quiet)) == (0, {})
+    second = await next_beat(report)
+    assert (second.disk_counter, ends(second)) == (7, {1: 11})
+    report.begin()  # of another stream: all of it again
+    assert ends(await next_beat(report)) == {1: 11, 2: 20}
+
+
+async def test_a_folder_that_is_full_costs_no_beat() -> None:
+    folder = Folder([])
+
+    def fail() -> int:
+        raise IcecoreError("disk full")
+
+    folder.raise_disk_counter = fail  # type: ignore[method-assign]
+    report = report_on(folder, [a_replica(1, end=3)])
+    report.begin()
+    beat = await next_beat(report)
+    assert (beat.disk_counter, ends(beat)) == (0, {1: 3})

@@ -1,0 +1,199 @@
+"""The control store: one synced commit per list, what comes back after a restart, a full disk."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from icecore.errors import (
+    FencedError,
+    NotReplicaError,
+    OutOfSpaceError,
+    StorageError,
+    WrongClusterError,
+)
+from icecore_node.storage.control.control_store import (
+    CONFIRMED,
+    RESERVE_BYTES,
+    ControlStore,
+    DeleteIntent,
+    ReplicaRow,
+)
+
+TOPIC = bytes(16)
+
+
+def row(segment_id: int) -> ReplicaRow:
+    return ReplicaRow(segment_id, 0, TOPIC, 3, 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ControlStore]:
+    store = ControlStore(path)
+    yield store
+    store.close()
+
+
+def reopened(store: ControlStore, path: Path) -> ControlStore:
+    store.close()
+    return ControlStore(path)
+
+
+def count_commits(store: ControlStore) -> list[str]:
+    commits: list[str] = []
+    store._connection.set_trace_callback(
+        lambda statement: commits.append(statement) if statement == "COMMIT" else None
+    )
+    return commits
+
+
+def test_every_commit_is_synced(store: ControlStore) -> None:
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_rows_come_back(store: ControlStore, path: Path) -> None:
+    commits = count_commits(store)
+    store.put_rows([row(2), row(1)], [(1, 4), (2, 5)])
+    assert len(commits) == 1
+    changed = store.change_row(
+        2, state=CONFIRMED, base_offset=7, snapshot=b"\0state", seal_digest=b"d" * 32
+    )
+    store = reopened(store, path)
+    assert store.rows() == [row(1), changed]
+    assert store.row(2) == changed and store.row(3) is None
+    assert [store.promised_epoch(segment_id) for segment_id in (1, 2, 3)] == [4, 5, 0]
+    with pytest.raises(NotReplicaError):
+        store.change_row(3, state=CONFIRMED)
+    store.close()
+
+
+def test_promises_of_rows_only_rise(store: ControlStore) -> None:
+    store.set_promises([(1, 9)], 0)
+    store.put_rows([row(1)], [(1, 4)])
+    assert store.promised_epoch(1) == 9
+
+
+def test_promises_and_token(store: ControlStore, path: Path) -> None:
+    commits = count_commits(store)
+    store.set_promises([(number, 2) for number in range(1000)], 5)
+    store.set_promises([(7, 2)], 5)
+    assert len(commits) == 1  # what is known already costs nothing
+    for promises, token in (([(8, 3), (7, 1)], 5), ([(7, 3)], 4)):
+        with pytest.raises(FencedError):
+            store.set_promises(promises, token)
+    assert (store.promised_epoch(7), store.promised_epoch(8), store.max_token) == (2, 2, 5)
+    store.set_promises([], 6)
+    store = reopened(store, path)
+    assert (store.promised_epoch(7), store.promised_epoch(8), store.max_token) == (2, 2, 6)
+    store.close()
+
+
+def test_an_intent_survives_until_it_is_finished(store: ControlStore, path: Path) -> None:
+    store.put_rows([row(1)], [(1, 4)])
+    intent = DeleteIntent(1, 0, "segments/x/0/1.0.log", 8)
+    store.put_intents([intent], 8)
+    with pytest.raises(FencedError):
+        store.put_intents([DeleteIntent(2, 0, "y", 7)], 7)
+    store = reopened(store, path)
+    assert store.intents() == [intent] and store.max_token == 8
+    store.finish_intents([1])
+    store = reopened(store, path)
+    assert store.intents() == [] and store.rows() == []
+    assert store.promised_epoch(1) == 4  # an old leader may still be about
+    store.close()
+
+
+def test_who_the_node_is(store: ControlStore, path: Path) -> None:
+    assert (store.cluster_id, store.disk_id, store.incarnation) == (b"", b"", 0)
+    store.put(disk_id=b"\x01" * 16, clean_shutdown=1)
+    store.join_cluster(b"c" * 16)
+    store.join_cluster(b"c" * 16)
+    store.keep_incarnation(41, 7)
+    with pytest.raises(WrongClusterError):
+        store.join_cluster(b"d" * 16)
+    store = reopened(store, path)
+    assert (store.cluster_id, store.disk_id) == (b"c" * 16, b"\x01" * 16)
+    assert (store.incarnation, store.get_number("clean_shutdown")) == (41, 1)
+    store.put(clean_shutdown=None)
+    assert store.get("clean_shutdown") is None
+    store.close()
+
+
+def test_a_damaged_file_does_not_open(path: Path) -> None:
+    path.write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(StorageError):
+        ControlStore(path)
+
+
+def test_a_connection_outlives_the_store() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    store = ControlStore(connection)
+    store.put_rows([row(1)])
+    store.close()
+    assert ControlStore(connection).rows() == [row(1)]
+    connection.close()
+
+
+def test_threads_share_it(store: ControlStore, path: Path) -> None:
+    def work(first: int) -> None:
+        for number in range(first, first + 20):
+            store.put_rows([row(number)], [(number, 1)])
+            store.change_row(number, state=CONFIRMED)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store = reopened(store, path)
+    assert [one.state for one in store.rows()] == [CONFIRMED] * 60
+    store.close()
+
+
+class FullConnection:
+    """A connection to a disk on which nothing can be committed while the reserve exists."""
+
+    def __init__(self, path: Path, reserve: Path, *, hopeless: bool) -> None:
+        self._real = sqlite3.connect(path, isolation_level=None)
+        self._reserve = reserve
+        self._hopeless = hopeless
+
+    def execute(self, statement: str, *args: object) -> object:
+        if statement == "COMMIT" and (self._hopeless or self._reserve.exists()):
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self._real.execute(statement, *args)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_the_reserve_pays_for_promises_on_a_full_disk(
+    store: ControlStore, path: Path, hopeless: bool
+) -> None:
+    reserve = path.with_suffix(".reserve")
+    assert reserve.stat().st_size == RESERVE_BYTES
+    store._connection.close()
+    store._connection = FullConnection(path, reserve, hopeless=hopeless)  # type: ignore[assignment]
+    if hopeless:
+        with pytest.raises(OutOfSpaceError):
+            store.set_promises([(1, 2)], 3)
+        assert (store.promised_epoch(1), store.max_token) == (0, 0)
+        return
+    store.set_promises([(1, 2)], 3)
+    assert not reserve.exists()
+    store.keep_reserve()
+    assert reserve.stat().st_size == RESERVE_BYTES
+    store = reopened(store, path)
+    assert (store.promised_epoch(1), store.max_token) == (2, 3)
+    store.close()

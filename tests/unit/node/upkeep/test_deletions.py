@@ -1,0 +1,149 @@
+"""How a node carries out delete orders: beside its workers, in groups, and each for ever."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import StorageError
+from icecore_node.replica.orders import Orders
+from icecore_node.upkeep import deletions as module
+from icecore_node.upkeep.deletions import Deletions
+
+
+class FakeQueue:
+    """A thread that works when told to."""
+
+    def __init__(self, process: Callable[[list[Any]], object], deliver: Any, limit: int) -> None:
+        self.items: list[Any] = []
+        self.is_closed = False
+        self._process, self._deliver, self._limit = process, deliver, limit
+
+    def submit(self, item: Any) -> None:
+        self.items.append(item)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def work(self) -> None:
+        """One group."""
+        group = [self.items.pop(0) for _ in range(min(len(self.items), self._limit))]
+        self._deliver(self._process(group))
+
+
+class FakeWorker:
+    """Of a partition's log."""
+
+    def __init__(self, ran: list[Any]) -> None:
+        self._ran = ran
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> None:
+        self._ran.append(function)
+
+
+class Node:
+    """What deletions see of a node."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Any] = {}
+        self.ran_on_workers: list[Any] = []
+        self.groups: list[list[int]] = []
+        self.in_the_way: set[int] = set()
+        self.context = SimpleNamespace(
+            executor=self, store=self, token=7, start=asyncio.get_running_loop().create_task
+        )
+        self.orders = Orders(cast(Any, self.context))
+        self.deletions = Deletions(cast(Any, self.context), cast(Any, self))
+
+    def worker(self, _: str, process: Any, deliver: Any, *, group_items_max: int) -> FakeQueue:
+        self.queue = FakeQueue(process, deliver, group_items_max)
+        return self.queue
+
+    def hold(self, *segment_ids: int) -> None:
+        for segment_id in segment_ids:
+            self.held[segment_id] = SimpleNamespace(
+                segment_id=segment_id,
+                worker=FakeWorker(self.ran_on_workers),
+                is_retired=False,
+            )
+
+    def get(self, segment_id: int) -> Any:
+        return self.held.get(segment_id)
+
+    def retire(self, replica: Any) -> None:
+        replica.is_retired = True
+
+    def remove(self, replica: Any) -> None:
+        assert replica.is_retired
+        del self.held[replica.segment_id]
+
+    def delete(self, segment_ids: Sequence[int], token: int) -> None:
+        assert token == self.context.token
+        self.groups.append(list(segment_ids))
+        if self.in_the_way.intersection(segment_ids):
+            raise StorageError("simulated")
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def node() -> Node:
+    return Node()
+
+
+async def finish(node: Node) -> None:
+    await node.settle()
+    while node.queue.items:
+        node.queue.work()
+        await node.settle()
+
+
+async def test_files_go_in_groups_and_never_on_a_worker_of_appends(node: Node) -> None:
+    ids = list(range(1, 2 * module.GROUP_MAX + 2))
+    node.hold(*ids)
+    for each in ids:
+        node.deletions.order(each)
+    assert all(each.is_retired for each in node.held.values()), "no role from the order on"
+    await finish(node)
+    assert [len(group) for group in node.groups] == [module.GROUP_MAX, module.GROUP_MAX, 1]
+    assert not node.held
+    assert set(node.ran_on_workers) == {module._nothing}, "only what waits for appends before it"
+
+
+async def test_an_order_outlives_what_it_was_for(node: Node) -> None:
+    node.hold(1)
+    node.deletions.order(1)
+    node.deletions.order(2)
+    await finish(node)
+    assert [node.orders.was_deleted(each) for each in (1, 2, 3)] == [True, True, False]
+
+
+async def test_one_that_is_in_the_way_stops_no_other_and_is_tried_again(node: Node) -> None:
+    node.hold(1, 2, 3)
+    node.in_the_way = {2}
+    for each in (1, 2, 3):
+        node.deletions.order(each)
+    await finish(node)
+    assert list(node.held) == [2]
+    node.in_the_way = set()
+    node.deletions.order(2)
+    await finish(node)
+    assert not node.held
+
+
+async def test_who_changes_the_log_ends_first_and_a_copy_made_meanwhile_goes_too(
+    node: Node,
+) -> None:
+    node.hold(1)
+    async with node.orders.alone(1):
+        node.deletions.order(1)
+        node.deletions.order(1)
+        await finish(node)
+        assert node.groups == []
+        node.hold(1)  # it was set aside and copied again
+    await finish(node)
+    assert node.groups == [[1]] and not node.held

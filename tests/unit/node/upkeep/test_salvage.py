@@ -1,0 +1,130 @@
+"""What an UNKNOWN log may still be used for, and that it counts for nothing else."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.model import Segment, SegmentState
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.replica.orders import Orders
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.store import LogTail, RecoveredReplica, SegmentIdentity
+from icecore_node.upkeep.salvage import Salvage
+from icecore_replication.producers import ProducerTable
+from tests.support.replication_setup import segment
+
+TAIL = LogTail(7, 42, b"d" * 32, 0, 5)
+TOKEN = 3
+
+
+def identity(segment_id: int = 1) -> SegmentIdentity:
+    return SegmentIdentity(b"c" * 16, b"t" * 16, 0, segment_id, 0, 4, 0)
+
+
+class Node:
+    """Notes what is done in which order. Of segment 1 something can be proved, of 2 nothing."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.held: dict[int, Replica] = {}
+        self.promised = {3: 99}
+        pool = SimpleNamespace(probe=self.probe, worker_for=lambda *_: None)
+        store = SimpleNamespace(
+            salvage=SimpleNamespace(tail=self.tail, readmit=self.readmit),
+            promised_epoch=lambda segment_id: self.promised.get(segment_id, 0),
+            set_promises=self.promise,
+        )
+        self.context: Any = SimpleNamespace(
+            executor=self, pool=pool, store=store, cluster_id=b"c" * 16
+        )
+        self.orders = Orders(self.context)
+        self.salvage = Salvage(self.context, cast(Any, self))
+
+    async def run(self, function: Any, *args: object) -> Any:
+        return function(*args)
+
+    async def probe(self) -> None:
+        self.done.append("probe")
+
+    def promise(self, promises: list[tuple[int, int]], token: int) -> None:
+        self.done.append(f"promised {promises} {token}")
+        self.promised.update(promises)
+
+    def tail(self, segment_id: int, _: bytes) -> LogTail | None:
+        self.done.append(f"looked {segment_id}")
+        return TAIL if segment_id == 1 else None
+
+    def readmit(self, segment_id: int, _: bytes) -> RecoveredReplica:
+        self.done.append(f"readmitted {segment_id}")
+        snapshot = ProducerTable().snapshot()
+        return RecoveredReplica(identity(), False, "", TAIL, producer_snapshot=snapshot)
+
+    def get(self, segment_id: int) -> Replica | None:
+        return self.held.get(segment_id)
+
+    def add(self, replica: Replica) -> None:
+        self.held[replica.segment_id] = replica
+
+    async def set_aside(self, replica: Replica) -> None:
+        self.done.append(f"aside {replica.segment_id}")
+        del self.held[replica.segment_id]
+
+    def replica(self, *, intact: bool) -> Replica:
+        replica = Replica(self.context, identity(), TAIL, ProducerTable(), intact=intact)
+        self.held[1] = replica
+        return replica
+
+
+async def test_promises_are_durable_before_anything_is_said() -> None:
+    node = Node()
+    request = pb.FenceRequest(
+        token=TOKEN, segments=[pb.SegmentRef(segment_id=each, epoch=6) for each in (1, 2, 3, 4, 5)]
+    )
+    answers = [pb.FencedReplica() for _ in request.segments]
+    answers[3].intact = True  # known already
+    answers[4].error.reason = "FENCED"
+    replica = node.replica(intact=False)
+    await node.salvage.describe(request, answers)
+    assert node.done == [f"promised [(1, 6), (2, 6)] {TOKEN}", "probe", "looked 1", "looked 2"]
+    assert [each.salvageable for each in answers] == [True, False, False, False, False]
+    first = answers[0]
+    assert not first.intact
+    assert (first.durable_end_offset, first.last_header_crc32c, first.digest) == (7, 42, b"d" * 32)
+    assert first.max_known_high_watermark == 5
+    assert replica.promised_epoch == 6
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_what_is_readmitted_counts_for_nothing_but_this_until_it_is_sealed(
+    is_held: bool,
+) -> None:
+    node = Node()
+    node.promised[1] = 6
+    if is_held:
+        node.replica(intact=False)
+    record: Segment = segment(segment_id=1, state=SegmentState.RECOVERING)
+    await node.salvage.readmit(record)
+    assert node.done == ["aside 1"] * is_held + ["readmitted 1"]
+    replica = node.held[1]
+    assert (replica.intact, replica.counts, replica.promised_epoch) == (True, False, 6)
+    replica.sealed_end_offset = 7
+    assert replica.counts
+
+
+async def test_a_repeated_order_readmits_nothing_twice() -> None:
+    node = Node()
+    record: Segment = segment(segment_id=1, state=SegmentState.RECOVERING)
+    await node.salvage.readmit(record)
+    again = node.held[1]
+    await node.salvage.readmit(record)
+    assert node.held[1] is again and node.done == ["readmitted 1"]
+
+
+def test_only_an_intact_confirmed_replica_counts() -> None:
+    node = Node()
+    assert node.replica(intact=True).counts
+    assert not node.replica(intact=False).counts
+    prepared = node.replica(intact=True)
+    prepared.identity = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 1, 0, 4)
+    assert not prepared.counts

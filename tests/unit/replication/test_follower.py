@@ -1,0 +1,130 @@
+"""Rules R10-R13: a follower appends what continues its log and reports what is durable."""
+
+import pytest
+
+from icecore.errors import InternalError, OutOfSpaceError
+from icecore_replication.effects import (
+    AdvanceHighWatermark,
+    AppendReplica,
+    FollowerEffect,
+    Quarantine,
+    ReportProgress,
+    StopFollowing,
+)
+from icecore_replication.follower import FollowerCore
+from icecore_replication.inputs import (
+    DataReceived,
+    Fenced,
+    FollowerInput,
+    LeaderRejected,
+    LocalDurable,
+    LocalFailed,
+    StreamOpened,
+)
+from icecore_replication.invariants import check_state, check_step, view
+from tests.support.replication_setup import BASE, segment
+
+EPOCH = 5
+
+
+class Following:
+    """A follower under test, attached; each call is one checked step."""
+
+    def __init__(self, end: int = BASE, high_watermark: int = 0) -> None:
+        self.core = FollowerCore(segment(), end, end, high_watermark)
+
+    def do(self, *inputs: FollowerInput) -> list[FollowerEffect]:
+        before = view(self.core)
+        effects = self.core.step(inputs, 0.0)
+        check_state(self.core)
+        check_step(before, self.core)
+        return effects
+
+
+def data(
+    base: int, end: int, hw: int = 0, epoch: int = EPOCH, chained: bool = True
+) -> DataReceived:
+    return DataReceived(epoch, base, end, hw, chained)
+
+
+@pytest.fixture
+def following() -> Following:
+    fresh = Following()
+    assert fresh.do(StreamOpened()) == [ReportProgress(BASE, attach=True)]
+    return fresh
+
+
+def test_append_then_durable_then_report(following: Following) -> None:
+    assert following.do(data(100, 110)) == [AppendReplica(100, 110)]
+    assert following.core.durable_end_offset == 100
+    assert following.do(data(110, 130)) == [AppendReplica(110, 130)]
+    assert following.do(LocalDurable(110)) == [ReportProgress(110)]
+    assert following.do(LocalDurable(110)) == []
+    assert following.do(LocalDurable(130)) == [ReportProgress(130)]
+
+
+def test_readers_see_no_more_than_is_durable_here(following: Following) -> None:
+    assert following.do(data(100, 110, hw=105)) == [AppendReplica(100, 110)]
+    assert following.core.high_watermark == 100
+    assert following.core.max_known_high_watermark == 105
+    assert following.do(LocalDurable(110)) == [ReportProgress(110), AdvanceHighWatermark(105)]
+    assert following.do(data(110, 110, hw=110)) == [AdvanceHighWatermark(110)]
+    assert following.do(data(110, 110, hw=108)) == []  # never back
+
+
+@pytest.mark.parametrize(("base", "end"), [(100, 110), (90, 100), (105, 110), (110, 110)])
+def test_batches_we_have_are_ignored(following: Following, base: int, end: int) -> None:
+    following.do(data(100, 110), LocalDurable(110))
+    assert following.do(data(base, end)) == []
+    assert following.core.log_end_offset == 110
+
+
+@pytest.mark.parametrize(("base", "end"), [(120, 130), (105, 120)], ids=["gap", "straddles"])
+def test_gap_attaches_again_at_a_durable_end(following: Following, base: int, end: int) -> None:
+    following.do(data(100, 110))
+    assert following.do(data(base, end)) == []  # 100..110 is on its way to the disk
+    assert following.do(data(110, 120)) == []  # in flight from before the attach
+    assert following.do(LocalDurable(110)) == [ReportProgress(110, attach=True)]
+    assert following.do(data(base, end)) == []  # asked once, not per stale message
+    assert following.do(data(110, 120)) == [AppendReplica(110, 120)]
+
+
+def test_new_stream_attaches_when_all_is_durable(following: Following) -> None:
+    following.do(data(100, 110))
+    assert following.do(StreamOpened()) == []
+    assert following.do(LocalDurable(110)) == [ReportProgress(110, attach=True)]
+
+
+@pytest.mark.parametrize(
+    ("item", "effect"),
+    [
+        (data(100, 110, chained=False), Quarantine),
+        (LeaderRejected("DIVERGED"), Quarantine),
+        (LeaderRejected("FENCED"), StopFollowing),
+        (data(100, 110, epoch=EPOCH + 1), StopFollowing),
+        (data(100, 110, epoch=EPOCH - 1), StopFollowing),
+        (Fenced(EPOCH + 1), StopFollowing),
+        (LocalFailed(OutOfSpaceError("full")), StopFollowing),
+    ],
+)
+def test_what_ends_following(following: Following, item: FollowerInput, effect: type) -> None:
+    (only,) = following.do(item)
+    assert isinstance(only, effect)
+    assert following.core.stopped
+    assert following.do(data(100, 110), StreamOpened()) == []
+    assert following.core.log_end_offset == BASE
+
+
+def test_own_epoch_fences_nothing(following: Following) -> None:
+    assert following.do(Fenced(EPOCH)) == []
+
+
+def test_restart_keeps_what_was_visible() -> None:
+    back = Following(end=150, high_watermark=140)
+    assert back.core.high_watermark == 140
+    assert back.do(StreamOpened()) == [ReportProgress(150, attach=True)]
+
+
+def test_shell_must_not_report_more_than_was_appended(following: Following) -> None:
+    with pytest.raises(InternalError, match="DataReceived"):
+        following.do(data(100, 110), LocalDurable(111))

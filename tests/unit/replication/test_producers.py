@@ -1,0 +1,150 @@
+"""Rules R20-R24: idempotent producers."""
+
+import random
+
+import pytest
+
+from icecore.errors import (
+    IcecoreError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    StorageError,
+    UnknownProducerError,
+)
+from icecore_replication import producers
+from icecore_replication.producers import Accepted, Duplicate, ProducerTable
+
+PID, EPOCH = 77, 3
+
+
+@pytest.fixture
+def table() -> ProducerTable:
+    """Seven batches of 10 records: sequences 0..69 at offsets 1000..1069."""
+    filled = ProducerTable()
+    for i in range(7):
+        filled.apply(PID, EPOCH, 10 * i, 10, 1000 + 10 * i, i)
+    return filled
+
+
+@pytest.mark.parametrize(
+    ("pid", "epoch", "sequence", "count", "expected"),
+    [
+        (0, 0, 12345, 1, Accepted()),
+        (PID, EPOCH, 70, 5, Accepted()),
+        (PID, EPOCH + 1, 0, 5, Accepted()),
+        (99, 0, 0, 5, Accepted()),
+        (PID, EPOCH, 60, 10, Duplicate(1060, 1070)),
+        (PID, EPOCH, 20, 10, Duplicate(1020, 1030)),
+        (PID, EPOCH, 10, 10, OutOfOrderSequenceError),  # a sixth batch back: forgotten
+        (PID, EPOCH, 60, 9, OutOfOrderSequenceError),
+        (PID, EPOCH, 71, 1, OutOfOrderSequenceError),
+        (PID, EPOCH + 1, 70, 1, OutOfOrderSequenceError),
+        (PID, EPOCH - 1, 70, 1, ProducerFencedError),
+        (PID, EPOCH - 1, 0, 1, ProducerFencedError),
+        (99, 0, 1, 1, UnknownProducerError),
+    ],
+)
+def test_check(
+    table: ProducerTable, pid: int, epoch: int, sequence: int, count: int, expected: object
+) -> None:
+    before = table.snapshot()
+    if isinstance(expected, type) and issubclass(expected, IcecoreError):
+        with pytest.raises(expected):
+            table.check(pid, epoch, sequence, count)
+    else:
+        assert table.check(pid, epoch, sequence, count) == expected
+    assert table.snapshot() == before
+
+
+def test_new_epoch_forgets_the_old_window(table: ProducerTable) -> None:
+    table.apply(PID, EPOCH + 1, 0, 10, 1070, 8)
+    assert table.check(PID, EPOCH + 1, 0, 10) == Duplicate(1070, 1080)
+    with pytest.raises(OutOfOrderSequenceError):
+        table.check(PID, EPOCH + 1, 60, 10)
+
+
+def test_apply_never_validates(table: ProducerTable) -> None:
+    table.apply(PID, EPOCH, 500, 1, 1070, 8)
+    assert table.check(PID, EPOCH, 501, 1) == Accepted()
+    assert table.last_sequence(PID) == (EPOCH, 501)
+
+
+def test_producer_zero_leaves_no_trace() -> None:
+    table = ProducerTable()
+    empty = table.snapshot()
+    table.apply(0, 0, 0, 10, 0, 10**12)
+    assert table.snapshot() == empty
+    assert len(table) == 0
+
+
+def test_snapshot_round_trip_goes_on_equally(table: ProducerTable) -> None:
+    table.apply(5, 0, 0, 1, 1070, 9)
+    copy = ProducerTable(table.snapshot())
+    assert copy.snapshot() == table.snapshot()
+    for either in (table, copy):
+        assert either.check(PID, EPOCH, 20, 10) == Duplicate(1020, 1030)
+        either.apply(PID, EPOCH, 70, 10, 1071, 10)
+    assert copy.digest() == table.digest()
+
+
+def test_snapshot_does_not_depend_on_when_snapshots_were_taken() -> None:
+    """A restart loads the snapshot at the base and applies the rest: the same bytes."""
+    rng = random.Random(1)
+    log = [
+        (rng.randrange(1, 30), rng.randrange(2), rng.randrange(100), 1, offset, offset * 10**7)
+        for offset in range(300)
+    ]
+    straight = ProducerTable()
+    for entry in log[:150]:
+        straight.apply(*entry)
+    restarted = ProducerTable(straight.snapshot())
+    straight = ProducerTable(straight.snapshot())
+    for entry in log[150:]:
+        straight.apply(*entry)
+        straight.snapshot()
+        restarted.apply(*entry)
+    assert straight.snapshot() == restarted.snapshot()
+
+
+def test_expiry_follows_append_time_and_keeps_the_table() -> None:
+    table = ProducerTable()
+    table.apply(1, 0, 0, 1, 0, 0)
+    table.apply(2, 0, 0, 1, 1, 1)
+    table.apply(3, 0, 0, 1, 2, producers.EXPIRY_MS + 1)
+    kept = ProducerTable(table.snapshot())
+    assert [kept.last_sequence(pid) for pid in (1, 2, 3)] == [None, (0, 1), (0, 1)]
+    assert table.last_sequence(1) == (0, 1)  # an aborted seal forgets nobody
+
+
+def test_cap_drops_whose_last_batch_is_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
+    table = ProducerTable()
+    for offset, pid in enumerate([1, 2, 3, 1]):
+        table.apply(pid, 0, offset, 1, offset, 0)
+    reloaded = ProducerTable(table.snapshot())
+    for each in (table, reloaded):
+        each.apply(4, 0, 0, 1, 4, 0)
+        assert [pid for pid in (1, 2, 3, 4) if each.last_sequence(pid)] == [1, 3, 4]
+    assert table.snapshot() == reloaded.snapshot()
+
+
+def test_golden_snapshot() -> None:
+    small = ProducerTable()
+    small.apply(7, 1, 40, 2, 9, 1234)
+    assert small.snapshot() == bytes.fromhex(
+        "69637074 0100 0000 01000000 d204000000000000"  # magic, version, reserved, count, newest
+        "0700000000000000 01000000 01000000 d204000000000000"  # id, epoch, batches, append time
+        "2800000000000000 02000000 0900000000000000"  # sequence, count, offset
+        "a173d536"
+    )
+
+
+@pytest.mark.parametrize("cut", [1, 10, 30])
+def test_damaged_snapshots_are_refused(table: ProducerTable, cut: int) -> None:
+    good = table.snapshot()
+    with pytest.raises(StorageError):
+        ProducerTable(good[:-cut])
+    flipped = bytearray(good)
+    flipped[cut] ^= 1
+    with pytest.raises(StorageError):
+        ProducerTable(bytes(flipped))
