@@ -102,6 +102,12 @@ class NodeSettings(Settings):
     replica_lag_ms_max: int = Field(
         10_000, ge=100, description="A follower this far behind leaves the in-sync set."
     )
+    check_every_steps: int = Field(
+        16,
+        ge=1,
+        description="The invariants of each led or followed segment are checked after so many"
+        " steps of its protocol; 1 = after each. A broken one ends the node.",
+    )
     leave_wait_ms: int = Field(
         5_000, ge=0, description="How long a clean stop waits until others took over."
     )

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from icecore.errors import IcecoreError, UnavailableError, WrongClusterError
 from icecore.model import NodeInfo
@@ -18,6 +19,7 @@ from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import Executor, FileSystem
 from icecore_node.storage.store import SegmentStore
+from icecore_replication.checked import Checked, CoreT
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,25 @@ class NodeContext:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_unexpected(error)
+
+    def checked(self, core: CoreT) -> Checked[CoreT]:
+        """How a role steps its core; every core of this node comes through here.
+
+        Raises InvariantError when the core is wrong from the start.
+        """
+        return Checked(core, check_every_steps=self.settings.check_every_steps)
+
+    def fail_stop(self, checked: Checked[Any], broken: AssertionError) -> None:
+        """What a role knows is wrong, or it did something that its core did not ask for.
+
+        It does nothing more, so nobody is told anything that rests on it, and the node ends (R63).
+        Whoever leads segments here is replaced (R35), and start-up looks at all logs again.
+        """
+        checked.close()
+        what = str(broken).partition("\n")[0]
+        segment_id = checked.core.segment.segment_id
+        _log.critical("event=invariant_broken segment_id=%d what=%r", segment_id, what)
+        self.on_unexpected(broken)
 
     async def has_space(self) -> bool:
         """Whether the disk has room for logs to grow; False as well while that is unknown."""

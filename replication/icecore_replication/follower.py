@@ -4,7 +4,6 @@ A follower never decides anything: it appends what continues its log, reports an
 is durable, and stops asking when something contradicts its log. Rules R10-R13 of docs/PROTOCOL.md.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 from icecore.errors import InternalError
@@ -26,8 +25,7 @@ from icecore_replication.inputs import (
     LocalFailed,
     StreamOpened,
 )
-
-_RECENT_INPUTS = 24
+from icecore_replication.story import Story
 
 
 class FollowerCore:
@@ -56,7 +54,7 @@ class FollowerCore:
         self._exposed = self.high_watermark
         self._attach_wanted = False
         self._in_step = False
-        self._recent: deque[FollowerInput] = deque(maxlen=_RECENT_INPUTS)
+        self._story = Story()
 
     @property
     def high_watermark(self) -> int:
@@ -73,11 +71,20 @@ class FollowerCore:
         effects: list[FollowerEffect] = []
         durable_before = self.durable_end_offset
         for item in inputs:
-            self._recent.append(item)
+            self._story.took(item)
             if not self.stopped:
                 self._take(item, effects)
-        if self.stopped:
-            return effects
+        if not self.stopped:
+            self._tell(durable_before, effects)
+        self._story.asked(effects)
+        return effects
+
+    def story(self) -> str:
+        """The last inputs and effects, for error messages."""
+        return str(self._story)
+
+    def _tell(self, durable_before: int, effects: list[FollowerEffect]) -> None:
+        """What the leader, and readers here, should know after these inputs."""
         if self._attach_wanted and self.durable_end_offset == self.log_end_offset:
             self._attach_wanted = False
             effects.append(ReportProgress(self.durable_end_offset, attach=True))
@@ -86,11 +93,6 @@ class FollowerCore:
         if self.high_watermark > self._exposed:
             self._exposed = self.high_watermark
             effects.append(AdvanceHighWatermark(self._exposed))
-        return effects
-
-    def story(self) -> str:
-        """The last inputs, for error messages."""
-        return "\n".join(map(repr, self._recent))
 
     def _take(self, item: FollowerInput, effects: list[FollowerEffect]) -> None:
         match item:

@@ -1,7 +1,7 @@
 """Everything that can happen to a segment's leader or follower, as values.
 
-The shell (``replica/replica.py``, or the model checker) feeds these to ``LeaderCore.step`` and
-``FollowerCore.step`` and performs the effects that come back.
+The shells (``roles/leader.py``, ``roles/follower.py``) hand these to ``Checked.step``, which steps
+a ``LeaderCore`` or a ``FollowerCore``, and perform the effects that come back.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """What must hold at every moment, as functions that raise with the story of how it came to be.
 
-``check_state`` looks at one core, ``check_step`` at a core before and after a step, the others at
-all replicas of a segment together. Tests and the simulator call them after every step; production
-code does not. Numbers I… are those of docs/PROTOCOL.md.
+``check_state`` looks at one core, ``check_step`` at a core then and now. Every core is stepped by a
+``Checked`` (``checked.py``), which calls the two: after each step in unit tests and simulation,
+after each so many in production. The others look at all replicas of a segment together; only tests
+can. Numbers I… are those of docs/PROTOCOL.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,14 @@ from icecore_replication.leader import LeaderCore
 from icecore_replication.sealing import Sealing
 
 
-@dataclass(frozen=True, slots=True)
+class InvariantError(AssertionError):
+    """A core is not what it must be. Nothing that it asks for may be done any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The facts of one core that may only change in certain ways."""
 
-    is_leader: bool
     base_offset: int
     log_end_offset: int
     durable_end_offset: int
@@ -29,35 +33,28 @@ class View:
 
 
 def view(core: LeaderCore | FollowerCore) -> View:
-    """The facts now; compare them after the next step."""
-    if isinstance(core, LeaderCore):
-        return View(
-            True,
-            core.segment.base_offset,
-            core.log_end_offset,
-            core.durable_end_offset,
-            core.high_watermark,
-            core.stopped,
-            isinstance(core.roll, Sealing),
-            core.isr_state.version,
-            core.acked_end,
-        )
+    """The facts now; compare them after the next step, or any later one."""
+    leader = core if isinstance(core, LeaderCore) else None
     return View(
-        False,
-        core.segment.base_offset,
-        core.log_end_offset,
-        core.durable_end_offset,
-        core.high_watermark,
-        core.stopped,
-        False,
-        0,
-        0,
+        base_offset=core.segment.base_offset,
+        log_end_offset=core.log_end_offset,
+        durable_end_offset=core.durable_end_offset,
+        high_watermark=core.high_watermark,
+        stopped=core.stopped,
+        seal_sent=leader is not None and isinstance(leader.roll, Sealing),
+        version=leader.isr_state.version if leader is not None else 0,
+        acked_end=leader.acked_end if leader is not None else 0,
     )
 
 
-def check_state(core: LeaderCore | FollowerCore) -> None:
-    """Raise AssertionError unless this core is consistent in itself."""
-    now = view(core)
+def check_state(core: LeaderCore | FollowerCore, now: View | None = None) -> None:
+    """Raise InvariantError unless this core is consistent in itself.
+
+    Args:
+        core: Between two steps.
+        now: Its view, when the caller has it.
+    """
+    now = now or view(core)
     _hold(now.base_offset <= now.durable_end_offset <= now.log_end_offset, "log ends", core)
     _hold(now.base_offset <= now.high_watermark, "high watermark below the base", core)
     is_durable = now.high_watermark <= now.durable_end_offset
@@ -72,15 +69,30 @@ def check_state(core: LeaderCore | FollowerCore) -> None:
     _hold(is_first, "a follower is ahead of the leader", core)
     _hold(now.acked_end <= now.high_watermark, "acked above the high watermark", core)
     _hold(not (core.stopped and core.pending_count), "stopped with waiters", core)
+    is_whole = core.sealing_end_offset in (None, now.log_end_offset)
+    _hold(is_whole, "R29: the seal ends elsewhere than the log", core)
 
 
-def check_step(before: View, core: LeaderCore | FollowerCore) -> None:
-    """Raise AssertionError unless the step from ``before`` to now was a lawful one."""
-    now = view(core)
-    for name in ("log_end_offset", "durable_end_offset", "high_watermark", "version", "acked_end"):
-        _hold(getattr(now, name) >= getattr(before, name), f"{name} went back", core)
-    _hold(now.stopped or not before.stopped, "a stopped core came back", core)
+def check_step(before: View, core: LeaderCore | FollowerCore, now: View | None = None) -> None:
+    """Raise InvariantError unless all steps from ``before`` to now were lawful ones.
+
+    What holds for each of several steps holds from the first to the last, so ``before`` may be the
+    view of any earlier moment.
+
+    Args:
+        before: Of the same core.
+        core: Between two steps.
+        now: Its view, when the caller has it.
+    """
+    now = now or view(core)
     appended = now.log_end_offset > before.log_end_offset
+    _hold(now.log_end_offset >= before.log_end_offset, "log_end_offset went back", core)
+    is_kept = now.durable_end_offset >= before.durable_end_offset
+    _hold(is_kept, "durable_end_offset went back", core)
+    _hold(now.high_watermark >= before.high_watermark, "high_watermark went back", core)
+    _hold(now.version >= before.version, "version went back", core)
+    _hold(now.acked_end >= before.acked_end, "acked_end went back", core)
+    _hold(now.stopped or not before.stopped, "a stopped core came back", core)
     _hold(not (appended and before.stopped), "append after the end", core)
     _hold(not (appended and before.seal_sent), "append after the seal was sent", core)
 
@@ -125,4 +137,4 @@ def check_prefixes(logs: Mapping[int, Sequence[object]]) -> None:
 
 def _hold(condition: bool, what: str, core: LeaderCore | FollowerCore) -> None:
     if not condition:
-        raise AssertionError(f"{what}\n{view(core)}\nlast inputs:\n{core.story()}")
+        raise InvariantError(f"{what}\n{view(core)}\n{core.story()}")

@@ -90,15 +90,16 @@ class LeaderCore(Membership):
         """
         self._now_ms = now_ms
         effects = self._effects = []
-        handlers, recent = self._handlers, self._recent
+        handlers, took = self._handlers, self._story.took
         for item in inputs:
-            recent.append(item)
+            took(item)
             if not self.stopped:
                 handlers[item.__class__](item)
             elif isinstance(item, into.ProduceReceived):
                 effects.append(out.FailProduce(item.request_id, NotLeaderError("segment closed")))
         if not self.stopped:
             self._settle()
+        self._story.asked(effects)
         return effects
 
     def _input_handlers(self) -> dict[type, Callable[[Any], None]]:

@@ -9,12 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Final
 
 from icecore.errors import InvalidRequestError
 from icecore.model import Acks, NodeInfo, Segment, SegmentState
 from icecore_replication import effects as out
-from icecore_replication import inputs as into
 from icecore_replication import isr as isr_rules
 from icecore_replication import sealing
 from icecore_replication.acks import PendingAcks
@@ -22,9 +20,8 @@ from icecore_replication.isr import CommittedIsr, IsrState
 from icecore_replication.producers import ProducerTable
 from icecore_replication.progress import Followers
 from icecore_replication.sealing import Collecting, Draining, Idle, Preparing, Roll, Sealing
+from icecore_replication.story import Story
 from icecore_replication.watermark import all_end, high_watermark, quorum_end
-
-_RECENT_INPUTS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class LeaderState:
         self._age_due_ms = inf
         self._dirty = True
         self._effects: list[out.LeaderEffect] = []
-        self._recent: deque[into.LeaderInput] = deque(maxlen=_RECENT_INPUTS)
+        self._story = Story()
 
     # --- what others may see ---------------------------------------------------------------------
 
@@ -157,8 +154,8 @@ class LeaderState:
         return self._durable
 
     def story(self) -> str:
-        """The last inputs, for error messages."""
-        return "\n".join(map(repr, self._recent))
+        """The last inputs and effects, for error messages."""
+        return str(self._story)
 
     # --- moves ------------------------------------------------------------------------------------
 

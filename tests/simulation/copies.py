@@ -1,14 +1,16 @@
-"""Copies that the coordinator believes in, compared with what lies on disks.
+"""Copies that the coordinator believes in, compared with what lies on disks, and disks with disks.
 
 A listed copy of a sealed segment counts when the next disk is lost: it must be there, durable and
-equal. Copies beyond the replication factor cost space; who returns after a repair makes one.
+equal. Of two logs of a segment, sealed or not, listed or not, one is a prefix of the other (I6).
+Copies beyond the replication factor cost space; who returns after a repair makes one.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from icecore.model import Segment, SegmentState
-from tests.simulation.stored_logs import durable_tail
+from icecore_replication.invariants import check_prefixes
+from tests.simulation.stored_logs import durable_logs, durable_tail
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -38,6 +40,20 @@ def false_copies(world: "World", name: str) -> Iterator[str]:
                 f"false copy: segment {segment.segment_id} is listed on {name} to"
                 f" {segment.end_offset}, its disk has {tail}"
             )
+
+
+def split_logs(world: "World") -> Iterator[str]:
+    """I6: segments of which sound disks hold logs that no single leader wrote."""
+    logs: dict[int, dict[int, list[tuple[int, int]]]] = {}
+    for name, host in world.hosts.items():
+        if not world.is_suspect(name):
+            for segment_id, log in durable_logs(host).items():
+                logs.setdefault(segment_id, {})[host.node_id] = log
+    for segment_id, log_by_node in logs.items():
+        try:
+            check_prefixes(log_by_node)
+        except AssertionError as broken:
+            yield f"segment {segment_id}: {broken}"
 
 
 def surplus_copies(world: "World") -> int:

@@ -26,8 +26,7 @@ from icecore_node.serving.node_service import NodeCommands
 from icecore_node.storage.control.control_store import ReplicaRow
 from icecore_node.storage.segment_engine.segment_file import ASIDE
 from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
-from icecore_replication.follower import FollowerCore
-from icecore_replication.leader import LeaderCore
+from icecore_replication.checked import Checked
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.invariants_cores import CoreInvariants, stepping
@@ -207,7 +206,7 @@ def _watched(seen: Invariants) -> list[Watched]:
     """Each function that is looked at, and what replaces it."""
     return [
         *((role, "_append", _appending(seen)) for role in (Leader, Follower)),
-        *((core, "step", stepping(seen.cores)) for core in (LeaderCore, FollowerCore)),
+        (Checked, "step", stepping(seen.cores)),
         (NodeCommands, "fence", _fencing(seen)),
         (Ledger, "_commit", _committing(seen)),
         (SqliteStore, "txn", _transacting(seen)),

@@ -1,8 +1,9 @@
 """The invariants of the protocol cores, held by every core of a world at every step.
 
-They were written for the cores alone; here the cores run inside whole nodes, with the inputs that
-real shells, disks and networks give them. What several nodes must agree on is looked at as well:
-the stored in-sync set (I7, I8), and that no segment is sealed below what somebody could read (I3).
+Simulated nodes check each core after each step (``Checked``), with the inputs that real shells,
+disks and networks give it; a node that finds one broken ends, and here it is noted. What several
+nodes must agree on is looked at as well: the stored in-sync set (I7, I8), and that no segment is
+sealed below what somebody could read (I3).
 """
 
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from icecore.model import Segment, SegmentState
+from icecore_replication.checked import Checked
 from icecore_replication.follower import FollowerCore
-from icecore_replication.invariants import check_maximal, check_state, check_step, view
+from icecore_replication.invariants import InvariantError, check_maximal
 from icecore_replication.leader import LeaderCore
 
 if TYPE_CHECKING:
@@ -36,13 +38,12 @@ class CoreInvariants:
         self._visible: dict[int, int] = {}
         """By segment, the highest watermark that any core ever had."""
 
-    def on_stepped(self, core: LeaderCore | FollowerCore, check: Callable[[], None]) -> None:
-        """A core took its inputs; ``check`` compares it with what it was."""
-        try:
-            check()
-            check_state(core)
-        except AssertionError as broken:
-            self._note(str(broken))
+    def on_broken(self, broken: InvariantError) -> None:
+        """The check after a step failed."""
+        self._note(str(broken))
+
+    def on_stepped(self, core: LeaderCore | FollowerCore) -> None:
+        """A core took its inputs, and is as it should be."""
         segment_id, watermark = core.segment.segment_id, core.high_watermark
         if watermark > self._visible.get(segment_id, -1):
             self._visible[segment_id] = watermark
@@ -103,16 +104,22 @@ class CoreInvariants:
 
 
 def stepping(seen: CoreInvariants) -> Callable[[Any], Any]:
-    """What replaces ``step`` of a core."""
+    """What replaces ``Checked.step``."""
 
     def replace(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         @wraps(original)
-        def step(self: Any, *given: Any) -> list[Any]:
-            before = view(self)
-            effects = original(self, *given)
-            seen.on_stepped(self, lambda: check_step(before, self))
-            if before.is_leader and self.acked_end > before.acked_end:
-                seen.on_acked(self)
+        def step(self: Checked[Any], *given: Any) -> list[Any]:
+            core = self.core
+            leader = core if isinstance(core, LeaderCore) else None
+            acked_end = leader.acked_end if leader is not None else 0
+            try:
+                effects = original(self, *given)
+            except InvariantError as broken:
+                seen.on_broken(broken)
+                raise
+            seen.on_stepped(core)
+            if leader is not None and leader.acked_end > acked_end:
+                seen.on_acked(leader)
             return effects
 
         return step

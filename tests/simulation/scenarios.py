@@ -32,7 +32,7 @@ from tests.simulation import (
     shells,
 )
 from tests.simulation.cluster import COORDINATOR, World
-from tests.simulation.copies import false_copies, surplus_copies
+from tests.simulation.copies import false_copies, split_logs, surplus_copies
 from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
@@ -230,6 +230,7 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
             for topic in world.fleeting:
                 report.problems += await topic.finish(observer)
             report.problems += _look_at_a_disk(world)
+            report.problems += split_logs(world)
             report.surplus = surplus_copies(world)
         watching.cancel()
 

@@ -116,6 +116,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             "preallocate_bytes": knobs.allocation_step_bytes,
             "tail_cache_bytes": knobs.tail_cache_bytes,
             "replica_lag_ms_max": knobs.replica_lag_ms_max,
+            "check_every_steps": 1,
         }
     )
     # Smaller than what a node of any cluster must allow: the topics here allow less, too.

@@ -72,7 +72,7 @@ def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | No
         inode = host.disk.durable_names.get(file_name(identity))
         if inode is None or row.damage or row.state in (PREPARED, QUARANTINED):
             return None
-        scan = _scan(host, row, inode)
+        scan = scan_log(host, row, inode)
         while scan.tail.end_offset < end_offset:
             if next(scan, None) is None:
                 break
@@ -80,17 +80,33 @@ def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | No
     return None
 
 
+def durable_logs(host: "Host") -> dict[int, list[tuple[int, int]]]:
+    """Base offset and header CRC of each batch in the durable logs that the host takes for intact,
+    by segment. A header's CRC stands for its batch, and by the chain for all before it."""
+    logs: dict[int, list[tuple[int, int]]] = {}
+    for row in _intact_rows(host):
+        inode = host.disk.durable_names.get(file_name(identity_of(host, row)))
+        if inode is not None:
+            found = [each.header for each in scan_log(host, row, inode)]
+            logs[row.segment_id] = [(each.base_offset, each.header_crc32c) for each in found]
+    return logs
+
+
+def _intact_rows(host: "Host") -> Iterator[ReplicaRow]:
+    for row in replica_rows(host):
+        if not (row.damage or row.rebuilding or row.state in (PREPARED, QUARANTINED)):
+            yield row
+
+
 def index_problems(host: "Host") -> Iterator[str]:
     """I20: what the index of a host says that a scan of its durable logs does not."""
-    for row in replica_rows(host):
-        if row.damage or row.rebuilding or row.state in (PREPARED, QUARANTINED):
-            continue
+    for row in _intact_rows(host):
         identity = identity_of(host, row)
         inode = host.disk.durable_names.get(file_name(identity))
         if inode is None:
             yield f"I20: segment {row.segment_id} has no durable file"
             continue
-        scan = _scan(host, row, inode)
+        scan = scan_log(host, row, inode)
         batches = {found.header.base_offset: found for found in scan}
         yield from _wrong_points(host, identity, batches)
         durable = _entries(host, "durable", identity)
@@ -103,7 +119,8 @@ def index_problems(host: "Host") -> Iterator[str]:
                 )
 
 
-def _scan(host: "Host", row: ReplicaRow, inode: Inode) -> BatchScan:
+def scan_log(host: "Host", row: ReplicaRow, inode: Inode) -> BatchScan:
+    """Walk the durable batches of one replica."""
     identity = identity_of(host, row)
     file = cast(File, DurableFile(inode))
     end = row.end_position if row.end_position >= 0 else inode.durable_size

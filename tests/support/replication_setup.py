@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore_replication.checked import Checked
 from icecore_replication.effects import LeaderEffect
 from icecore_replication.inputs import FollowerProgress, LeaderInput, LocalDurable, ProduceReceived
-from icecore_replication.invariants import check_state, check_step, view
 from icecore_replication.leader import LeaderCore, LeaderLimits
 from icecore_replication.producers import ProducerTable
 
@@ -78,17 +78,14 @@ class Led:
             limits,
             self.producer_fences,
         )
+        self._checked = Checked(self.core, check_every_steps=1)
         self.now_ms = 0.0
         self._requests = 0
 
     def do(self, *inputs: LeaderInput, at: float | None = None) -> list[LeaderEffect]:
         """One step, checked."""
         self.now_ms = self.now_ms if at is None else at
-        before = view(self.core)
-        effects = self.core.step(inputs, self.now_ms)
-        check_state(self.core)
-        check_step(before, self.core)
-        return effects
+        return self._checked.step(inputs, self.now_ms)
 
     def produce(
         self, count: int = 10, acks: Acks = Acks.ALL, at: float | None = None, **fields: Any

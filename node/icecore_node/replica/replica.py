@@ -170,6 +170,9 @@ class Replica:
         ``body`` is everything after the header; the bytes are shared, never copied.
         """
         tail = self.tail
+        assert self.base_offset >= 0, "a prepared replica has no base and no bytes"
+        assert not self.sealed, "the bytes of a sealed replica are final"
+        assert tail.end_offset == base_offset < end_offset, "an append continues the log"
         self.tail = LogTail(
             end_offset=end_offset,
             last_header_crc32c=header_crc32c,

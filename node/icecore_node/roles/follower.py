@@ -68,7 +68,9 @@ class Follower:
         self._received: Sequence[tuple[int, BatchHeader]] = ()
         self._data = memoryview(b"")
         tail = replica.tail
+        assert tail.end_offset == replica.durable_tail.end_offset, "first what is there is settled"
         self.core = FollowerCore(segment, tail.end_offset, tail.end_offset, replica.high_watermark)
+        self._checked = context.checked(self.core)
         link.attach(self)
 
     @property
@@ -158,15 +160,22 @@ class Follower:
 
     def feed(self, *happened: inputs.FollowerInput) -> None:
         """Step the core and perform what it asks."""
-        for effect in self.core.step(happened, self._context.clock.monotonic_ms()):
-            self._perform(effect)
+        try:
+            for effect in self._checked.step(happened, self._context.clock.monotonic_ms()):
+                self._perform(effect)
+        except AssertionError as broken:
+            self._context.fail_stop(self._checked, broken)
 
     def _perform(self, effect: effects.FollowerEffect) -> None:
         replica = self.replica
         match effect:
             case effects.AppendReplica():
-                self._append()
+                self._append(effect)
             case effects.ReportProgress():
+                durable_tail = replica.durable_tail
+                assert effect.durable_end_offset <= durable_tail.end_offset, "not durable here"
+                is_its_end = self._durable_header_crc32c == durable_tail.last_header_crc32c
+                assert is_its_end, "reported with the chain of another end"
                 self._link.report(
                     replica.segment_id,
                     self.segment.epoch,
@@ -175,6 +184,8 @@ class Follower:
                     effect.attach,
                 )
             case effects.AdvanceHighWatermark():
+                is_durable = effect.high_watermark <= replica.durable_tail.end_offset
+                assert is_durable, "visible before it is durable here"
                 self._keeper.watermark_moved(replica)
             case effects.Quarantine():
                 self._keeper.condemn(replica, effect.why)
@@ -184,8 +195,9 @@ class Follower:
             case _:
                 assert_never(effect)
 
-    def _append(self) -> None:
+    def _append(self, effect: effects.AppendReplica) -> None:
         """Append what ``on_data`` just checked: one request per batch, one group at the worker."""
+        assert self.replica.tail.end_offset == effect.base_offset, "log and core differ"
         for position, header in self._received:
             start = position + batch.HEADER_LENGTH
             header_bytes = bytes(self._data[position:start])
@@ -201,3 +213,4 @@ class Follower:
             self.replica.producers.apply_header(header)
             self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
             self.replica.worker.append(request, self)
+        assert self.replica.tail.end_offset == effect.end_offset, "other bytes than the core took"

@@ -99,6 +99,7 @@ class Leader:
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        assert replica.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
         self.core = LeaderCore(
             segment,
             context.node_id,
@@ -109,6 +110,7 @@ class Leader:
             LeaderLimits(replica_lag_ms_max=context.settings.replica_lag_ms_max),
             context.producer_fences,
         )
+        self._checked = context.checked(self.core)
         replica.led_in_this_process = True
         self.feed(inputs.LeaseChanged(coordinator.lease_valid))
 
@@ -152,8 +154,11 @@ class Leader:
         """Step the core and perform what it asks."""
         if self.core.stopped:
             return
-        for effect in self.core.step(happened, self._context.clock.monotonic_ms()):
-            self._perform(effect)
+        try:
+            for effect in self._checked.step(happened, self._context.clock.monotonic_ms()):
+                self._perform(effect)
+        except AssertionError as broken:
+            self._context.fail_stop(self._checked, broken)
 
     # --- what is done ---------------------------------------------------------------------------
 
@@ -175,6 +180,8 @@ class Leader:
             case effects.CollectSealDigests():
                 self._start(self._collect_digests(effect))
             case effects.SendSeal():
+                ends = {self.replica.tail.end_offset, self.replica.durable_tail.end_offset}
+                assert ends == {effect.end_offset}, "what is sealed is all of the log, durable"
                 self._start(self._send_seal(effect))
             case effects.ReportDispute():
                 why = f"nodes {effect.nodes} disagree with their leader at {effect.end_offset}"
@@ -189,6 +196,8 @@ class Leader:
     def _append(self, effect: effects.Append) -> None:
         pending = self._pending[effect.request_id]
         replica, header = self.replica, pending.header
+        end_offset = effect.base_offset + header.record_count
+        assert effect.end_offset == end_offset, "offsets for another batch"
         replica.note_watermark(self.core.high_watermark)
         header_bytes, crc = batch.stamp(
             pending.data,
@@ -210,12 +219,18 @@ class Leader:
             crc,
             effect.end_offset,
         )
+        assert replica.tail.end_offset <= self.core.log_end_offset, "log and core differ"
         replica.worker.append(request, self)
         for stream in self.streams.values():
             stream.mark_data(replica.segment_id)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)
+        end_offset = effect.base_offset + pending.header.record_count
+        is_durable = end_offset <= self.replica.durable_tail.end_offset
+        assert is_durable, "an ack for what is not durable here"
+        is_visible = self.core.acked_end <= self.core.high_watermark
+        assert is_visible, "an ack for what readers can't see"
         pending.waiter.produced(
             pending.slot,
             Produced(
@@ -229,6 +244,8 @@ class Leader:
         )
 
     def _advance(self, high_watermark: int) -> None:
+        durable_end_offset = self.replica.durable_tail.end_offset
+        assert high_watermark <= durable_end_offset, "visible before it is durable here"
         self._keeper.watermark_moved(self.replica)
         for stream in self.streams.values():
             stream.mark_watermark(self.replica.segment_id)

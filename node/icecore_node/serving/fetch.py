@@ -156,6 +156,7 @@ class FetchHandler:
                 replica, context.store.read, replica.segment_id, entry.offset, max_bytes, end
             )
             data, length = [body], len(body)
+        assert entry.offset < next_offset <= end, "a reader is given what is not visible"
         result.next_offset = next_offset
         if replica.sealed and next_offset == replica.sealed_end_offset:
             result.successor_node_ids.extend(held.tail_replicas)

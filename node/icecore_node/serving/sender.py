@@ -327,6 +327,7 @@ class FollowerStream:
             data, length = [body], len(body)
             if self._sent.get(segment_id) is not sent or sent.sent_offset != start:
                 return 0
+        assert start < end <= leader.core.log_end_offset, "a follower is sent what is not led"
         buffers.extend(data)
         sent.sent_offset = end
         self._credit_bytes -= length

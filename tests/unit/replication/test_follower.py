@@ -3,6 +3,7 @@
 import pytest
 
 from icecore.errors import InternalError, OutOfSpaceError
+from icecore_replication.checked import Checked
 from icecore_replication.effects import (
     AdvanceHighWatermark,
     AppendReplica,
@@ -21,7 +22,6 @@ from icecore_replication.inputs import (
     LocalFailed,
     StreamOpened,
 )
-from icecore_replication.invariants import check_state, check_step, view
 from tests.support.replication_setup import BASE, segment
 
 EPOCH = 5
@@ -32,13 +32,10 @@ class Following:
 
     def __init__(self, end: int = BASE, high_watermark: int = 0) -> None:
         self.core = FollowerCore(segment(), end, end, high_watermark)
+        self._checked = Checked(self.core, check_every_steps=1)
 
     def do(self, *inputs: FollowerInput) -> list[FollowerEffect]:
-        before = view(self.core)
-        effects = self.core.step(inputs, 0.0)
-        check_state(self.core)
-        check_step(before, self.core)
-        return effects
+        return self._checked.step(inputs, 0.0)
 
 
 def data(

@@ -18,6 +18,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
 from icecore_replication import effects as out
 from icecore_replication import inputs as into
+from icecore_replication.checked import Checked
 from icecore_replication.follower import FollowerCore
 from icecore_replication.invariants import (
     check_maximal,
@@ -46,6 +47,7 @@ class Peer:
         self.incarnation = 10 + node_id
         self.disk_end = BASE
         self.core: FollowerCore | None = None
+        self.checked: Checked[FollowerCore] | None = None
         self.up: list[into.FollowerProgress] = []
         self.down: list[into.DataReceived] = []
         self.sent_end = -1
@@ -80,17 +82,15 @@ class Segments:
             for peer in self.peers.values()
         }
         self.leader = LeaderCore(self.stored, 1, INCARNATION, ProducerTable(), nodes, 0.0, LIMITS)
+        self.checked = Checked(self.leader, check_every_steps=1)
         for peer in self.peers.values():
             self.open_stream(peer, start=True)
 
     # --- plumbing --------------------------------------------------------------------------------
 
     def lead(self, *inputs: into.LeaderInput) -> None:
-        before = view(self.leader)
-        for effect in self.leader.step(inputs, self.now_ms):
+        for effect in self.checked.step(inputs, self.now_ms):
             self.perform(effect)
-        check_state(self.leader)
-        check_step(before, self.leader)
 
     def perform(self, effect: out.LeaderEffect) -> None:
         match effect:
@@ -137,21 +137,19 @@ class Segments:
             self.answers.append(into.SealUnknown())
 
     def follow(self, peer: Peer, *inputs: into.FollowerInput) -> None:
-        assert peer.core is not None
-        before = view(peer.core)
-        for effect in peer.core.step(inputs, self.now_ms):
+        assert peer.core is not None and peer.checked is not None
+        for effect in peer.checked.step(inputs, self.now_ms):
             match effect:
                 case out.ReportProgress(end, attach):
                     peer.up.append(
                         into.FollowerProgress(peer.node_id, peer.incarnation, end, attach)
                     )
-        check_state(peer.core)
-        check_step(before, peer.core)
         peer.disk_end = peer.core.durable_end_offset
 
     def open_stream(self, peer: Peer, start: bool = False) -> None:
         if start:
             peer.core = FollowerCore(self.stored, peer.disk_end, peer.disk_end, BASE)
+            peer.checked = Checked(peer.core, check_every_steps=1)
         peer.up, peer.down, peer.sent_end = [], [], -1
         self.follow(peer, into.StreamOpened())
 
