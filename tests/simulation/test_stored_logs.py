@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from tests.simulation import scenarios
 from tests.simulation.cluster import World
 from tests.simulation.copies import sealed_segments
