@@ -17,6 +17,8 @@ from icecore_replication.producers import ProducerTable
 
 NOBODY = "127.0.0.1:9"
 FORGED = b"\x66" * 32
+FORGED_FULL = b"\x01" + FORGED
+"""A full digest: the format's number comes first."""
 
 
 @dataclass
@@ -110,7 +112,7 @@ class Stranger:
 
     async def report_digests(self, known: Known, segment_id: int, node_id: int) -> None:
         """As any node: the full digest is this one."""
-        digest = pb.FullDigest(segment_id=segment_id, full_digest=FORGED)
+        digest = pb.FullDigest(segment_id=segment_id, full_digest=FORGED_FULL)
         request = pb.ReportDigestsRequest(
             cluster_id=known.cluster_id,
             node_id=node_id,

@@ -967,7 +967,7 @@ class FullDigest(_message.Message):
     segment_id: _builtins.int
     generation: _builtins.int
     full_digest: _builtins.bytes
-    """32 bytes"""
+    """33 bytes: the format and a SHA-256 tree hash, icecore_replication/digest.py"""
     def __init__(
         self,
         *,

@@ -23,14 +23,14 @@ from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor, FileSystem
+from icecore_node.ports import Executor, FileSystem, Folder
 from icecore_node.registry.replicas import Replicas
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.receiver import LeaderLinks
 from icecore_node.serving.data_service import DataService
 from icecore_node.serving.disk_report import DiskReport
 from icecore_node.serving.node_service import NodeCommands
-from icecore_node.serving.registration import Folder, Gate, Registration, inventory_of
+from icecore_node.serving.registration import Gate, Registration, inventory_of
 from icecore_node.serving.sender import ReplicateService
 from icecore_node.storage.store import RecoveredReplica, SegmentStore
 from icecore_node.upkeep.copying import SegmentCopier
@@ -319,7 +319,7 @@ class Node:
         )
 
     async def stop(self) -> None:
-        """Answer what is in flight, finish the logs, mark a clean shutdown."""
+        """Answer what is in flight, finish the logs."""
         self._is_stopping = True
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)

@@ -6,17 +6,12 @@ never append again). Up to Collecting the leader may abort and go on appending a
 Rules R25-R29 of docs/PROTOCOL.md.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-FULL_DIGEST_LEAF_BYTES: Final = 1 << 20
 BACKOFF_MS: Final = 1_000.0
 BACKOFF_MAX_MS: Final = 30_000.0
-
-_LEAF = b"\x00"
-_ROOT = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +99,3 @@ def disputing_nodes(
     """
     own = digests.get(leader)
     return tuple(sorted(each for each in nodes if digests.get(each, own) != own))
-
-
-def full_digest(chunks: Iterable[bytes | bytearray | memoryview]) -> bytes:
-    """SHA-256 tree over the bytes of all batches (no file header, no padding after the last).
-
-    Leaf: SHA-256(0x00, up to 1 MiB). Root: SHA-256(0x01, total length as u64 LE, all leaves). The
-    prefixes keep a leaf from passing for a root.
-    """
-    leaves: list[bytes] = []
-    leaf, room, total = hashlib.sha256(_LEAF), FULL_DIGEST_LEAF_BYTES, 0
-    for chunk in chunks:
-        view = memoryview(chunk).cast("B")
-        total += len(view)
-        while len(view):
-            part = view[:room]
-            leaf.update(part)
-            room -= len(part)
-            view = view[len(part) :]
-            if not room:
-                leaves.append(leaf.digest())
-                leaf, room = hashlib.sha256(_LEAF), FULL_DIGEST_LEAF_BYTES
-    if room < FULL_DIGEST_LEAF_BYTES:
-        leaves.append(leaf.digest())
-    return hashlib.sha256(b"".join([_ROOT, total.to_bytes(8, "little"), *leaves])).digest()

@@ -3,7 +3,7 @@
 import struct
 
 from icecore.codec.batch import HEADER_LENGTH, assemble, digest_step, pad8, parse_header, stamp
-from icecore_node.storage.segment_engine.segment_file import empty_tail
+from icecore_node.storage.segment_engine.segment_scan import empty_tail
 from icecore_node.storage.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 
 CLUSTER = bytes(range(16))

@@ -9,8 +9,9 @@ import pytest
 from icecore.errors import OutOfSpaceError
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.files.file_system import SyncFs
-from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_names import file_name
 from icecore_node.storage.segment_store import SegmentFileStore
 from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity

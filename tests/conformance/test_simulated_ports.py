@@ -13,7 +13,8 @@ from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_node.ports import FileSystem, WorkerQueue
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.segment_names import file_name
 from icecore_node.storage.segment_store import SegmentFileStore
 from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.file_system_suite import FileSystemConformance

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.model import Acks, SegmentState
-from icecore_node.storage.segment_engine.segment_file import file_name
+from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import LOOK_S, PATIENCE_S, cut, plan, record, roles, until
 from tests.simulation.faults import Fault, Kind, Scene

@@ -12,7 +12,8 @@ from dataclasses import replace
 from icecore.client.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
-from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import PATIENCE_S, plan, record, roles, until
 from tests.simulation.faults import Fault, Kind, Scene

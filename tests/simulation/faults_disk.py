@@ -15,7 +15,8 @@ import random
 import sqlite3
 from typing import NamedTuple
 
-from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, Host, World
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault, Kind, Scene, back_later

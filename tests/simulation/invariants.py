@@ -24,7 +24,7 @@ from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
 from icecore_node.serving.node_service import NodeCommands
 from icecore_node.storage.control.control_store import ReplicaRow
-from icecore_node.storage.segment_engine.segment_file import ASIDE
+from icecore_node.storage.segment_engine.segment_names import ASIDE
 from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
 from icecore_replication.checked import Checked
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem

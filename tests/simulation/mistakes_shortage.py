@@ -10,7 +10,7 @@ from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, key_prefix, pack_durable
-from icecore_node.storage.segment_engine.segment_file import BatchScan
+from icecore_node.storage.segment_engine.segment_scan import BatchScan
 from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
 from icecore_node.storage.store import SegmentIdentity
 from tests.simulation.mistakes import Mistake, patch

@@ -10,8 +10,8 @@ from icecore_node.ports import FileSystem
 from icecore_node.storage.control.control_store import ReplicaRow
 from icecore_node.storage.index.points import forget_from, key_prefix, pack_durable
 from icecore_node.storage.segment_engine.group_commit import GroupCommit, _Part
-from icecore_node.storage.segment_engine.segment_file import ASIDE, file_name
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
+from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
 from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
 from icecore_node.storage.segment_store import SegmentFileStore
 from icecore_node.storage.store import RecoveredReplica

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from icecore.codec import batch
-from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH, file_name
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation import scenarios
 from tests.simulation.cluster import Host, World
 from tests.simulation.copies import sealed_segments, split_logs

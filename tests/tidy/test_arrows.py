@@ -33,7 +33,7 @@ ROOMS = {
         *("client", "blocking", "dev", "cli"),
     ),
     "icecore_node": (
-        *("ports", "metrics", "io.executor"),
+        *("ports", "metrics"),
         *("storage.store", "storage.files", "storage.index", "storage.control"),
         *("storage.segment_engine", "storage"),
         *("config", "io", "context", "replica", "link", "roles", "registry", "upkeep", "serving"),

@@ -31,6 +31,7 @@ ADAPTERS = frozenset(
     {
         "icecore_node.__main__",
         "icecore_node.storage.data_folder",
+        "icecore_node.storage.files.locks",
         "icecore_node.storage.files.whole_sync",
         "icecore_node.io.executor",
         "icecore_coordinator.__main__",

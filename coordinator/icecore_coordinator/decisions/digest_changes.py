@@ -12,6 +12,7 @@ from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
+from icecore_replication.digest import current_digest, is_full_digest
 
 AGREEING_MIN = 2
 
@@ -23,19 +24,20 @@ def set_full_digest(
 
     Raises:
         ConflictError: another digest is set, or the segment is not SEALED in this generation.
-        InvalidRequestError: it is no SHA-256 digest.
+        InvalidRequestError: it is no full digest in the current format.
     """
     record = state.segments.get(segment_id)
-    if len(full_digest) != 32:
-        raise InvalidRequestError(f"a full digest has 32 bytes, not {len(full_digest)}")
+    if not is_full_digest(full_digest):
+        raise InvalidRequestError(f"no full digest in the current format: {full_digest.hex()}")
     if record is None or record.segment.state != SegmentState.SEALED:
         raise InvalidRequestError(f"segment {segment_id} is not sealed")
     segment = record.segment
     if segment.generation != generation:
         raise InvalidRequestError(f"segment {segment_id} has generation {segment.generation}")
-    if segment.full_digest not in (b"", full_digest):
+    agreed = current_digest(segment.full_digest)
+    if agreed not in (b"", full_digest):
         raise ConflictError(f"another full digest of segment {segment_id} was agreed on")
-    if segment.full_digest or node_id not in segment.replicas:
+    if agreed or node_id not in segment.replicas:
         return Change()
     reports = reported_digests(record) | {node_id: full_digest}
     agreeing = sum(each == full_digest for each in reports.values())
@@ -54,7 +56,11 @@ def set_full_digest(
 def reported_digests(record: SegmentRecord) -> dict[int, bytes]:
     """By node, what its replicas reported while no two agreed."""
     reports = zip(record.digest_nodes, record.digests, strict=True)
-    return {node: digest for node, digest in reports if node in record.segment.replicas}
+    return {
+        node: digest
+        for node, digest in reports
+        if node in record.segment.replicas and is_full_digest(digest)
+    }
 
 
 def disagreeing(record: SegmentRecord) -> tuple[int, ...]:

@@ -21,9 +21,6 @@ T = TypeVar("T")
 EXIT_STATUS = 70
 """EX_SOFTWARE: a supervisor restarts the process, which then recovers from disk."""
 
-Lock = threading.Lock
-"""For state that worker and reader threads share; never held across I/O of the data path."""
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from icecore.errors import IcecoreError
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
+from icecore_node.ports import Folder
 from icecore_node.replica.replica import Replica
-from icecore_node.serving.registration import Folder
 
 _log = logging.getLogger(__name__)
 

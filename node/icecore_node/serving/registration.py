@@ -8,7 +8,7 @@ UNKNOWN is that durably before the incarnation is stored, which would make the f
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from icecore.errors import (
     FencedError,
@@ -23,40 +23,11 @@ from icecore.v1 import coordinator_pb2
 from icecore.v1.coordinator_pb2 import SegmentInventory
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
+from icecore_node.ports import Folder
 from icecore_node.registry.replicas import Replicas
 from icecore_node.storage.store import RecoveredReplica
 
 _log = logging.getLogger(__name__)
-
-
-class Folder(Protocol):
-    """What the data folder knows of itself; ``storage/data_folder.py``."""
-
-    cluster_id: bytes
-    """Empty before the first registration."""
-    disk_id: bytes
-
-    @property
-    def incarnation(self) -> int:
-        """The last one persisted, 0 when none."""
-        ...
-
-    @property
-    def disk_counter(self) -> int:
-        """The last one persisted, 0 when none."""
-        ...
-
-    def join_cluster(self, cluster_id: bytes) -> None:
-        """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
-        ...
-
-    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
-        """Persist the incarnation, and a counter above all that were heard of before."""
-        ...
-
-    def raise_disk_counter(self) -> int:
-        """Persist the next counter, and return it."""
-        ...
 
 
 class Registration:

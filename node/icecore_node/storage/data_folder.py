@@ -34,8 +34,6 @@ class DataFolder:
     """Empty before the first registration."""
     disk_id: bytes
     """16 random bytes, made with the folder."""
-    was_clean: bool
-    """The process before this one shut down cleanly; the marker is gone by now."""
     files: OsFileSystem
     index: RocksIndex
     control: ControlStore
@@ -79,9 +77,7 @@ class DataFolder:
             control = _open_control(path)
             found = _check_owner(control, path, node_id, cluster_id)
             disk_id = control.get("disk_id") or os.urandom(16)
-            was_clean = control.get("clean_shutdown") is not None
-            # Removed, durably, before anyone hears of this process: a stale one would lie.
-            control.put(node_id=node_id, disk_id=disk_id, cluster_id=found, clean_shutdown=None)
+            control.put(node_id=node_id, disk_id=disk_id, cluster_id=found)
             files = OsFileSystem(path, syncfs=syncfs, sync_threads=sync_threads)
             for folder in ("segments", "recycle"):
                 files.make_dirs(folder)
@@ -94,7 +90,7 @@ class DataFolder:
                 files.close()
             os.close(lock_fd)
             raise
-        return cls(path, node_id, found or b"", disk_id, was_clean, files, index, control, lock_fd)
+        return cls(path, node_id, found or b"", disk_id, files, index, control, lock_fd)
 
     @property
     def incarnation(self) -> int:

@@ -1,11 +1,10 @@
-"""Checks a data folder from the outside, and changes nothing.
+"""``python -m icecore_node.storage.inspect DATA [--json]``: check a data folder from the outside.
 
-Run as ``python -m icecore_node.storage.inspect DATA [--json]``.
-
-It trusts nothing that the node computed: identities are read from file headers, every batch is
-CRC-checked and chained from the segment's seed, and seal and full digests are computed again from
-the bytes. The control store says what to expect; it is read from a copy, so even a folder whose
-node was killed stays as it is. Of a running node only sealed replicas are reported exactly.
+It changes nothing and trusts nothing that the node computed: identities are read from file headers,
+every batch is CRC-checked and chained from the segment's seed, and seal and full digests are
+computed again from the bytes. The control store says what to expect; it is read from a copy, so
+even a folder whose node was killed stays as it is. Of a running node only sealed replicas are
+reported exactly.
 """
 
 import argparse
@@ -22,20 +21,18 @@ from icecore.errors import ConfigurationError, IcecoreError, StorageError
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
-from icecore_node.storage.segment_engine.segment_file import (
+from icecore_node.storage.segment_engine.segment_digest import check_whole, digest_of
+from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
-    BatchScan,
-    FoundBatch,
     decode_file_header,
-    empty_tail,
-    file_name,
-    find_own_batches,
-    tree_digest,
 )
+from icecore_node.storage.segment_engine.segment_names import file_name
+from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
 from icecore_node.storage.store import SegmentIdentity
+from icecore_replication.digest import current_digest
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ReplicaReport:
     """What was found of one replica; digests are recomputed ones, in hexadecimal."""
 
@@ -53,15 +50,6 @@ class ReplicaReport:
     full_digest: str = ""
     problem: str = ""
     """Empty = intact."""
-
-
-class _CountingScan(BatchScan):
-    count = 0
-
-    def __next__(self) -> FoundBatch:
-        found = super().__next__()
-        self.count += 1
-        return found
 
 
 def verify_folder(data: Path) -> list[ReplicaReport]:
@@ -100,13 +88,13 @@ def _rows(control: Path) -> list[ReplicaRow]:
 
 def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
     report = ReplicaReport(
-        row.topic_id.hex(),
-        row.partition,
-        row.segment_id,
-        row.generation,
-        row.epoch,
-        row.state,
-        row.base_offset,
+        topic_id=row.topic_id.hex(),
+        partition=row.partition,
+        segment_id=row.segment_id,
+        generation=row.generation,
+        epoch=row.epoch,
+        state=row.state,
+        base_offset=row.base_offset,
     )
     if row.state == QUARANTINED or row.damage:
         report.problem = row.damage or "set aside as damaged"
@@ -135,7 +123,7 @@ def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
         return
     is_sealed = row.state == SEALED
     end_position = row.end_position if is_sealed else file.size()
-    scan = _CountingScan(
+    scan = BatchScan(
         file,
         found,
         FILE_HEADER_LENGTH,
@@ -144,23 +132,23 @@ def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
         with_bodies=True,
     )
     try:
+        for _ in scan:
+            report.batches += 1
         if is_sealed:
-            report.full_digest = tree_digest(file, end_position, scan).hex()
+            check_whole(scan, end_position)
+            report.full_digest = digest_of(file, FILE_HEADER_LENGTH, end_position).hex()
         else:
-            _scan_unsealed(file, found, scan)
+            _check_nothing_behind(file, found, scan)
     finally:
         report.end_offset = scan.tail.end_offset
-        report.batches = scan.count
         report.bytes = scan.position - FILE_HEADER_LENGTH
         report.seal_digest = scan.tail.digest.hex()
     if is_sealed:
         _compare(row, report)
 
 
-def _scan_unsealed(file: OsFile, identity: SegmentIdentity, scan: BatchScan) -> None:
+def _check_nothing_behind(file: OsFile, identity: SegmentIdentity, scan: BatchScan) -> None:
     """A torn tail is no damage: nothing of it was acknowledged. Batches behind a hole are."""
-    for _ in scan:
-        pass
     behind = find_own_batches(file, identity, scan.position, file.size(), scan.tail.end_offset + 1)
     if (lost := next(behind, None)) is not None:
         raise StorageError(
@@ -170,10 +158,11 @@ def _scan_unsealed(file: OsFile, identity: SegmentIdentity, scan: BatchScan) -> 
 
 
 def _compare(row: ReplicaRow, report: ReplicaReport) -> None:
+    known_full = current_digest(row.full_digest).hex()  # none while the node has not computed it
     for what, stored, computed in (
         ("end offset", row.end_offset, report.end_offset),
         ("seal digest", row.seal_digest.hex(), report.seal_digest),
-        ("full digest", row.full_digest.hex() or report.full_digest, report.full_digest),
+        ("full digest", known_full or report.full_digest, report.full_digest),
     ):
         if stored != computed:
             raise StorageError(f"{what} is {computed}, the control store has {stored}")

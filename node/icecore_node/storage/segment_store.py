@@ -19,7 +19,6 @@ from icecore.errors import (
     NotReplicaError,
     StorageError,
 )
-from icecore_node.io.executor import Lock
 from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
@@ -31,6 +30,7 @@ from icecore_node.storage.control.control_store import (
     ReplicaRow,
 )
 from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.files.open_files import LogFile, OpenFiles
 from icecore_node.storage.index import points
 from icecore_node.storage.index.derived_index import DerivedIndex
@@ -40,18 +40,14 @@ from icecore_node.storage.segment_engine.group_commit import GroupCommit
 from icecore_node.storage.segment_engine.recycle import RecyclePool
 from icecore_node.storage.segment_engine.removal import Removal
 from icecore_node.storage.segment_engine.salvage import LogSalvage
-from icecore_node.storage.segment_engine.segment_file import (
-    FILE_HEADER_LENGTH,
-    aside_name,
-    confirm_slot,
-    empty_tail,
-    file_name,
-    folder_name,
-)
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH, confirm_slot
 from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
+from icecore_node.storage.segment_engine.segment_names import aside_name, file_name, folder_name
 from icecore_node.storage.segment_engine.segment_reader import LogVerification, SegmentReader
+from icecore_node.storage.segment_engine.segment_scan import empty_tail
 from icecore_node.storage.segment_engine.start_up import Recovery, Verdict, report_unknown_files
 from icecore_node.storage.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
+from icecore_replication.digest import current_digest
 
 _NO_TAIL = LogTail(-1, 0, b"", 0, 0)
 _DEFAULTS = StoreSettings()
@@ -178,7 +174,8 @@ class SegmentFileStore:
         if row.state == SEALED:
             log.is_sealed = True
             replica.sealed_end_offset = row.end_offset
-            replica.seal_digest, replica.full_digest = row.seal_digest, row.full_digest
+            replica.seal_digest = row.seal_digest
+            replica.full_digest = current_digest(row.full_digest)
         else:
             replica.headers = verdict.headers
         return replica
@@ -335,8 +332,8 @@ class SegmentFileStore:
         row = self._control.row(segment_id)
         if row is None or row.state != SEALED:
             raise InvalidRequestError(f"segment {segment_id} is not sealed here")
-        if row.full_digest:
-            return row.full_digest
+        if known := current_digest(row.full_digest):
+            return known
         digest = self._reader.full_digest(self._find(segment_id))
         self._control.change_row(segment_id, full_digest=digest)
         return digest
@@ -482,4 +479,3 @@ class SegmentFileStore:
             log.handle.close()
         self._logs.clear()
         self.sync_index()
-        self._control.put(clean_shutdown=1)

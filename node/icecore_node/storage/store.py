@@ -257,5 +257,5 @@ class SegmentStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush the index, mark a clean shutdown, close all files."""
+        """Flush the index, close all files."""
         ...

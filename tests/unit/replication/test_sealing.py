@@ -1,6 +1,5 @@
 """Rules R25-R29: rolling and the seal by a live leader."""
 
-import hashlib
 from typing import Any
 
 import pytest
@@ -33,12 +32,7 @@ from icecore_replication.inputs import (
     SuccessorPrepared,
     Tick,
 )
-from icecore_replication.sealing import (
-    FULL_DIGEST_LEAF_BYTES,
-    agreeing_nodes,
-    disputing_nodes,
-    full_digest,
-)
+from icecore_replication.sealing import agreeing_nodes, disputing_nodes
 from tests.support.replication_setup import Led, node, only, settings
 
 SAME = (b"s" * 32, b"p" * 32)
@@ -312,20 +306,3 @@ def test_never_appends_after_the_seal_was_sent() -> None:
     (refused,) = only(FailProduce, led.produce())
     assert refused.error.reason == "NOT_LEADER"
     assert only(AdvanceHighWatermark, led.do(SealCommitted())) == []
-
-
-# --- full digest ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [0, 1, FULL_DIGEST_LEAF_BYTES, FULL_DIGEST_LEAF_BYTES + 1])
-@pytest.mark.parametrize("step", [1000, 1 << 20, 1 << 22])
-def test_full_digest_does_not_depend_on_the_chunks(size: int, step: int) -> None:
-    data = bytes(range(256)) * (size // 256 + 1)
-    data = data[:size]
-    chunks = [data[i : i + step] for i in range(0, size, step)]
-    leaves = [
-        hashlib.sha256(b"\0" + data[i : i + FULL_DIGEST_LEAF_BYTES]).digest()
-        for i in range(0, size, FULL_DIGEST_LEAF_BYTES)
-    ]
-    expected = hashlib.sha256(b"\1" + size.to_bytes(8, "little") + b"".join(leaves)).digest()
-    assert full_digest(chunks) == expected

@@ -24,7 +24,7 @@ from icecore.errors import (
     StorageError,
     WrongClusterError,
 )
-from icecore_node.io.executor import Lock
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.store import SegmentIdentity
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from icecore.errors import NotReplicaError, OutOfResourcesError
-from icecore_node.io.executor import Lock
 from icecore_node.ports import File
+from icecore_node.storage.files.locks import Lock
 
 _ROOM = 8
 """Files that are closed at once when a descriptor is missing."""

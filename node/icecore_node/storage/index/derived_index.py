@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
-from icecore_node.io.executor import Lock
 from icecore_node.ports import Index
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.index.points import Put
 
 T = TypeVar("T")

@@ -63,8 +63,6 @@ class RocksIndex:
         """
         self._path = path
         self._open_files_max = open_files_max
-        self.was_rebuilt = False
-        """True when a damaged database was thrown away: everything must be scanned again."""
         self._families = tuple(families)
         self._was_full = False
         try:
@@ -81,7 +79,6 @@ class RocksIndex:
     def _create(self) -> None:
         """An empty database in the place of what is there."""
         shutil.rmtree(self._path, ignore_errors=True)
-        self.was_rebuilt = True
         try:
             self._open(self._path)
         except Exception as second:

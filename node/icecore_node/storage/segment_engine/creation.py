@@ -26,13 +26,13 @@ from icecore_node.storage.control.control_store import (
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.files.open_files import OpenFiles
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
-from icecore_node.storage.segment_engine.segment_file import (
-    encode_file_header,
+from icecore_node.storage.segment_engine.segment_header import encode_file_header
+from icecore_node.storage.segment_engine.segment_log import FIRST_ALLOCATION_BYTES, StoreSettings
+from icecore_node.storage.segment_engine.segment_names import (
     file_name,
     folder_name,
     set_aside_leftover,
 )
-from icecore_node.storage.segment_engine.segment_log import FIRST_ALLOCATION_BYTES, StoreSettings
 from icecore_node.storage.store import SegmentIdentity
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from icecore_node.ports import FileSystem
 from icecore_node.storage.control.control_store import ControlStore, DeleteIntent
 from icecore_node.storage.index import points
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
-from icecore_node.storage.segment_engine.segment_file import files_of
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
+from icecore_node.storage.segment_engine.segment_names import files_of
 
 
 class Removal:

@@ -20,17 +20,18 @@ from icecore_node.storage.control.control_store import (
     ReplicaRow,
 )
 from icecore_node.storage.control.fail_stop import FailStop
-from icecore_node.storage.segment_engine.segment_file import (
+from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
-    BatchScan,
-    aside_name,
     decode_file_header,
-    empty_tail,
     encode_file_header,
+)
+from icecore_node.storage.segment_engine.segment_names import (
+    aside_name,
     file_name,
     files_of,
     folder_name,
 )
+from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail
 from icecore_node.storage.store import LogTail, RecoveredReplica, SegmentIdentity
 
 COPY_BYTES = 1 << 20

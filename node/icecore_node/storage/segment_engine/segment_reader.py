@@ -16,16 +16,13 @@ from icecore.errors import (
 )
 from icecore_node.ports import File
 from icecore_node.storage.index import points
-from icecore_node.storage.segment_engine.segment_file import (
-    FILE_HEADER_LENGTH,
-    BatchScan,
-    TreeHash,
-    check_run,
-    tree_digest,
-    walk_to,
-)
+from icecore_node.storage.segment_engine.segment_digest import checked_digest
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
+from icecore_node.storage.segment_engine.segment_runs import check_run, walk_to
+from icecore_node.storage.segment_engine.segment_scan import BatchScan
 from icecore_node.storage.store import LogTail
+from icecore_replication.digest import FullDigest
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +178,7 @@ class SegmentReader:
             scan = BatchScan(
                 file, log.identity, FILE_HEADER_LENGTH, log.start, position, with_bodies=True
             )
-            return tree_digest(file, position, scan)
+            return checked_digest(file, position, scan)
 
 
 class LogVerification:
@@ -190,7 +187,7 @@ class LogVerification:
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
         self._position, self._tail = FILE_HEADER_LENGTH, log.start
-        self._tree = TreeHash()
+        self._full = FullDigest()
         self.digest = b""
 
     def step(self, max_bytes: int) -> int:
@@ -206,10 +203,10 @@ class LogVerification:
             data = file.pread(scan.position - start, start)
         if len(data) < scan.position - start:
             raise _damaged(log, f"the file ends before {scan.position}")
-        self._tree.update(data)
+        self._full.update(data)
         self._position, self._tail = scan.position, scan.tail
         if self._position == end_position:
             if self._tail.digest != log.tail.digest:
                 raise _damaged(log, "its seal digest is another one")
-            self.digest = self._tree.digest()
+            self.digest = self._full.digest()
         return len(data)

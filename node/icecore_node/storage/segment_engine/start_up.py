@@ -30,16 +30,13 @@ from icecore_node.storage.index.points import (
     pack_durable,
     read_durable,
 )
-from icecore_node.storage.segment_engine.segment_file import (
-    ASIDE,
+from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
-    BatchScan,
     decode_file_header,
-    empty_tail,
-    file_name,
-    find_own_batches,
 )
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
+from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
 from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
 
 _PUTS_PER_WRITE = 5000

@@ -1,5 +1,7 @@
 """A full digest is set when two replicas report the same; nobody is called damaged."""
 
+from dataclasses import replace
+
 import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError
@@ -14,7 +16,6 @@ from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, SegmentRecord
 from tests.support.cluster_states import (
     ALL,
-    DIGEST,
     commit,
     prepared_successor,
     sealing,
@@ -22,7 +23,10 @@ from tests.support.cluster_states import (
     started,
 )
 
-OTHER = b"x" * 32
+DIGEST = b"\x01" + b"d" * 32
+OTHER = b"\x01" + b"x" * 32
+EARLIER = b"e" * 32
+"""In the format before the present one."""
 
 
 @pytest.fixture
@@ -79,9 +83,22 @@ def test_reports_survive_a_restart(sealed: ClusterState) -> None:
     assert reported_digests(record) == {1: DIGEST}
 
 
+def test_digests_in_an_earlier_format_count_as_none(sealed: ClusterState) -> None:
+    record = sealed.segments[1]
+    old = replace(record, segment=record.segment.changed(full_digest=EARLIER))
+    sealed.segments[1] = replace(old, digest_nodes=(1, 2), digests=(EARLIER, EARLIER))
+    assert reported_digests(sealed.segments[1]) == {} and disagreeing(sealed.segments[1]) == ()
+    commit(sealed, set_full_digest(sealed, 1, 0, DIGEST, 1))
+    assert reported_digests(sealed.segments[1]) == {1: DIGEST}
+    commit(sealed, set_full_digest(sealed, 1, 0, DIGEST, 2))
+    assert segment(sealed).full_digest == DIGEST
+
+
 def test_what_is_no_digest_of_a_sealed_segment(sealed: ClusterState) -> None:
     with pytest.raises(InvalidRequestError):
         set_full_digest(sealed, 1, 0, b"short", 1)
+    with pytest.raises(InvalidRequestError):
+        set_full_digest(sealed, 1, 0, EARLIER, 1)
     with pytest.raises(InvalidRequestError):
         set_full_digest(sealed, 1, 1, DIGEST, 1)
     with pytest.raises(InvalidRequestError):

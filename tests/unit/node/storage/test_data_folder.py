@@ -17,7 +17,7 @@ def test_a_new_folder_gets_its_layout_and_a_cookie(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "data"
     folder = DataFolder.open(path, 3)
     assert (folder.node_id, folder.cluster_id, folder.incarnation) == (3, b"", 0)
-    assert len(folder.disk_id) == 16 and not folder.was_clean
+    assert len(folder.disk_id) == 16
     assert {"control.db", "index", "segments", "recycle"} <= set(os.listdir(path))
     folder.join_cluster(CLUSTER)
     folder.keep_incarnation(12, 7)
@@ -25,7 +25,7 @@ def test_a_new_folder_gets_its_layout_and_a_cookie(tmp_path: Path) -> None:
 
     again = DataFolder.open(path, 3)
     assert (again.cluster_id, again.disk_id) == (CLUSTER, folder.disk_id)
-    assert again.incarnation == 12 and not again.was_clean
+    assert again.incarnation == 12
     again.close()
     other = DataFolder.open(tmp_path / "other", 3)
     assert other.disk_id != folder.disk_id
@@ -44,18 +44,6 @@ def test_each_new_folder_is_durable_in_its_parent(
     monkeypatch.setattr(os, "fsync", fsync)
     DataFolder.open(tmp_path / "deep" / "data", 3).close()
     assert {str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "deep" / "data")} <= set(synced)
-
-
-def test_the_clean_marker_is_gone_as_soon_as_the_folder_is_open(tmp_path: Path) -> None:
-    folder = DataFolder.open(tmp_path, 1)
-    folder.control.put(clean_shutdown=1)
-    folder.close()
-    folder = DataFolder.open(tmp_path, 1)
-    assert folder.was_clean
-    folder.close()  # as after a crash: nobody wrote the marker
-    folder = DataFolder.open(tmp_path, 1)
-    assert not folder.was_clean
-    folder.close()
 
 
 def test_a_folder_belongs_to_one_node_and_one_cluster(tmp_path: Path) -> None:

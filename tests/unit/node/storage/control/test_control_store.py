@@ -113,7 +113,7 @@ def test_an_intent_survives_until_it_is_finished(store: ControlStore, path: Path
 
 def test_who_the_node_is(store: ControlStore, path: Path) -> None:
     assert (store.cluster_id, store.disk_id, store.incarnation) == (b"", b"", 0)
-    store.put(disk_id=b"\x01" * 16, clean_shutdown=1)
+    store.put(disk_id=b"\x01" * 16, note=1)
     store.join_cluster(b"c" * 16)
     store.join_cluster(b"c" * 16)
     store.keep_incarnation(41, 7)
@@ -121,9 +121,9 @@ def test_who_the_node_is(store: ControlStore, path: Path) -> None:
         store.join_cluster(b"d" * 16)
     store = reopened(store, path)
     assert (store.cluster_id, store.disk_id) == (b"c" * 16, b"\x01" * 16)
-    assert (store.incarnation, store.get_number("clean_shutdown")) == (41, 1)
-    store.put(clean_shutdown=None)
-    assert store.get("clean_shutdown") is None
+    assert (store.incarnation, store.get_number("note")) == (41, 1)
+    store.put(note=None)
+    assert store.get("note") is None
     store.close()
 
 

@@ -7,8 +7,8 @@ import pytest
 from icecore.errors import IcecoreError, OutOfResourcesError, StorageError
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.segment_engine.segment_file import file_name
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_names import file_name
 from icecore_node.storage.segment_store import SegmentFileStore
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem

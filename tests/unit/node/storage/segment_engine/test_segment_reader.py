@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import NotReplicaError
+from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.segment_engine.segment_reader import SegmentReader
 from tests.conformance.store_harness import append, opened
 from tests.unit.node.storage.segment_engine.test_start_up_crash_points import Disk
@@ -28,3 +29,19 @@ def test_a_segment_may_be_deleted_while_its_digest_is_computed(
     with pytest.raises(NotReplicaError):
         store.full_digest(1)
     store.close()
+
+
+def test_a_stored_digest_in_an_earlier_format_is_computed_again(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    log = opened(disk.store, 1)
+    append(disk.store, log, 3)
+    disk.store.seal(1, log.tail.end_offset, log.tail.digest)
+    full = disk.store.full_digest(1)
+    disk.store.close()
+    ControlStore(disk.control).change_row(1, full_digest=bytes(32))
+
+    [found] = disk.open()
+    assert found.intact and found.full_digest == b""  # so that the node computes it again
+    assert disk.store.full_digest(1) == full
+    assert ControlStore(disk.control).rows()[0].full_digest == full
+    disk.store.close()

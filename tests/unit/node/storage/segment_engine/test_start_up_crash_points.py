@@ -15,13 +15,13 @@ from icecore.errors import StorageError
 from icecore_node.ports import DiskFailedError, SyncFailedError
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
-from icecore_node.storage.segment_engine.segment_file import (
+from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     confirm_slot,
     encode_file_header,
-    file_name,
 )
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_names import file_name
 from icecore_node.storage.segment_store import SegmentFileStore
 from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity

@@ -1,0 +1,80 @@
+"""Runs of batches as reads take them: found by hopping over headers, checked without objects.
+
+A read of a client touches thousands of batches a second, so nothing is built per batch here. A run
+is whole batches, one behind the other; whether they are the right ones is proved by their CRCs, the
+segment id and the offsets, not by the chain (``segment_scan.py``). Positions are bytes, offsets
+count records.
+"""
+
+import struct
+
+import google_crc32c
+
+from icecore.codec.batch import HEADER_LENGTH, crc32c, peek
+from icecore.errors import CorruptBatchError
+from icecore_node.ports import File
+from icecore_node.storage.store import SegmentIdentity
+
+_CRC = struct.Struct("<I")
+_CRC_AND_SEGMENT = struct.Struct("<IQ")
+_PRODUCER_CRC_AT = 80
+_WALK_BYTES = 1 << 16
+
+
+def check_run(
+    data: bytes, identity: SegmentIdentity, offset: int, *, with_bodies: bool = False
+) -> int:
+    """The offset after a run of whole batches whose headers, ids and offsets are right.
+
+    The cheap check of every read, without objects per batch.
+
+    Raises:
+        CorruptBatchError: Something else is there.
+    """
+    position, length = 0, len(data)
+    while position < length:
+        raw = data[position : position + HEADER_LENGTH]
+        if len(raw) < HEADER_LENGTH:
+            raise CorruptBatchError(f"cut short at {position}")
+        crc, segment_id = _CRC_AND_SEGMENT.unpack_from(raw, 12)
+        batch_length, base_offset, end_offset = peek(raw)
+        if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != crc:
+            raise CorruptBatchError(f"header CRC mismatch at {position}")
+        if segment_id != identity.segment_id or base_offset > offset or end_offset <= offset:
+            raise CorruptBatchError(f"segment {segment_id} offset {base_offset} at {position}")
+        if with_bodies:
+            (crc,) = _CRC.unpack_from(raw, _PRODUCER_CRC_AT)
+            body_start = position + _PRODUCER_CRC_AT + _CRC.size
+            if crc32c(data, body_start, position + batch_length) != crc:
+                raise CorruptBatchError(f"producer CRC mismatch at {position}")
+        offset = end_offset
+        position += batch_length
+    if position != length:
+        raise CorruptBatchError(f"a batch is cut short at {length}")
+    return offset
+
+
+def walk_to(file: File, position: int, end_position: int, offset: int) -> tuple[int, int, int]:
+    """(position, length, end offset) of the batch that holds ``offset``, at or after ``position``.
+
+    Hops over headers without checking them: what it arrives at is for the caller to verify.
+
+    Raises:
+        CorruptBatchError: The hops lead nowhere.
+    """
+    chunk, start = b"", position
+    while position + HEADER_LENGTH <= end_position:
+        at = position - start
+        if at + HEADER_LENGTH > len(chunk):
+            # The first hop beyond a chunk tells whether batches are large: then headers only.
+            want = HEADER_LENGTH if at > len(chunk) else _WALK_BYTES
+            chunk, start, at = file.pread(want, position), position, 0
+            if len(chunk) < HEADER_LENGTH:
+                break
+        length, base_offset, end_offset = peek(chunk, at)
+        if length < HEADER_LENGTH or base_offset > offset:
+            break
+        if end_offset > offset:
+            return position, length, end_offset
+        position += length
+    raise CorruptBatchError(f"no batch for offset {offset} at {position}")

@@ -1,0 +1,116 @@
+"""Checking a data folder from the outside: what is intact, what is damaged, and what is changed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from icecore.errors import ConfigurationError
+from icecore_node.storage import inspect
+from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
+from icecore_node.storage.inspect import ReplicaReport, verify_folder
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.segment_names import file_name
+from icecore_node.storage.segment_store import SegmentFileStore
+from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
+from tests.conformance.store_harness import append, opened
+
+BATCHES = 4
+SEALED, UNSEALED = 1, 2
+
+
+class Inspected:
+    """A folder with a sealed and an unsealed replica, whose node has stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        folder = DataFolder.open(path, 1, CLUSTER)
+        store = SegmentFileStore(folder.files, folder.index, folder.control, CLUSTER)
+        store.recover()
+        self.logs: list[LogBuilder] = []
+        for segment_id in (SEALED, UNSEALED):
+            log = opened(store, segment_id)
+            append(store, log, BATCHES)
+            self.logs.append(log)
+        sealed = self.logs[0].tail
+        store.seal(SEALED, sealed.end_offset, sealed.digest)
+        self.full_digest = store.full_digest(SEALED)
+        store.close()
+        folder.close()
+
+    def reports(self) -> list[ReplicaReport]:
+        return verify_folder(self.path)
+
+    def file(self, segment_id: int) -> Path:
+        return self.path / file_name(identity(segment_id))
+
+    def flip(self, segment_id: int, batch: int) -> None:
+        """Damage the last byte of a batch."""
+        lengths = [len(each) for each in self.logs[segment_id - 1].batches[: batch + 1]]
+        data = bytearray(self.file(segment_id).read_bytes())
+        data[FILE_HEADER_LENGTH + sum(lengths) - 1] ^= 1
+        self.file(segment_id).write_bytes(data)
+
+    def remember(self, full_digest: bytes) -> None:
+        """The node has stored this digest of the sealed replica."""
+        folder = DataFolder.open(self.path, 1, CLUSTER)
+        folder.control.change_row(SEALED, full_digest=full_digest)
+        folder.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Inspected:
+    return Inspected(tmp_path / "data")
+
+
+def test_intact_replicas_are_described(folder: Inspected) -> None:
+    sealed, unsealed = folder.reports()
+    for found, log in zip((sealed, unsealed), folder.logs, strict=True):
+        assert (found.problem, found.batches) == ("", BATCHES)
+        assert found.end_offset == log.tail.end_offset
+        assert found.seal_digest == log.tail.digest.hex()
+        assert found.bytes == sum(map(len, log.batches))
+    assert (sealed.full_digest, unsealed.full_digest) == (folder.full_digest.hex(), "")
+
+
+def test_damage_is_found_and_told_where(folder: Inspected) -> None:
+    folder.flip(SEALED, 2)
+    folder.flip(UNSEALED, 1)
+    for number, found in zip((2, 1), folder.reports(), strict=True):
+        assert "damaged at position" in found.problem
+        assert (found.batches, found.full_digest) == (number, "")
+
+
+def test_a_torn_tail_of_an_unsealed_log_is_no_damage(folder: Inspected) -> None:
+    folder.flip(UNSEALED, BATCHES - 1)
+    assert [(each.problem, each.batches) for each in folder.reports()] == [("", 4), ("", 3)]
+
+
+def test_a_digest_is_compared_with_one_of_its_format(folder: Inspected) -> None:
+    folder.remember(bytes(32))
+    assert folder.reports()[0].problem == ""
+    folder.remember(folder.full_digest[:-1] + b"?")
+    assert folder.reports()[0].problem.startswith("full digest is ")
+
+
+def test_nothing_is_changed(folder: Inspected) -> None:
+    names = (CONTROL_NAME, file_name(identity(SEALED)), file_name(identity(UNSEALED)))
+    before = [(folder.path / name).read_bytes() for name in names]
+    files = sorted(folder.path.rglob("*"))
+    folder.reports()
+    assert [(folder.path / name).read_bytes() for name in names] == before
+    assert sorted(folder.path.rglob("*")) == files
+
+
+def test_the_command(folder: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect.main([str(folder.path)]) == 0
+    assert capsys.readouterr().out.endswith("2 replicas, 0 damaged\n")
+    folder.flip(SEALED, 0)
+    assert inspect.main([str(folder.path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["damaged"], len(found["replicas"])) == (1, 2)
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError):
+        verify_folder(tmp_path)
