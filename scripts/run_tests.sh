@@ -20,7 +20,7 @@ run_kind() { # title, then arguments of pytest
 }
 
 parallel=()
-for folder in tests/tidy tests/unit tests/conformance tests/model tests/chaos; do
+for folder in tests/tidy tests/unit tests/scenarios tests/conformance tests/model tests/chaos; do
     if has_tests "$folder"; then parallel+=("$folder"); fi
 done
 run_kind "unit and conformance" -n "$workers" "${parallel[@]}" "$@"

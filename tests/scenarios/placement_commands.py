@@ -1,0 +1,113 @@
+"""Commands of the stories about placement: which nodes keep a segment, and which of them leads it.
+
+What is placed is there from then on: the next placement finds the nodes with that load.
+"""
+
+from icecore.model import NodeState, Segment, SegmentState
+from icecore_coordinator.decisions.placement import Placement, Placer
+from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
+from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
+from tests.scenarios.effect_lines import nodes as listed
+from tests.scenarios.vocabulary import Vocabulary
+
+PLACEMENT = Vocabulary(ClusterState)
+
+
+@PLACEMENT.command
+def nodes(cluster: ClusterState, *, racks: tuple[str, ...] = (), count: int = 0) -> list[str]:
+    """Begin, or add: so many nodes that are up, or one for each rack named."""
+    first = len(cluster.nodes) + 1
+    for number, rack in enumerate(racks or ("",) * count):
+        node_id = first + number
+        node = NodeRecord(
+            node_id=node_id,
+            disk_id=b"d",
+            address=f"node-{node_id}:7401",
+            rack=rack,
+            issued_incarnation=1,
+            incarnation=1,
+            version=1,
+        )
+        cluster.apply(Change((node,)))
+        cluster.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
+    return []
+
+
+@PLACEMENT.command
+def node(
+    cluster: ClusterState, *, node: int, state: NodeState | None = None, clock_off: bool = False
+) -> list[str]:
+    """A node is in another state, or its wall clock is off."""
+    status = cluster.status[node]
+    if state is not None:
+        status.state, status.is_connected = state, state is not NodeState.DOWN
+    status.is_clock_off = clock_off
+    return []
+
+
+@PLACEMENT.command
+def segments(
+    cluster: ClusterState, *, on: tuple[int, ...], leader: int, count: int = 1
+) -> list[str]:
+    """So many segments are on these nodes already."""
+    for _ in range(count):
+        _put(cluster, len(cluster.segments) + 1, Placement(on, leader))
+    return []
+
+
+@PLACEMENT.command
+def place(cluster: ClusterState, *, copies: int, least: int = 0, times: int = 1) -> list[str]:
+    """Segments of new partitions; draining nodes are taken below ``least`` copies."""
+    placer = Placer(cluster)
+    lines = []
+    for _ in range(times):
+        segment_id = len(cluster.segments) + 1
+        found = placer.place(copies, least=least)
+        lines.append(f"segment {segment_id}: {_line(found)}")
+        _put(cluster, segment_id, found)
+    return lines
+
+
+@PLACEMENT.command
+def roll(
+    cluster: ClusterState, *, segment: int, avoid: tuple[int, ...] = (), least: int = 0
+) -> list[str]:
+    """The successor of a segment takes its place; some nodes are taken only if they must be."""
+    old = cluster.segments[segment].segment
+    found = Placer(cluster).place(
+        len(old.replicas), replicas=old.replicas, leader=old.leader, avoid=avoid, least=least
+    )
+    stays = found == Placement(old.replicas, old.leader)
+    _put(cluster, segment, found)
+    return [f"segment {segment}: {'stays on' if stays else 'moves to'} {_line(found)}"]
+
+
+@PLACEMENT.command
+def loads(state: ClusterState) -> list[str]:
+    """What each node has to do."""
+    return [
+        f"node {node_id}: replicas {load.replicas}, leads {load.leads}"
+        for node_id, load in state.load_of_nodes().items()
+    ]
+
+
+def _line(found: Placement) -> str:
+    return f"{listed(found.nodes)}, leader {found.leader}" if found.nodes else "nowhere"
+
+
+def _put(state: ClusterState, segment_id: int, found: Placement) -> None:
+    before = state.segments.get(segment_id)
+    segment = Segment(
+        segment_id=segment_id,
+        topic_id=b"t" * 16,
+        topic="flights",
+        partition=segment_id,
+        state=SegmentState.ACTIVE,
+        epoch=1,
+        leader=found.leader,
+        leader_incarnation=1,
+        replicas=found.nodes,
+        isr=found.nodes,
+        version=before.version + 1 if before else 1,
+    )
+    state.apply(Change((SegmentRecord(segment, found.nodes),)))
