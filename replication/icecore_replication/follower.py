@@ -18,6 +18,7 @@ from icecore_replication.effects import (
     StopFollowing,
 )
 from icecore_replication.inputs import (
+    RECENT_INPUTS,
     DataReceived,
     Fenced,
     FollowerInput,
@@ -26,8 +27,6 @@ from icecore_replication.inputs import (
     LocalFailed,
     StreamOpened,
 )
-
-_RECENT_INPUTS = 24
 
 
 class FollowerCore:
@@ -56,7 +55,7 @@ class FollowerCore:
         self._exposed = self.high_watermark
         self._attach_wanted = False
         self._in_step = False
-        self._recent: deque[FollowerInput] = deque(maxlen=_RECENT_INPUTS)
+        self._recent: deque[FollowerInput] = deque(maxlen=RECENT_INPUTS)
 
     @property
     def high_watermark(self) -> int:

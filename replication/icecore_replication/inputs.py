@@ -5,10 +5,13 @@ The shell (``replica/replica.py``, or the model checker) feeds these to ``Leader
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from icecore.errors import IcecoreError
 from icecore.model import Acks, NodeInfo, Segment
+
+RECENT_INPUTS: Final = 32
+"""So many of the last ones a core keeps, to tell how it came to where it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Final
 
 from icecore.errors import InvalidRequestError
 from icecore.model import Acks, NodeInfo, Segment, SegmentState
@@ -23,8 +22,6 @@ from icecore_replication.producers import ProducerTable
 from icecore_replication.progress import Followers
 from icecore_replication.sealing import Collecting, Draining, Idle, Preparing, Roll, Sealing
 from icecore_replication.watermark import all_end, high_watermark, quorum_end
-
-_RECENT_INPUTS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class LeaderState:
         self._age_due_ms = inf
         self._dirty = True
         self._effects: list[out.LeaderEffect] = []
-        self._recent: deque[into.LeaderInput] = deque(maxlen=_RECENT_INPUTS)
+        self._recent: deque[into.LeaderInput] = deque(maxlen=into.RECENT_INPUTS)
 
     # --- what others may see ---------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
-from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.link.coordinator_link import CoordinatorLink, LedLog
 from icecore_node.replica.replica import Keeper, Replica
 from icecore_node.storage.store import LogTail
 from icecore_replication import effects, inputs
@@ -112,6 +112,11 @@ class Leader:
         replica.led_in_this_process = True
         self.feed(inputs.LeaseChanged(coordinator.lease_valid))
 
+    @property
+    def log(self) -> LedLog:
+        """How far it is."""
+        return LedLog(self.core.high_watermark, self.replica.durable_tail.length_bytes)
+
     # --- what happens ---------------------------------------------------------------------------
 
     def produce(
@@ -167,7 +172,7 @@ class Leader:
                 pending = self._pending.pop(effect.request_id)
                 pending.waiter.produced(pending.slot, effect.error)
             case effects.AdvanceHighWatermark():
-                self._advance(effect.high_watermark)
+                self._advance()
             case effects.ProposeIsr():
                 self._start(self._propose_isr(effect))
             case effects.PrepareSuccessor():
@@ -228,11 +233,11 @@ class Leader:
             ),
         )
 
-    def _advance(self, high_watermark: int) -> None:
+    def _advance(self) -> None:
         self._keeper.watermark_moved(self.replica)
         for stream in self.streams.values():
             stream.mark_watermark(self.replica.segment_id)
-        self._coordinator.watermark_moved(self.replica.segment_id, high_watermark)
+        self._coordinator.watermark_moved(self.replica.segment_id, self.log)
 
     def _step_down(self, why: str) -> None:
         _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
@@ -341,6 +346,7 @@ class Leader:
             producer_snapshot=replica.producers.snapshot(),
             producer_digest=effect.producer_digest,
             max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+            length_bytes=replica.tail.length_bytes,
         )
         try:
             sealed, successor = await self._coordinator.seal(seal)

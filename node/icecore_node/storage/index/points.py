@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icecore.errors import StorageError
+from icecore_node.storage.segment_engine.segment_file import FILE_HEADER_LENGTH
 from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
 
 Put = tuple[str, bytes, bytes]
@@ -20,7 +21,8 @@ _PREFIX = struct.Struct(">Q")
 _NUMBER = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _DURABLE = struct.Struct("<QqI32sqq")
-_FAMILIES = ("offset", "time", "durable")
+FAMILIES = ("offset", "time", "durable")
+"""Column families of the index."""
 
 
 class EntryStore(Protocol):
@@ -81,13 +83,21 @@ def read_durable(index: EntryStore, prefix: int) -> tuple[int, LogTail] | None:
         return None
     if len(value) != _DURABLE.size:
         raise StorageError(f"durable entry of {len(value)} bytes")
-    position, *tail = _DURABLE.unpack(value)
-    return position, LogTail(*tail)
+    position, end_offset, crc, digest, max_append_ms, high_watermark = _DURABLE.unpack(value)
+    tail = LogTail(
+        end_offset=end_offset,
+        last_header_crc32c=crc,
+        digest=digest,
+        max_append_timestamp_ms=max_append_ms,
+        max_known_high_watermark=high_watermark,
+        length_bytes=position - FILE_HEADER_LENGTH,
+    )
+    return position, tail
 
 
 def forget(index: EntryStore, prefix: int) -> None:
     """Drop everything about a replica, durably: a later file of that name must not inherit it."""
-    for family in _FAMILIES:
+    for family in FAMILIES:
         index.delete_range(family, _PREFIX.pack(prefix), _PREFIX.pack(prefix + 1))
     index.flush()
 

@@ -156,7 +156,12 @@ def empty_tail(identity: SegmentIdentity, max_append_timestamp_ms: int) -> LogTa
         identity.epoch,
     )
     return LogTail(
-        identity.base_offset, chain_seed(*seed), digest_seed(*seed), max_append_timestamp_ms, 0
+        end_offset=identity.base_offset,
+        last_header_crc32c=chain_seed(*seed),
+        digest=digest_seed(*seed),
+        max_append_timestamp_ms=max_append_timestamp_ms,
+        max_known_high_watermark=0,
+        length_bytes=0,
     )
 
 
@@ -164,11 +169,12 @@ def next_tail(tail: LogTail, found: FoundBatch) -> LogTail:
     """The tail after one more batch."""
     header = found.header
     return LogTail(
-        header.end_offset,
-        header.header_crc32c,
-        digest_step(tail.digest, found.header_bytes),
-        max(tail.max_append_timestamp_ms, header.append_timestamp_ms),
-        max(tail.max_known_high_watermark, header.high_watermark),
+        end_offset=header.end_offset,
+        last_header_crc32c=header.header_crc32c,
+        digest=digest_step(tail.digest, found.header_bytes),
+        max_append_timestamp_ms=max(tail.max_append_timestamp_ms, header.append_timestamp_ms),
+        max_known_high_watermark=max(tail.max_known_high_watermark, header.high_watermark),
+        length_bytes=tail.length_bytes + header.batch_length,
     )
 
 
