@@ -132,7 +132,6 @@ class LocalCluster:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._lock: IO[str] | None = None
-        self._base_port = base_port
         self._settings = {"node": node_settings or {}, "coordinator": coordinator_settings or {}}
         self._common: list[str] = ["--insecure-bind"] if insecure_bind else []
         is_ours = config_path is None

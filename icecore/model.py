@@ -12,6 +12,8 @@ from typing import Self
 
 from icecore.errors import InvalidTopicNameError
 
+PROTOCOL_VERSION = 2
+"""What nodes and coordinators speak with each other."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -46,7 +48,6 @@ class SegmentState(IntEnum):
     ACTIVE = 2
     RECOVERING = 3
     SEALED = 4
-    DELETING = 5
 
 
 class NodeState(IntEnum):
@@ -97,6 +98,8 @@ class Segment:
     """-1 while PREPARED: known only when the predecessor's end is decided."""
     end_offset: int = -1
     """-1 until SEALED."""
+    length_bytes: int = 0
+    """Of all batches; 0 until SEALED."""
     seal_digest: bytes = b""
     full_digest: bytes = b""
     leader: int = 0

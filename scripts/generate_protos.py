@@ -14,6 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_ROOT = ROOT / "proto"
 PACKAGE = Path("icecore/v1")
+PLUGINS = ("mypy", "mypy_grpc")
+WITH_STUBS = ("admin", "data")
+"""Services that programs of others call. Our own processes talk through ports, without stubs."""
 PACKAGE_DOCSTRING = (
     '"""Generated from proto/icecore/v1 by `make proto`; do not edit anything in this folder."""\n'
 )
@@ -24,21 +27,22 @@ def generate(output_root: Path) -> None:
     protos = sorted((PROTO_ROOT / PACKAGE).glob("*.proto"))
     if not protos:
         sys.exit(f"no .proto file in {PROTO_ROOT / PACKAGE}")
-    # The mypy plugins are scripts beside this interpreter, which need not be on PATH.
-    scripts = Path(sys.executable).parent
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO_ROOT}"),
-            f"--plugin=protoc-gen-mypy={scripts / 'protoc-gen-mypy'}",
-            f"--plugin=protoc-gen-mypy_grpc={scripts / 'protoc-gen-mypy_grpc'}",
-            *(f"--{kind}_out={output_root}" for kind in ("python", "grpc_python")),
-            *(f"--{kind}_out=quiet:{output_root}" for kind in ("mypy", "mypy_grpc")),
-            *(str(proto.relative_to(PROTO_ROOT)) for proto in protos),
-        ],
-        check=True,
-        cwd=PROTO_ROOT,
+    run_protoc(protos, [f"--python_out={output_root}", f"--mypy_out=quiet:{output_root}"])
+    run_protoc(
+        [each for each in protos if each.stem in WITH_STUBS],
+        [f"--grpc_python_out={output_root}", f"--mypy_grpc_out=quiet:{output_root}"],
     )
     (output_root / PACKAGE / "__init__.py").write_text(PACKAGE_DOCSTRING)
+
+
+def run_protoc(protos: list[Path], outputs: list[str]) -> None:
+    """Generate from these files; raise CalledProcessError if protoc refuses."""
+    # The mypy plugins are scripts beside this interpreter, which need not be on PATH.
+    scripts = Path(sys.executable).parent
+    plugins = [f"--plugin=protoc-gen-{each}={scripts / f'protoc-gen-{each}'}" for each in PLUGINS]
+    names = [str(proto.relative_to(PROTO_ROOT)) for proto in protos]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO_ROOT}"]
+    subprocess.run([*command, *plugins, *outputs, *names], check=True, cwd=PROTO_ROOT)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

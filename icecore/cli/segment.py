@@ -29,10 +29,26 @@ def list_segments(
         session.output.json(rows)
         return
     session.output.table(
-        [{**row, "lossy": "lossy" if row["lossy"] else ""} for row in rows],
+        [
+            {
+                **row,
+                "length_bytes": row["length_bytes"] or None,
+                "lossy": "lossy" if row["lossy"] else "",
+            }
+            for row in rows
+        ],
         (
-            *("partition", "segment_id", "state", "epoch", "base_offset", "end_offset"),
-            *("leader", "replicas", "isr", "lossy"),
+            "partition",
+            "segment_id",
+            "state",
+            "epoch",
+            "base_offset",
+            "end_offset",
+            "length_bytes",
+            "leader",
+            "replicas",
+            "isr",
+            "lossy",
         ),
     )
 

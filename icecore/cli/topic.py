@@ -144,8 +144,8 @@ def list_topics(
     session.output.rows(
         [_summary(topic) for topic in topics],
         (
-            *("name", "partitions", "replicas", "records", "segments", "under_replicated"),
-            "leaderless",
+            *("name", "partitions", "replicas", "records", "segments", "length_bytes"),
+            *("under_replicated", "leaderless"),
         ),
     )
 
@@ -279,6 +279,7 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
         "replicas": topic.settings.replication_factor,
         "records": sum(each.high_watermark - each.log_start_offset for each in parts),
         "segments": sum(each.segments for each in parts),
+        "length_bytes": sum(each.length_bytes for each in parts),
         "under_replicated": sum(each.under_replicated_segments for each in parts),
         "leaderless": sum(not (each.tail and each.tail.leader) for each in parts),
     }
@@ -302,7 +303,7 @@ def _show(output: Output, topic: TopicDescription) -> None:
     shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
     columns = (
         *("partition", "leader", "isr", "replicas", "epoch", "start", "high_watermark"),
-        *("segments", "missing", "lossy"),
+        *("segments", "length_bytes", "missing", "lossy"),
     )
     output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
 
@@ -317,6 +318,7 @@ def _partition_row(each: PartitionDescription) -> dict[str, Any]:
         "start": each.log_start_offset,
         "high_watermark": each.high_watermark,
         "segments": each.segments,
+        "length_bytes": each.length_bytes,
         "missing": each.under_replicated_segments,
         "lossy": each.lossy_segments or None,
     }

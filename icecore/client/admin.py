@@ -1,6 +1,7 @@
 """Admin: create, describe and change topics, look at the cluster. Values in, values out."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields as fields_of
 from typing import Any, Self, cast
 
 from icecore.client import checks
@@ -382,19 +383,9 @@ def _settings_to_proto(
 
 
 def _settings(message: admin_pb2.TopicSettings) -> TopicSettings:
-    return TopicSettings(
-        partitions=message.partitions,
-        replication_factor=message.replication_factor,
-        min_insync=message.min_insync,
-        flush_mode=convert.flush_mode_from_proto(message.flush_mode),
-        segment_bytes=message.segment_bytes,
-        segment_age_ms=message.segment_age_ms,
-        partitioner=message.partitioner,
-        record_bytes_max=message.record_bytes_max,
-        batch_bytes_max=message.batch_bytes_max,
-        uncompressed_bytes_max=message.uncompressed_bytes_max,
-        delete_grace_ms=message.delete_grace_ms,
-    )
+    values = {each.name: getattr(message, each.name) for each in fields_of(TopicSettings)}
+    values["flush_mode"] = convert.flush_mode_from_proto(message.flush_mode)
+    return TopicSettings(**values)
 
 
 def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
@@ -409,6 +400,7 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
             segments=found.segments,
             under_replicated_segments=found.under_replicated_segments,
             lossy_segments=found.lossy_segments,
+            length_bytes=found.length_bytes,
         )
         for found in message.partitions
     )

@@ -59,10 +59,6 @@ class Backoff:
             delay = max(delay, min(60_000, int(error.metadata["retry_after_ms"])))
         return delay * (0.5 + self._rng.random()) / 1000
 
-    def reset(self) -> None:
-        """The next wait is the shortest again."""
-        self.attempts = 0
-
 
 class Connection:
     """The way to one cluster.

@@ -81,6 +81,8 @@ class PartitionDescription:
     under_replicated_segments: int
     lossy_segments: int = 0
     """An admin accepted that some of their records are lost."""
+    length_bytes: int = 0
+    """Of one copy of all batches; of the tail as last reported."""
 
 
 @dataclass(frozen=True, slots=True)

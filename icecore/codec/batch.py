@@ -144,11 +144,6 @@ class BatchHeader(NamedTuple):
     schema_id: int
     payload_length: int
 
-    @property
-    def length(self) -> int:
-        """Bytes of the whole batch, a multiple of 8."""
-        return self.batch_length
-
 
 def pad8(length: int) -> int:
     """``length`` rounded up to a multiple of 8 bytes."""

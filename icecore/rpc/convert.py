@@ -4,14 +4,21 @@ Numbers that a peer may leave out get their documented default here; values no v
 refused, because acting on a misread record would be worse than not acting.
 """
 
+from dataclasses import fields, replace
 from enum import IntEnum
 from typing import Any, TypeVar, cast
 
 from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
 from icecore.model import FlushMode, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
-from icecore.v1 import common_pb2, coordinator_pb2
+from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 
 _E = TypeVar("_E", bound=IntEnum)
+_SETTINGS = tuple(each.name for each in fields(SegmentSettings))
+"""Equal names mean the same in all messages, so that no list of them can miss one."""
+_TOPIC_SETTINGS = tuple(
+    name for name in _SETTINGS if name in admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name
+)
+"""Those that a topic can choose."""
 
 
 def _enum(kind: type[_E], number: int) -> _E:
@@ -28,20 +35,8 @@ def flush_mode_from_proto(number: int) -> FlushMode:
 
 def settings_to_proto(settings: SegmentSettings) -> coordinator_pb2.SegmentSettings:
     """``SegmentSettings`` as a message."""
-    return coordinator_pb2.SegmentSettings(
-        replication_factor=settings.replication_factor,
-        min_insync=settings.min_insync,
-        flush_mode=cast(Any, int(settings.flush_mode)),
-        segment_bytes=settings.segment_bytes,
-        segment_age_ms=settings.segment_age_ms,
-        engine=settings.engine,
-        file_model=settings.file_model,
-        recovery_rule=settings.recovery_rule,
-        partitioner=settings.partitioner,
-        record_bytes_max=settings.record_bytes_max,
-        batch_bytes_max=settings.batch_bytes_max,
-        uncompressed_bytes_max=settings.uncompressed_bytes_max,
-    )
+    values = {name: getattr(settings, name) for name in _SETTINGS}
+    return coordinator_pb2.SegmentSettings(**values)
 
 
 def settings_from_proto(message: coordinator_pb2.SegmentSettings) -> SegmentSettings:
@@ -50,21 +45,31 @@ def settings_from_proto(message: coordinator_pb2.SegmentSettings) -> SegmentSett
     Raises:
         InvalidRequestError: An enum number is unknown.
     """
-    default = SegmentSettings()
-    return SegmentSettings(
-        replication_factor=message.replication_factor or default.replication_factor,
-        min_insync=message.min_insync or default.min_insync,
-        flush_mode=flush_mode_from_proto(message.flush_mode),
-        segment_bytes=message.segment_bytes or default.segment_bytes,
-        segment_age_ms=message.segment_age_ms or default.segment_age_ms,
-        engine=message.engine or default.engine,
-        file_model=message.file_model or default.file_model,
-        recovery_rule=message.recovery_rule or default.recovery_rule,
-        partitioner=message.partitioner or default.partitioner,
-        record_bytes_max=message.record_bytes_max or default.record_bytes_max,
-        batch_bytes_max=message.batch_bytes_max or default.batch_bytes_max,
-        uncompressed_bytes_max=message.uncompressed_bytes_max or default.uncompressed_bytes_max,
-    )
+    return settings_with(SegmentSettings(), message)
+
+
+def settings_with(
+    given: SegmentSettings, message: coordinator_pb2.SegmentSettings | admin_pb2.TopicSettings
+) -> SegmentSettings:
+    """``given``, with what the message says in its place. A field that is 0 or empty says nothing.
+
+    Raises:
+        InvalidRequestError: An enum number is unknown.
+    """
+    is_whole = isinstance(message, coordinator_pb2.SegmentSettings)
+    names = _SETTINGS if is_whole else _TOPIC_SETTINGS
+    said = {name: value for name in names if (value := getattr(message, name))}
+    if "flush_mode" in said:
+        said["flush_mode"] = flush_mode_from_proto(said["flush_mode"])
+    return replace(given, **said)
+
+
+def settings_to_topic(
+    settings: SegmentSettings, *, partitions: int, delete_grace_ms: int
+) -> admin_pb2.TopicSettings:
+    """Settings of a topic as a message: those of its segments, and its own."""
+    values = {name: getattr(settings, name) for name in _TOPIC_SETTINGS}
+    return admin_pb2.TopicSettings(partitions=partitions, delete_grace_ms=delete_grace_ms, **values)
 
 
 def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
@@ -89,6 +94,7 @@ def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
         settings=settings_to_proto(segment.settings),
         log_start_offset=segment.log_start_offset,
         lossy=segment.lossy,
+        length_bytes=segment.length_bytes,
     )
 
 
@@ -118,6 +124,7 @@ def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
         settings=settings_from_proto(message.settings),
         log_start_offset=message.log_start_offset,
         lossy=message.lossy,
+        length_bytes=message.length_bytes,
     )
 
 

@@ -182,6 +182,7 @@ class PartitionDescription(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     UNDER_REPLICATED_SEGMENTS_FIELD_NUMBER: _builtins.int
     LOSSY_SEGMENTS_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     log_start_offset: _builtins.int
     high_watermark: _builtins.int
@@ -190,6 +191,8 @@ class PartitionDescription(_message.Message):
     under_replicated_segments: _builtins.int
     lossy_segments: _builtins.int
     """an admin accepted that some of their records are lost"""
+    length_bytes: _builtins.int
+    """one copy of all batches; of the tail as last reported"""
     @_builtins.property
     def tail(self) -> _coordinator_pb2.SegmentAssignment:
         """the active segment; state says when there is none"""
@@ -204,10 +207,11 @@ class PartitionDescription(_message.Message):
         segments: _builtins.int = ...,
         under_replicated_segments: _builtins.int = ...,
         lossy_segments: _builtins.int = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "segments", b"segments", "tail", b"tail", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "segments", b"segments", "tail", b"tail", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -648,22 +652,18 @@ class GetMetadataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
-    TOPIC_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty = all"""
 
-    @_builtins.property
-    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
         self,
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
-        topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_ids", b"topic_ids", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -92,8 +92,6 @@ class _SegmentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SegmentS
     """fenced; the coordinator is deciding its end"""
     SEGMENT_STATE_SEALED: _SegmentState.ValueType  # 4
     """immutable, any listed replica serves it"""
-    SEGMENT_STATE_DELETING: _SegmentState.ValueType  # 5
-    """replicas hold delete intents"""
 
 class SegmentState(_SegmentState, metaclass=_SegmentStateEnumTypeWrapper): ...
 
@@ -106,8 +104,6 @@ SEGMENT_STATE_RECOVERING: SegmentState.ValueType  # 3
 """fenced; the coordinator is deciding its end"""
 SEGMENT_STATE_SEALED: SegmentState.ValueType  # 4
 """immutable, any listed replica serves it"""
-SEGMENT_STATE_DELETING: SegmentState.ValueType  # 5
-"""replicas hold delete intents"""
 Global___SegmentState: _TypeAlias = SegmentState  # noqa: Y015
 
 class _NodeState:

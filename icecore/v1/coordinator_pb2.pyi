@@ -76,12 +76,10 @@ class SegmentInventory(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
     DURABLE_END_OFFSET_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
     INTACT_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
-    generation: _builtins.int
     durable_end_offset: _builtins.int
     sealed: _builtins.bool
     intact: _builtins.bool
@@ -90,14 +88,13 @@ class SegmentInventory(_message.Message):
         self,
         *,
         segment_id: _builtins.int = ...,
-        generation: _builtins.int = ...,
         durable_end_offset: _builtins.int = ...,
         sealed: _builtins.bool = ...,
         intact: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "generation", b"generation", "intact", b"intact", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "intact", b"intact", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -124,6 +121,7 @@ class RegisterResponse(_message.Message):
     heartbeat_ms: _builtins.int
     lease_ms: _builtins.int
     protocol_version: _builtins.int
+    """a node that speaks a newer one stops"""
     disk_unknown: _builtins.bool
     """the folder is older than one known before: nothing on it counts"""
     disk_counter: _builtins.int
@@ -274,20 +272,21 @@ class LedHighWatermark(_message.Message):
 
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    BYTES_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     high_watermark: _builtins.int
-    bytes: _builtins.int
+    length_bytes: _builtins.int
+    """of all batches that are durable in the leader's log"""
     def __init__(
         self,
         *,
         segment_id: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
-        bytes: _builtins.int = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "high_watermark", b"high_watermark", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "length_bytes", b"length_bytes", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,6 +419,7 @@ class SegmentAssignment(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     LOSSY_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     generation: _builtins.int
     topic_id: _builtins.bytes
@@ -442,6 +442,10 @@ class SegmentAssignment(_message.Message):
     """of the partition"""
     lossy: _builtins.bool
     """an admin accepted that acknowledged records are missing; SEALED"""
+    length_bytes: _builtins.int
+    """without replicas: all of them
+    SEALED: of all batches
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """SEALED: only verified ones"""
@@ -472,10 +476,11 @@ class SegmentAssignment(_message.Message):
         settings: Global___SegmentSettings | None = ...,
         log_start_offset: _builtins.int = ...,
         lossy: _builtins.bool = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -792,7 +797,7 @@ class SegmentSeal(_message.Message):
     PRODUCER_SNAPSHOT_FIELD_NUMBER: _builtins.int
     PRODUCER_DIGEST_FIELD_NUMBER: _builtins.int
     MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    BYTES_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     epoch: _builtins.int
     version: _builtins.int
@@ -804,8 +809,8 @@ class SegmentSeal(_message.Message):
     """state through end_offset, see icecore_replication/producers.py"""
     producer_digest: _builtins.bytes
     max_append_timestamp_ms: _builtins.int
-    bytes: _builtins.int
-    """of batches"""
+    length_bytes: _builtins.int
+    """of all batches below end_offset"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """that agreed"""
@@ -823,11 +828,11 @@ class SegmentSeal(_message.Message):
         producer_snapshot: _builtins.bytes = ...,
         producer_digest: _builtins.bytes = ...,
         max_append_timestamp_ms: _builtins.int = ...,
-        bytes: _builtins.int = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "end_offset", b"end_offset", "epoch", b"epoch", "max_append_timestamp_ms", b"max_append_timestamp_ms", "producer_digest", b"producer_digest", "producer_snapshot", b"producer_snapshot", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "successor_segment_id", b"successor_segment_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "epoch", b"epoch", "length_bytes", b"length_bytes", "max_append_timestamp_ms", b"max_append_timestamp_ms", "producer_digest", b"producer_digest", "producer_snapshot", b"producer_snapshot", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "successor_segment_id", b"successor_segment_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1010,21 +1015,18 @@ class AllocateProducerIdsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    NODE_ID_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    node_id: _builtins.int
     count: _builtins.int
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        node_id: _builtins.int = ...,
         count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "count", b"count", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "count", b"count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1121,7 +1123,6 @@ class FencedReplica(_message.Message):
     LAST_HEADER_CRC32C_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     MAX_KNOWN_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    WAS_LEADER_FIELD_NUMBER: _builtins.int
     SALVAGEABLE_FIELD_NUMBER: _builtins.int
     intact: _builtins.bool
     """false = UNKNOWN; unless salvageable, the rest says nothing"""
@@ -1130,8 +1131,6 @@ class FencedReplica(_message.Message):
     digest: _builtins.bytes
     """rolling seal digest through durable_end_offset"""
     max_known_high_watermark: _builtins.int
-    was_leader: _builtins.bool
-    """led it in this incarnation"""
     salvageable: _builtins.bool
     """not intact, but the fields above say what its CRCs and chain"""
     @_builtins.property
@@ -1147,12 +1146,11 @@ class FencedReplica(_message.Message):
         last_header_crc32c: _builtins.int = ...,
         digest: _builtins.bytes = ...,
         max_known_high_watermark: _builtins.int = ...,
-        was_leader: _builtins.bool = ...,
         salvageable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "durable_end_offset", b"durable_end_offset", "error", b"error", "intact", b"intact", "last_header_crc32c", b"last_header_crc32c", "max_known_high_watermark", b"max_known_high_watermark", "salvageable", b"salvageable", "was_leader", b"was_leader"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "durable_end_offset", b"durable_end_offset", "error", b"error", "intact", b"intact", "last_header_crc32c", b"last_header_crc32c", "max_known_high_watermark", b"max_known_high_watermark", "salvageable", b"salvageable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1350,13 +1348,14 @@ class WrittenBack(_message.Message):
     PRODUCER_SNAPSHOT_FIELD_NUMBER: _builtins.int
     PRODUCER_DIGEST_FIELD_NUMBER: _builtins.int
     MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    BYTES_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     seal_digest: _builtins.bytes
     producer_snapshot: _builtins.bytes
     """through end_offset"""
     producer_digest: _builtins.bytes
     max_append_timestamp_ms: _builtins.int
-    bytes: _builtins.int
+    length_bytes: _builtins.int
+    """of all batches below end_offset"""
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     def __init__(
@@ -1367,11 +1366,11 @@ class WrittenBack(_message.Message):
         producer_snapshot: _builtins.bytes = ...,
         producer_digest: _builtins.bytes = ...,
         max_append_timestamp_ms: _builtins.int = ...,
-        bytes: _builtins.int = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "error", b"error", "max_append_timestamp_ms", b"max_append_timestamp_ms", "producer_digest", b"producer_digest", "producer_snapshot", b"producer_snapshot", "seal_digest", b"seal_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "length_bytes", b"length_bytes", "max_append_timestamp_ms", b"max_append_timestamp_ms", "producer_digest", b"producer_digest", "producer_snapshot", b"producer_snapshot", "seal_digest", b"seal_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1444,13 +1443,11 @@ class NameProducerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    NODE_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_NAME_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
     RENEW_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    node_id: _builtins.int
     producer_name: _builtins.str
     instance: _builtins.int
     renew: _builtins.bool
@@ -1460,7 +1457,6 @@ class NameProducerRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        node_id: _builtins.int = ...,
         producer_name: _builtins.str = ...,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         instance: _builtins.int = ...,
@@ -1468,7 +1464,7 @@ class NameProducerRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "instance", b"instance", "node_id", b"node_id", "producer_name", b"producer_name", "renew", b"renew", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "instance", b"instance", "producer_name", b"producer_name", "renew", b"renew", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1642,6 +1638,7 @@ class HeldEnd(_message.Message):
     PRODUCER_DIGEST_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     SEALING_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     durable_end_offset: _builtins.int
     seal_digest: _builtins.bytes
     """through durable_end_offset, as the next one"""
@@ -1650,6 +1647,8 @@ class HeldEnd(_message.Message):
     """the highest one ever heard of"""
     sealing: _builtins.bool
     """it leads the segment and has sent a seal for this end"""
+    length_bytes: _builtins.int
+    """of all batches below durable_end_offset"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """there is no intact replica, or a higher epoch was promised"""
@@ -1663,10 +1662,11 @@ class HeldEnd(_message.Message):
         producer_digest: _builtins.bytes = ...,
         high_watermark: _builtins.int = ...,
         sealing: _builtins.bool = ...,
+        length_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "error", b"error", "high_watermark", b"high_watermark", "producer_digest", b"producer_digest", "seal_digest", b"seal_digest", "sealing", b"sealing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "error", b"error", "high_watermark", b"high_watermark", "length_bytes", b"length_bytes", "producer_digest", b"producer_digest", "seal_digest", b"seal_digest", "sealing", b"sealing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

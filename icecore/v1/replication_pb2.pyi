@@ -147,19 +147,14 @@ class ReplicaDataEntry(_message.Message):
 
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    BASE_OFFSET_FIELD_NUMBER: _builtins.int
     BATCHES_LENGTH_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     epoch: _builtins.int
-    base_offset: _builtins.int
-    """of the first batch"""
     batches_length: _builtins.int
     """bytes of this entry in `batches`; 0 = only the watermark moved"""
     high_watermark: _builtins.int
-    log_start_offset: _builtins.int
     rejected: _builtins.str
     """reason why the leader does not serve this segment: FENCED,"""
     def __init__(
@@ -167,15 +162,13 @@ class ReplicaDataEntry(_message.Message):
         *,
         segment_id: _builtins.int = ...,
         epoch: _builtins.int = ...,
-        base_offset: _builtins.int = ...,
         batches_length: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
-        log_start_offset: _builtins.int = ...,
         rejected: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "batches_length", b"batches_length", "epoch", b"epoch", "high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "rejected", b"rejected", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches_length", b"batches_length", "epoch", b"epoch", "high_watermark", b"high_watermark", "rejected", b"rejected", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -244,10 +237,8 @@ Global___ReadSegmentResponse: _TypeAlias = ReadSegmentResponse  # noqa: Y015
 class ReadSegmentHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     PRODUCER_SNAPSHOT_FIELD_NUMBER: _builtins.int
     MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    next_offset: _builtins.int
     producer_snapshot: _builtins.bytes
     """When the read starts at the base: what a new replica must store with it.
     producer state through the base
@@ -257,13 +248,12 @@ class ReadSegmentHeader(_message.Message):
     def __init__(
         self,
         *,
-        next_offset: _builtins.int = ...,
         producer_snapshot: _builtins.bytes = ...,
         max_append_timestamp_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_append_timestamp_ms", b"max_append_timestamp_ms", "next_offset", b"next_offset", "producer_snapshot", b"producer_snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_append_timestamp_ms", b"max_append_timestamp_ms", "producer_snapshot", b"producer_snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

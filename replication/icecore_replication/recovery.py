@@ -26,7 +26,6 @@ class FenceReply:
     """Rolling seal digest through ``durable_end_offset``."""
     incarnation: int = 0
     max_known_high_watermark: int = 0
-    was_leader: bool = False
     salvageable: bool = False
     """Not intact, but all up to this end is provably of this segment: CRCs and chain hold. What
     may be missing behind it nobody knows, so only an admin's word lets it count."""

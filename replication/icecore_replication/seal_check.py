@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from icecore.errors import ConflictError, NotEnoughReplicasError, StorageError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SealClaim:
     """What the message says."""
 
@@ -21,19 +21,21 @@ class SealClaim:
     end_offset: int
     seal_digest: bytes
     producer_digest: bytes
+    length_bytes: int
     replicas: tuple[int, ...]
     """Nodes that are said to hold all of it, durably."""
     min_insync: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberWord:
     """What a node says of its own intact replica, in its registered incarnation."""
 
     durable_end_offset: int
     seal_digest: bytes
-    """Through the durable end, as the next one."""
+    """Through the durable end, as the next two."""
     producer_digest: bytes
+    length_bytes: int
     high_watermark: int
     """The highest one it ever knew of."""
     is_sealing: bool = False
@@ -89,5 +91,6 @@ def agreed_replicas(claim: SealClaim, words: Mapping[int, MemberWord]) -> tuple[
 
 
 def _confirms(word: MemberWord, claim: SealClaim) -> bool:
-    own = (word.durable_end_offset, word.seal_digest, word.producer_digest)
-    return own == (claim.end_offset, claim.seal_digest, claim.producer_digest)
+    own = (word.durable_end_offset, word.seal_digest, word.producer_digest, word.length_bytes)
+    said = (claim.end_offset, claim.seal_digest, claim.producer_digest, claim.length_bytes)
+    return own == said

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from icecore.errors import IcecoreError
-from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.model import PROTOCOL_VERSION, NodeInfo, Segment, SegmentState
 from icecore.rpc.convert import segment_from_proto
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.rpc.ports import CallContext, ClientStream, Handlers, Server
@@ -20,6 +20,11 @@ NODE = "/icecore.v1.NodeService/"
 def digest_of(segment_id: int, end_offset: int) -> bytes:
     """What every replica of a segment agrees on at an end."""
     return hashlib.sha256(f"{segment_id}:{end_offset}".encode()).digest()
+
+
+def length_of(end_offset: int) -> int:
+    """Bytes that every replica has below an end."""
+    return 128 * end_offset
 
 
 @dataclass
@@ -76,7 +81,7 @@ class FakeNode:
             incarnation=self.incarnation,
             address=self.server.address,
             rack=self.rack,
-            protocol_version=2,
+            protocol_version=PROTOCOL_VERSION,
             segments=[
                 pb.SegmentInventory(
                     segment_id=each,
@@ -126,7 +131,9 @@ class FakeNode:
                     sequence=sequence,
                     led=[
                         pb.LedHighWatermark(
-                            segment_id=each, high_watermark=self.held[each].end_offset
+                            segment_id=each,
+                            high_watermark=self.held[each].end_offset,
+                            length_bytes=length_of(self.held[each].end_offset),
                         )
                         for each, segment in self.assignments.items()
                         if segment.leader == self.node_id and each in self.held
@@ -204,7 +211,7 @@ class FakeNode:
                 producer_snapshot=self.producer_snapshot,
                 producer_digest=snapshot_digest(self.producer_snapshot),
                 max_append_timestamp_ms=7,
-                bytes=100,
+                length_bytes=length_of(each.end_offset),
             )
         return response.SerializeToString()
 
@@ -230,6 +237,7 @@ class FakeNode:
                 producer_digest=snapshot_digest(self.producer_snapshot),
                 high_watermark=held.end_offset,
                 sealing=each.segment_id in self.sealing,
+                length_bytes=length_of(held.end_offset),
             )
         return response.SerializeToString()
 
@@ -258,7 +266,7 @@ class FakeNode:
             producer_snapshot=self.producer_snapshot,
             producer_digest=snapshot_digest(self.producer_snapshot),
             max_append_timestamp_ms=5,
-            bytes=100,
+            length_bytes=length_of(end_offset),
         )
         self.sealing.add(segment.segment_id)
         request = pb.SealRequest(**common, seals=[seal])

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from icecore.errors import FencedError
+from icecore.model import PROTOCOL_VERSION
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.rpc.ports import CallContext, Handlers, ServerStream
 from icecore.v1 import coordinator_pb2
@@ -23,7 +24,11 @@ class ForgetfulCoordinator:
     async def register(self, _: bytes, __: CallContext) -> bytes:
         self.registered += 1
         return coordinator_pb2.RegisterResponse(
-            cluster_id=bytes(range(16)), incarnation=self.registered, token=1, heartbeat_ms=100
+            cluster_id=bytes(range(16)),
+            incarnation=self.registered,
+            token=1,
+            heartbeat_ms=100,
+            protocol_version=PROTOCOL_VERSION,
         ).SerializeToString()
 
     async def heartbeat(self, stream: ServerStream, _: CallContext) -> None:

@@ -67,11 +67,12 @@ class LogBuilder:
         self.batches.append(header + raw[HEADER_LENGTH:])
         self.tails.append(
             LogTail(
-                before.end_offset + records,
-                crc,
-                digest_step(before.digest, header),
-                max(before.max_append_timestamp_ms, time_ms),
-                max(before.max_known_high_watermark, high_watermark),
+                end_offset=before.end_offset + records,
+                last_header_crc32c=crc,
+                digest=digest_step(before.digest, header),
+                max_append_timestamp_ms=max(before.max_append_timestamp_ms, time_ms),
+                max_known_high_watermark=max(before.max_known_high_watermark, high_watermark),
+                length_bytes=before.length_bytes + len(self.batches[-1]),
             )
         )
         return self.batches[-1]

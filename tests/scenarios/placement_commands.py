@@ -69,13 +69,11 @@ def place(cluster: ClusterState, *, copies: int, least: int = 0, times: int = 1)
 
 
 @PLACEMENT.command
-def roll(
-    cluster: ClusterState, *, segment: int, avoid: tuple[int, ...] = (), least: int = 0
-) -> list[str]:
-    """The successor of a segment takes its place; some nodes are taken only if they must be."""
+def roll(cluster: ClusterState, *, segment: int, least: int = 0) -> list[str]:
+    """The successor of a segment takes its place."""
     old = cluster.segments[segment].segment
     found = Placer(cluster).place(
-        len(old.replicas), replicas=old.replicas, leader=old.leader, avoid=avoid, least=least
+        len(old.replicas), replicas=old.replicas, leader=old.leader, least=least
     )
     stays = found == Placement(old.replicas, old.leader)
     _put(cluster, segment, found)

@@ -25,6 +25,7 @@ from tests.scenarios.vocabulary import Vocabulary
 
 RECOVERY = Vocabulary(RecoveryRoom)
 NOW_MS = 0
+LENGTH_BYTES = 4096
 
 
 @RECOVERY.command
@@ -271,6 +272,7 @@ def check_seal(
         end_offset=end,
         seal_digest=b"a",
         producer_digest=b"p",
+        length_bytes=LENGTH_BYTES,
         replicas=listed,
         min_insync=segment.settings.min_insync,
     )
@@ -279,6 +281,7 @@ def check_seal(
             durable_end_offset=end,
             seal_digest=b"a" if each in confirming else b"b",
             producer_digest=b"p",
+            length_bytes=LENGTH_BYTES,
             high_watermark=watermark,
             is_sealing=leader_sent_it and each == segment.leader,
         )

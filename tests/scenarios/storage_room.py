@@ -13,6 +13,7 @@ from icecore.errors import StorageError
 from icecore_node.ports import Buffer, File, FileSystem
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.index.points import read_durable
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_store import SegmentFileStore
 from icecore_node.storage.store import AppendRequest, RecoveredReplica
@@ -112,7 +113,7 @@ class WatchedIndex:
         for family, key, _ in batch:
             if family == "durable":
                 [prefix] = _PREFIX.unpack(key)
-                found = read_durable(self._index, prefix)
+                found = read_durable(self._index, prefix, FILE_HEADER_LENGTH)
                 assert found is not None
                 ends.append(f"segment {prefix >> 16} to {found[1].end_offset}")
         told = f"durable {', '.join(ends)}" if ends else "points only"

@@ -61,7 +61,6 @@ class Placer:
         *,
         replicas: Sequence[int] = (),
         leader: int = 0,
-        avoid: Sequence[int] = (),
         least: int = 0,
     ) -> Placement:
         """Nodes and leader for one segment.
@@ -71,31 +70,25 @@ class Placer:
             replicas: Those of the predecessor, preferred while that is balanced. They still
                 count as loaded with it, because the successor takes its place.
             leader: Of the predecessor.
-            avoid: Nodes to take only when there are no others.
             least: Below this count draining nodes are taken too, as followers of one that stays.
         """
         for node_id in replicas:
             self._add(node_id, -1, is_leader=node_id == leader)
-        if self._may_keep(count, replicas, avoid):
-            nodes = list(replicas)
-        else:
-            nodes = self._choose(count, avoid)
-        chosen = self._leader(nodes, leader, avoid)
+        nodes = list(replicas) if self._may_keep(count, replicas) else self._choose(count)
+        chosen = self._leader(nodes, leader)
         for node_id in nodes:
             self._add(node_id, 1, is_leader=node_id == chosen)
         if nodes and len(nodes) < least:
             nodes += self._draining[: least - len(nodes)]
         return Placement(tuple(nodes), chosen)
 
-    def _may_keep(self, count: int, replicas: Sequence[int], avoid: Sequence[int]) -> bool:
+    def _may_keep(self, count: int, replicas: Sequence[int]) -> bool:
         if len(replicas) != count or any(each not in self._loads for each in replicas):
-            return False
-        if any(each in avoid for each in replicas):
             return False
         least = min(load.replicas for load in self._loads.values())
         return all(_is_balanced(self._loads[each].replicas, least) for each in replicas)
 
-    def _choose(self, count: int, avoid: Sequence[int]) -> list[int]:
+    def _choose(self, count: int) -> list[int]:
         copies_in_rack: dict[str, int] = {}
         left = dict(self._nodes)
         chosen: list[int] = []
@@ -105,7 +98,6 @@ class Placer:
             best = min(
                 left.values(),
                 key=lambda node: (
-                    node.node_id in avoid,
                     copies_in_rack.get(node.rack, 0),
                     self._loads[node.node_id].replicas,
                     sign * self._loads[node.node_id].leads,
@@ -117,9 +109,8 @@ class Placer:
             del left[best.node_id]
         return chosen
 
-    def _leader(self, nodes: Sequence[int], previous: int, avoid: Sequence[int]) -> int:
-        wanted = [each for each in nodes if each not in avoid] or list(nodes)
-        candidates = [each for each in wanted if each not in self._clock_off] or wanted
+    def _leader(self, nodes: Sequence[int], previous: int) -> int:
+        candidates = [each for each in nodes if each not in self._clock_off] or list(nodes)
         if not candidates:
             return 0
         fewest = min(candidates, key=lambda each: (self._loads[each].leads, each))

@@ -199,6 +199,7 @@ def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
         "state": SegmentState.SEALED,
         "end_offset": sealing.end_offset,
         "seal_digest": sealing.seal_digest,
+        "length_bytes": sealing.length_bytes,
         "replicas": sealing.replicas,
         "isr": (),
         "lossy": sealing.is_lossy,
@@ -207,7 +208,6 @@ def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
         record,
         fields,
         holders=without_repeats((*record.holders, *sealing.replicas)),
-        length_bytes=sealing.length_bytes,
         producer_digest=sealing.producer_digest,
         max_append_timestamp_ms=sealing.max_append_timestamp_ms,
     )

@@ -15,6 +15,8 @@ from icecore_coordinator.ledger import Decision
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, HeardRecord, updated
 
+LENGTH_BYTES_MAX = 1 << 50
+"""No log is longer, and sums of any number of them can be shown."""
 SLOTS = 256
 COUNTERS = SLOTS
 """The slot of all disk counters, which is always stored first."""
@@ -42,6 +44,8 @@ class Heard:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._slots: defaultdict[int, Slot] = defaultdict(Slot)
+        self._lengths: dict[int, int] = {}
+        """Of unsealed segments; not stored: each leader says it again when its stream begins."""
         self._changed: dict[int, None] = {}
         """Slots to store, the one that waits longest first."""
 
@@ -60,6 +64,7 @@ class Heard:
         for led in request.led:
             if self._leads(node_id, led.segment_id):  # only leaders know
                 self._note_watermark(led.segment_id, led.high_watermark)
+                self._note_length(led.segment_id, led.length_bytes)
         for each in request.durable_ends:
             self._note_end(each.segment_id, node_id, each.durable_end_offset)
 
@@ -79,6 +84,10 @@ class Heard:
         known = self.high_watermark(segment_id)
         if known is None or high_watermark > known:
             self._slot(segment_id).high_watermarks[segment_id] = high_watermark
+
+    def _note_length(self, segment_id: int, length_bytes: int) -> None:
+        if segment_id in self._state.unsealed and length_bytes <= LENGTH_BYTES_MAX:
+            self._lengths[segment_id] = length_bytes
 
     def _note_end(self, segment_id: int, node_id: int, end_offset: int) -> None:
         if segment_id not in self._state.unsealed:
@@ -102,6 +111,10 @@ class Heard:
         """The highest one that a leader of an unsealed segment told."""
         return self._slots[segment_id % SLOTS].high_watermarks.get(segment_id)
 
+    def length_bytes(self, segment_id: int) -> int:
+        """Of the batches of an unsealed segment, as its leader told last; 0 = nothing was told."""
+        return self._lengths.get(segment_id, 0)
+
     def ends_of_node(self, node_id: int) -> dict[int, int]:
         """By unsealed segment: the farthest durable end that the node ever told."""
         return {
@@ -119,6 +132,7 @@ class Heard:
 
     def forget(self, segment_id: int) -> None:
         """The segment is sealed or deleted."""
+        self._lengths.pop(segment_id, None)
         slot = self._slot(segment_id)
         slot.high_watermarks.pop(segment_id, None)
         slot.durable_ends.pop(segment_id, None)

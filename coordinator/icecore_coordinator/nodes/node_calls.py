@@ -336,29 +336,29 @@ def _fence_reply(message: pb.FencedReplica, incarnation: int) -> FenceReply | Ic
         digest=message.digest,
         incarnation=incarnation,
         max_known_high_watermark=message.max_known_high_watermark,
-        was_leader=message.was_leader,
         salvageable=message.salvageable,
     )
 
 
 def _written(message: pb.WrittenBack, incarnation: int) -> Written | IcecoreError:
     return error_from_proto(message.error) or Written(
-        incarnation,
-        message.seal_digest,
-        message.producer_snapshot,
-        message.producer_digest,
-        message.max_append_timestamp_ms,
-        message.bytes,
+        incarnation=incarnation,
+        seal_digest=message.seal_digest,
+        producer_snapshot=message.producer_snapshot,
+        producer_digest=message.producer_digest,
+        max_append_timestamp_ms=message.max_append_timestamp_ms,
+        length_bytes=message.length_bytes,
     )
 
 
 def _member_word(message: pb.HeldEnd) -> MemberWord | IcecoreError:
     return error_from_proto(message.error) or MemberWord(
-        message.durable_end_offset,
-        message.seal_digest,
-        message.producer_digest,
-        message.high_watermark,
-        message.sealing,
+        durable_end_offset=message.durable_end_offset,
+        seal_digest=message.seal_digest,
+        producer_digest=message.producer_digest,
+        length_bytes=message.length_bytes,
+        high_watermark=message.high_watermark,
+        is_sealing=message.sealing,
     )
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from dataclasses import replace
-from typing import Any, cast
 
 from icecore.errors import (
     IcecoreError,
@@ -276,16 +275,8 @@ class AdminHandlers:
         )
         for name in request.topics:
             topic = self._live_topic(name)
-            response.topics.append(
-                self._describer.metadata(topic) if topic else _unknown(name, b"")
-            )
-        for topic_id in request.topic_ids:
-            topic = state.topics.get(topic_id)
-            is_live = topic is not None and topic.is_live
-            response.topics.append(
-                self._describer.metadata(cast(Any, topic)) if is_live else _unknown("", topic_id)
-            )
-        if not request.topics and not request.topic_ids:
+            response.topics.append(self._describer.metadata(topic) if topic else _unknown(name))
+        if not request.topics:
             response.topics.extend(self._describer.metadata(each) for each in state.live_topics())
         return response.SerializeToString()
 
@@ -306,6 +297,6 @@ def _absent_only(state: ClusterState, change: Change) -> Change:
     )
 
 
-def _unknown(name: str, topic_id: bytes) -> pb.TopicMetadata:
-    error = UnknownTopicError(f"no topic {name or topic_id.hex()!r}", topic=name)
-    return pb.TopicMetadata(error=error_to_proto(error), name=name, topic_id=topic_id)
+def _unknown(name: str) -> pb.TopicMetadata:
+    error = UnknownTopicError(f"no topic {name!r}", topic=name)
+    return pb.TopicMetadata(error=error_to_proto(error), name=name)

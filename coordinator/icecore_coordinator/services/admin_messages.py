@@ -1,10 +1,7 @@
 """The cluster as AdminService shows it: descriptions, metadata, pages of segments."""
 
-from dataclasses import replace
-from typing import Any, cast
-
 from icecore.model import SegmentSettings, SegmentState
-from icecore.rpc.convert import flush_mode_from_proto, node_to_proto, segment_to_proto
+from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
@@ -27,20 +24,7 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
 
     Without ``given``, replication_factor and min_insync may come out as 0 = not said.
     """
-    base = given or SegmentSettings(replication_factor=0, min_insync=0)
-    flush_mode = flush_mode_from_proto(message.flush_mode) if message.flush_mode else None
-    return replace(
-        base,
-        replication_factor=message.replication_factor or base.replication_factor,
-        min_insync=message.min_insync or base.min_insync,
-        flush_mode=flush_mode or base.flush_mode,
-        segment_bytes=message.segment_bytes or base.segment_bytes,
-        segment_age_ms=message.segment_age_ms or base.segment_age_ms,
-        partitioner=message.partitioner or base.partitioner,
-        record_bytes_max=message.record_bytes_max or base.record_bytes_max,
-        batch_bytes_max=message.batch_bytes_max or base.batch_bytes_max,
-        uncompressed_bytes_max=message.uncompressed_bytes_max or base.uncompressed_bytes_max,
-    )
+    return settings_with(given or SegmentSettings(replication_factor=0, min_insync=0), message)
 
 
 def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
@@ -50,19 +34,8 @@ def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
 
 def settings_message(topic: TopicRecord) -> pb.TopicSettings:
     """A topic's settings with all defaults filled in."""
-    settings = topic.settings
-    return pb.TopicSettings(
-        partitions=topic.partitions,
-        replication_factor=settings.replication_factor,
-        min_insync=settings.min_insync,
-        flush_mode=cast(Any, int(settings.flush_mode)),
-        segment_bytes=settings.segment_bytes,
-        segment_age_ms=settings.segment_age_ms,
-        partitioner=settings.partitioner,
-        delete_grace_ms=topic.delete_grace_ms,
-        record_bytes_max=settings.record_bytes_max,
-        batch_bytes_max=settings.batch_bytes_max,
-        uncompressed_bytes_max=settings.uncompressed_bytes_max,
+    return settings_to_topic(
+        topic.settings, partitions=topic.partitions, delete_grace_ms=topic.delete_grace_ms
     )
 
 
@@ -94,7 +67,8 @@ class Describer:
         state = self._state
         records = state.segments_in(partition.partition_key)
         tail = state.tail(partition)
-        known = self._sessions.heard.high_watermark(partition.tail_segment_id) or 0
+        heard = self._sessions.heard
+        known = heard.high_watermark(partition.tail_segment_id) or 0
         return pb.PartitionDescription(
             partition=partition.partition,
             log_start_offset=partition.log_start_offset,
@@ -103,6 +77,8 @@ class Describer:
             segments=sum(not is_prepared(each) for each in records),
             under_replicated_segments=sum(state.is_under_replicated(each) for each in records),
             lossy_segments=sum(each.segment.lossy for each in records),
+            length_bytes=sum(each.segment.length_bytes for each in records)
+            + heard.length_bytes(partition.tail_segment_id),
         )
 
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
@@ -152,7 +128,7 @@ class Describer:
             partitions=len(partitions),
             deleted_topics=len(kept),
             deleted_bytes=sum(
-                each.length_bytes
+                each.segment.length_bytes
                 for each in sealed
                 if not state.is_live_topic(each.segment.topic_id)
             ),

@@ -13,6 +13,7 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
+from icecore.model import PROTOCOL_VERSION
 from icecore.rpc.convert import error_to_proto, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Handlers, ServerStream
@@ -50,7 +51,6 @@ from icecore_replication.isr import IsrProposal
 log = logging.getLogger(__name__)
 
 SERVICE = "/icecore.v1.CoordinatorService/"
-PROTOCOL_VERSION = 2
 PRODUCER_IDS_MAX = 1_000_000
 WHY_MAX = 200
 
@@ -309,14 +309,14 @@ class NodeHandlers:
             SealReport(
                 each.epoch,
                 Sealing(
-                    each.segment_id,
-                    each.version,
-                    each.end_offset,
-                    each.seal_digest,
-                    tuple(each.replicas),
-                    each.bytes,
-                    each.producer_digest,
-                    each.max_append_timestamp_ms,
+                    segment_id=each.segment_id,
+                    version=each.version,
+                    end_offset=each.end_offset,
+                    seal_digest=each.seal_digest,
+                    replicas=tuple(each.replicas),
+                    length_bytes=each.length_bytes,
+                    producer_digest=each.producer_digest,
+                    max_append_timestamp_ms=each.max_append_timestamp_ms,
                 ),
                 each.successor_segment_id,
                 each.producer_snapshot,

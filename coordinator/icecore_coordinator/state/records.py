@@ -154,7 +154,6 @@ class SegmentRecord:
     """PREPARED: ``replicas`` are the candidates and ``leader`` the one meant to lead."""
     holders: tuple[int, ...] = ()
     """Every node that was ever asked to keep bytes of it: who gets the delete intent."""
-    length_bytes: int = 0
     producer_digest: bytes = b""
     max_append_timestamp_ms: int = 0
     is_unclean_allowed: bool = False

@@ -124,9 +124,10 @@ class Case:
         return is_good
 
     def agrees_with_donor(self, written: Written) -> bool:
-        """Whether another replica told the same digests."""
-        told = (written.seal_digest, written.producer_digest)
-        return told == (self.written.seal_digest, self.written.producer_digest)
+        """Whether another replica told the same digests and length."""
+        donor = self.written
+        told = (written.seal_digest, written.producer_digest, written.length_bytes)
+        return told == (donor.seal_digest, donor.producer_digest, donor.length_bytes)
 
     def is_written(self) -> bool:
         return (
@@ -162,13 +163,13 @@ class Case:
         """The end with the copies that are still of the incarnations that verified them."""
         replicas = [n for n, known in self.verified.items() if state.incarnation(n) == known]
         return Sealing(
-            self.segment_id,
-            self.segment.version,
-            self.decided.end_offset,
-            self.written.seal_digest,
-            tuple(sorted(replicas)),
-            self.written.length_bytes,
-            self.written.producer_digest,
-            self.written.max_append_timestamp_ms,
-            self.is_lossy,
+            segment_id=self.segment_id,
+            version=self.segment.version,
+            end_offset=self.decided.end_offset,
+            seal_digest=self.written.seal_digest,
+            replicas=tuple(sorted(replicas)),
+            length_bytes=self.written.length_bytes,
+            producer_digest=self.written.producer_digest,
+            max_append_timestamp_ms=self.written.max_append_timestamp_ms,
+            is_lossy=self.is_lossy,
         )

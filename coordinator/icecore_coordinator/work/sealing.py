@@ -227,15 +227,16 @@ class LiveSealing:
         """Those that their members confirm, with just these members; ``results`` gets the rest."""
         claims = [
             SealClaim(
-                each.sealing.segment_id,
-                asker.node_id,
-                each.sealing.end_offset,
-                each.sealing.seal_digest,
-                each.sealing.producer_digest,
-                each.sealing.replicas,
-                self._ledger.state.segments[each.sealing.segment_id].segment.settings.min_insync,
+                segment_id=each.segment_id,
+                leader=asker.node_id,
+                end_offset=each.end_offset,
+                seal_digest=each.seal_digest,
+                producer_digest=each.producer_digest,
+                length_bytes=each.length_bytes,
+                replicas=each.replicas,
+                min_insync=self._ledger.state.segments[each.segment_id].segment.settings.min_insync,
             )
-            for each in reports
+            for each in (report.sealing for report in reports)
         ]
         confirmed: list[SealReport] = []
         for report, verdict in zip(reports, await self._checker.check(claims), strict=True):

@@ -48,6 +48,13 @@ def is_sealed_state(record: SegmentRecord, snapshot: bytes) -> bool:
     return record.producer_digest in (b"", snapshot_digest(snapshot))
 
 
+def start_behind(record: SegmentRecord, written: Written) -> Start:
+    """The start behind a sealed segment. Append times go on from the later of what its record and
+    the replica say, for they never go back (R51)."""
+    newest_ms = max(record.max_append_timestamp_ms, written.max_append_timestamp_ms)
+    return Start(record.segment.end_offset, written.producer_snapshot, newest_ms)
+
+
 class StartStates:
     """Finds the starts of many partitions at once."""
 
@@ -111,9 +118,7 @@ class StartStates:
     ) -> None:
         segment = wanted.record.segment
         if is_sealed_state(wanted.record, written.producer_snapshot):
-            starts[wanted.key] = Start(
-                segment.end_offset, written.producer_snapshot, written.max_append_timestamp_ms
-            )
+            starts[wanted.key] = start_behind(wanted.record, written)
             return
         refused[wanted.key] = None
         log.critical("event=producer_state_refused segment=%d node=%d", segment.segment_id, node_id)

@@ -42,7 +42,6 @@ SERVICE = "/icecore.v1.CoordinatorService/"
 RETRY_S = 0.1
 CALL_TIMEOUT_S = 5.0
 SEAL_TIMEOUT_S = 15.0
-PROTOCOL_VERSION = 2
 
 
 class _Batcher(Generic[RequestT, ResultT]):
@@ -94,13 +93,21 @@ class _Batcher(Generic[RequestT, ResultT]):
                 future.set_result(result)
 
 
+class LedLog(NamedTuple):
+    """How far a segment is that this node leads."""
+
+    high_watermark: int
+    length_bytes: int
+    """Of what is durable here."""
+
+
 class Standing(NamedTuple):
     """How things are on this node."""
 
     unknown_ids: list[int]
     """Segments whose copy here counts for nothing."""
-    high_watermarks: dict[int, int]
-    """Of each segment led."""
+    led: dict[int, LedLog]
+    """By segment."""
     fenced_ids: Sequence[int] = ()
     """ACTIVE segments that a promise keeps this node out of."""
 
@@ -143,7 +150,7 @@ class CoordinatorLink:
         self._lease_end_ms = 0.0
         self._sequence = 0
         self._sent_at_ms: dict[int, float] = {}
-        self._moved: dict[int, int] = {}
+        self._moved: dict[int, LedLog] = {}
         self._unknown: dict[int, None] = {}
         self._disputed: dict[int, None] = {}
         self.disk_report: BeatNews | None = None
@@ -219,7 +226,7 @@ class CoordinatorLink:
         # All of it, not only what is new: a coordinator that was restarted knows none (R32).
         standing = self._standing()
         self._unknown = dict.fromkeys(standing.unknown_ids)
-        self._moved = dict(standing.high_watermarks)
+        self._moved = dict(standing.led)
         if self.disk_report is not None:
             self.disk_report.begin()
         self._fenced = dict.fromkeys(standing.fenced_ids)
@@ -261,8 +268,12 @@ class CoordinatorLink:
                 incarnation=context.incarnation,
                 sequence=self._sequence,
                 led=[
-                    coordinator_pb2.LedHighWatermark(segment_id=key, high_watermark=value)
-                    for key, value in moved.items()
+                    coordinator_pb2.LedHighWatermark(
+                        segment_id=segment_id,
+                        high_watermark=log.high_watermark,
+                        length_bytes=log.length_bytes,
+                    )
+                    for segment_id, log in moved.items()
                 ],
                 draining=self._draining,
                 leaving=self._leaving,
@@ -303,9 +314,9 @@ class CoordinatorLink:
         """Whether the coordinator heard of us recently enough to ack on the leader alone."""
         return self._context.clock.monotonic_ms() < self._lease_end_ms
 
-    def watermark_moved(self, segment_id: int, high_watermark: int) -> None:
+    def watermark_moved(self, segment_id: int, log: LedLog) -> None:
         """Report with the next beat."""
-        self._moved[segment_id] = high_watermark
+        self._moved[segment_id] = log
 
     def report_unknown(self, segment_id: int) -> None:
         """A replica here is damaged or missing: say so with the next beat."""
@@ -383,7 +394,7 @@ class CoordinatorLink:
     async def allocate_producer_ids(self, count: int) -> range:
         """Producer ids that nobody else gets."""
         request = coordinator_pb2.AllocateProducerIdsRequest(
-            cluster_id=self._context.cluster_id, node_id=self._context.node_id, count=count
+            cluster_id=self._context.cluster_id, count=count
         )
         body = await self._call("AllocateProducerIds", request.SerializeToString(), CALL_TIMEOUT_S)
         answer = coordinator_pb2.AllocateProducerIdsResponse.FromString(body)

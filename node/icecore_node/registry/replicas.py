@@ -25,7 +25,7 @@ from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink, Standing
 from icecore_node.registry.partition import PartitionReplicas
 from icecore_node.registry.topic_names import TopicNames
-from icecore_node.replica.order_checks import contradiction, is_shut_out
+from icecore_node.replica.order_checks import is_shut_out, objection
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
@@ -166,11 +166,9 @@ class Replicas:
         known = replica.segment
         if known is not None and segment.version < known.version:
             return
-        if segment.state is SegmentState.SEALED and replica.intact:
-            end = (segment.end_offset, segment.seal_digest)
-            if why := contradiction(replica, *end, is_lossy=segment.lossy):
-                self.report_dispute(replica, f"its record is not believed: {why}")
-                return
+        if why := objection(replica, segment):
+            self.report_dispute(replica, f"its record is not obeyed: {why}")
+            return
         replica.segment = segment
         if replica.sealed and replica.full_digest not in (b"", segment.full_digest):
             self.on_digest_open(replica)
@@ -382,7 +380,7 @@ class Replicas:
         """What the coordinator is told at the start of a stream."""
         return Standing(
             [each.segment_id for each in self if not each.intact],
-            {each.replica.segment_id: each.core.high_watermark for each in self.leaders()},
+            {each.replica.segment_id: each.log for each in self.leaders()},
             [each.segment_id for each in self if is_shut_out(each, self._context.node_id)],
         )
 

@@ -8,11 +8,12 @@ docs/PROTOCOL.md.
 """
 
 import logging
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Final
 
-from icecore.errors import InvalidRequestError, StorageError
-from icecore.model import Segment, SegmentState
+from icecore.errors import InvalidRequestError, StorageError, UnsupportedError
+from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.replica.replica import Replica
@@ -31,6 +32,14 @@ TOPIC_ID_LENGTH: Final = 16
 PARTITION_MAX: Final = 1 << 20
 NUMBER_MAX: Final = 1 << 62
 """Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
+
+IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "engine": ("segment",),
+    "file_model": ("partition",),
+    "recovery_rule": ("quorum",),
+}
+"""What this node can do, by the setting that asks for it. A segment that is kept or ended in
+another way than its record says would be lost to whoever goes by the record."""
 
 
 def check_token(context: NodeContext, token: int) -> None:
@@ -99,11 +108,28 @@ def check_same(replica: Replica, identity: SegmentIdentity) -> None:
     )
 
 
+def not_implemented(settings: SegmentSettings) -> str:
+    """What of these settings this node can't do; empty when it can keep such a segment."""
+    return ", ".join(
+        f"{name} {getattr(settings, name)[:100]!r}"
+        for name, known in IMPLEMENTED.items()
+        if getattr(settings, name) not in known
+    )
+
+
+def check_implemented(segment_id: int, settings: SegmentSettings) -> None:
+    """Raises UnsupportedError for a segment that this node can't keep as its record says."""
+    if what := not_implemented(settings):
+        raise UnsupportedError(f"segment {segment_id}: this node does not implement {what}")
+
+
 def check_open(
     item: coordinator_pb2.OpenSegment, identity: SegmentIdentity, replica: Replica | None
 ) -> None:
-    """Raises InvalidRequestError for an Open of what can't be, or is here as something else."""
+    """Raises InvalidRequestError for an Open of what can't be, or is here as something else, and
+    UnsupportedError for one of what can't be kept here."""
     check_identity(identity, item.segment.base_offset if item.confirm else None)
+    check_implemented(identity.segment_id, settings_from_proto(item.segment.settings))
     if replica is not None:
         check_same(replica, identity)
     elif item.confirm:
@@ -154,6 +180,16 @@ def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy:
     seen = max(tail.max_known_high_watermark, replica.high_watermark)
     if end_offset < seen and not is_lossy:
         return f"the end {end_offset} is below a high watermark that was visible here, {seen}"
+    return ""
+
+
+def objection(replica: Replica, segment: Segment) -> str:
+    """Why a replica can't do what a record says; empty when it can."""
+    if what := not_implemented(segment.settings):
+        return f"this node does not implement {what}"
+    if segment.state is SegmentState.SEALED and replica.intact:
+        end = (segment.end_offset, segment.seal_digest)
+        return contradiction(replica, *end, is_lossy=segment.lossy)
     return ""
 
 

@@ -23,9 +23,6 @@ from icecore_replication.follower import FollowerCore
 from icecore_replication.leader import LeaderCore
 from icecore_replication.producers import ProducerTable
 
-NO_TAIL = LogTail(-1, 0, b"", 0, -1)
-"""Of a replica that is only prepared."""
-
 
 class Leading(Protocol):
     """The role of a leader, ``roles/leader.py``."""
@@ -179,6 +176,7 @@ class Replica:
             digest=batch.digest_step(tail.digest, header_bytes),
             max_append_timestamp_ms=max(tail.max_append_timestamp_ms, append_timestamp_ms),
             max_known_high_watermark=tail.max_known_high_watermark,
+            length_bytes=tail.length_bytes + header.batch_length,
         )
         buffers: list[Buffer] = [header_bytes, body]
         self.context.cache.put(

@@ -18,7 +18,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
-from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.link.coordinator_link import CoordinatorLink, LedLog
 from icecore_node.replica.replica import Keeper, Replica
 from icecore_node.storage.store import LogTail
 from icecore_replication import effects, inputs
@@ -113,6 +113,11 @@ class Leader:
         self._checked = context.checked(self.core)
         replica.led_in_this_process = True
         self.feed(inputs.LeaseChanged(coordinator.lease_valid))
+
+    @property
+    def log(self) -> LedLog:
+        """How far it is."""
+        return LedLog(self.core.high_watermark, self.replica.durable_tail.length_bytes)
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -249,7 +254,7 @@ class Leader:
         self._keeper.watermark_moved(self.replica)
         for stream in self.streams.values():
             stream.mark_watermark(self.replica.segment_id)
-        self._coordinator.watermark_moved(self.replica.segment_id, high_watermark)
+        self._coordinator.watermark_moved(self.replica.segment_id, self.log)
 
     def _step_down(self, why: str) -> None:
         _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
@@ -358,6 +363,7 @@ class Leader:
             producer_snapshot=replica.producers.snapshot(),
             producer_digest=effect.producer_digest,
             max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+            length_bytes=replica.tail.length_bytes,
         )
         try:
             sealed, successor = await self._coordinator.seal(seal)

@@ -57,7 +57,6 @@ class DataService:
         named = await self._coordinator.name_producer(
             coordinator_pb2.NameProducerRequest(
                 cluster_id=self._context.cluster_id,
-                node_id=self._context.node_id,
                 producer_name=request.producer_name,
                 topics=request.topics,
                 instance=request.instance,

@@ -29,8 +29,8 @@ from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.replicas import Replicas
 from icecore_node.replica import order_checks
-from icecore_node.replica.replica import NO_TAIL, Replica
-from icecore_node.storage.store import SegmentIdentity
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.store import NO_TAIL, SegmentIdentity
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.salvage import Salvage
 from icecore_replication import inputs
@@ -213,7 +213,7 @@ class NodeCommands:
                 seen.add(segment_id)
                 held = self._replicas.get(segment_id)
                 order_checks.check_open(item, self._identity(item), held)
-            except InvalidRequestError as error:
+            except IcecoreError as error:
                 errors[segment_id] = error
         return errors
 
@@ -404,6 +404,7 @@ class NodeCommands:
             producer_digest=replica.producers.digest(),
             high_watermark=seen,
             sealing=leader is not None and leader.core.sealing_end_offset == tail.end_offset,
+            length_bytes=tail.length_bytes,
         )
 
     # --- producers ------------------------------------------------------------------------------
@@ -497,4 +498,3 @@ def _describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
     answer.max_known_high_watermark = max(
         replica.tail.max_known_high_watermark, replica.high_watermark
     )
-    answer.was_leader = replica.led_in_this_process

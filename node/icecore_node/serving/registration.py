@@ -16,13 +16,15 @@ from icecore.errors import (
     NotLeaderError,
     NotReplicaError,
     UnavailableError,
+    UnsupportedError,
 )
+from icecore.model import PROTOCOL_VERSION
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
 from icecore.v1 import coordinator_pb2
 from icecore.v1.coordinator_pb2 import SegmentInventory
 from icecore_node.context import NodeContext
-from icecore_node.link.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
+from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.ports import Folder
 from icecore_node.registry.replicas import Replicas
 from icecore_node.storage.store import RecoveredReplica
@@ -70,6 +72,11 @@ class Registration:
                 disk_counter=folder.disk_counter,
             )
         )
+        if answer.protocol_version < PROTOCOL_VERSION:
+            raise UnsupportedError(
+                f"the coordinator speaks protocol version {answer.protocol_version}, this node "
+                f"{PROTOCOL_VERSION}: update coordinators before nodes"
+            )
         if answer.disk_unknown:
             held = [replica.segment_id for replica in self._replicas]
             why = "the data folder is older than one that this node had before"
@@ -132,7 +139,6 @@ def inventory_of(found: RecoveredReplica) -> SegmentInventory:
     """One replica as the coordinator hears of it when its node registers."""
     return SegmentInventory(
         segment_id=found.identity.segment_id,
-        generation=found.identity.generation,
         durable_end_offset=found.tail.end_offset,
         sealed=found.sealed_end_offset is not None,
         intact=found.intact,

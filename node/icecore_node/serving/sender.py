@@ -336,10 +336,8 @@ class FollowerStream:
         header.entries.add(
             segment_id=segment_id,
             epoch=leader.segment.epoch,
-            base_offset=start,
             batches_length=length,
             high_watermark=leader.core.high_watermark,
-            log_start_offset=leader.segment.log_start_offset,
         )
         if end < leader.core.log_end_offset:
             self._unsent[segment_id] = None
@@ -360,7 +358,6 @@ class FollowerStream:
                     segment_id=segment_id,
                     epoch=sent.leader.segment.epoch,
                     high_watermark=sent.leader.core.high_watermark,
-                    log_start_offset=sent.leader.segment.log_start_offset,
                 )
         self._watermarks.clear()
 

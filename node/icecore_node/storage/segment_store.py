@@ -46,10 +46,15 @@ from icecore_node.storage.segment_engine.segment_names import aside_name, file_n
 from icecore_node.storage.segment_engine.segment_reader import LogVerification, SegmentReader
 from icecore_node.storage.segment_engine.segment_scan import empty_tail
 from icecore_node.storage.segment_engine.start_up import Recovery, Verdict, report_unknown_files
-from icecore_node.storage.store import AppendRequest, LogTail, RecoveredReplica, SegmentIdentity
+from icecore_node.storage.store import (
+    NO_TAIL,
+    AppendRequest,
+    LogTail,
+    RecoveredReplica,
+    SegmentIdentity,
+)
 from icecore_replication.digest import current_digest
 
-_NO_TAIL = LogTail(-1, 0, b"", 0, 0)
 _DEFAULTS = StoreSettings()
 _log = logging.getLogger(__name__)
 
@@ -183,7 +188,7 @@ class SegmentFileStore:
     def _opened(
         self, identity: SegmentIdentity, size_bytes: int, start_timestamp_ms: int
     ) -> SegmentLog:
-        start = _NO_TAIL
+        start = NO_TAIL
         if identity.base_offset >= 0:
             start = empty_tail(identity, start_timestamp_ms)
         handle = LogFile(identity.segment_id, file_name(identity), self._open_files)

@@ -29,7 +29,7 @@ class SegmentIdentity:
     """-1 while prepared; ``confirm`` writes the real one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
     """The end of a log: enough to append to it, compare it and resume it after a restart."""
 
@@ -40,6 +40,19 @@ class LogTail:
     """Rolling seal digest over all headers."""
     max_append_timestamp_ms: int
     max_known_high_watermark: int
+    length_bytes: int
+    """Of all batches from the base to here."""
+
+
+NO_TAIL = LogTail(
+    end_offset=-1,
+    last_header_crc32c=0,
+    digest=b"",
+    max_append_timestamp_ms=0,
+    max_known_high_watermark=0,
+    length_bytes=0,
+)
+"""Of a replica that is only prepared, or of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)

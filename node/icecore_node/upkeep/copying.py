@@ -27,14 +27,15 @@ from icecore_node.context import NodeContext
 from icecore_node.registry.replicas import Replicas
 from icecore_node.replica.order_checks import (
     check_identity,
+    check_implemented,
     check_same,
     check_write_back,
     is_recorded,
 )
 from icecore_node.replica.orders import Order
 from icecore_node.replica.producer_state import state_at, with_digest
-from icecore_node.replica.replica import NO_TAIL, Replica
-from icecore_node.storage.store import LogTail, SegmentIdentity
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.store import NO_TAIL, LogTail, SegmentIdentity
 from icecore_node.upkeep.scrub import verify
 from icecore_replication.producers import ProducerTable
 
@@ -66,9 +67,13 @@ class SegmentCopier:
         request = framing.parse(replication_pb2.ReadSegmentRequest, body)
         self._context.check_cluster(request.cluster_id)
         replica = self._intact(request.segment_id)
+        if replica.identity.generation != request.generation:
+            raise NotReplicaError(
+                f"segment {request.segment_id} is here in generation {replica.identity.generation}"
+            )
         store = self._context.store
         start, end = request.start_offset, min(request.end_offset, replica.tail.end_offset)
-        header = replication_pb2.ReadSegmentHeader(next_offset=start)
+        header = replication_pb2.ReadSegmentHeader()
         if start == replica.base_offset:
             snapshot, max_append_timestamp_ms = await self._context.executor.run(
                 store.starting_state, replica.segment_id
@@ -77,7 +82,7 @@ class SegmentCopier:
             header.max_append_timestamp_ms = max_append_timestamp_ms
         data = b""
         if start < end:
-            data, header.next_offset = await self._replicas.read(
+            data, _next_offset = await self._replicas.read(
                 replica,
                 store.read,
                 *(replica.segment_id, start, request.max_bytes or COPY_BYTES_MAX, end),
@@ -121,8 +126,10 @@ class SegmentCopier:
         """Make the local log end exactly at ``end_offset``; ``donor_address`` empty = it does.
 
         Raises NotReplicaError, InvalidRequestError (longer and different, wrong digest),
-        FencedError (another order came first), StorageError, or whatever the donor answered.
+        FencedError (another order came first), UnsupportedError (of its settings), StorageError,
+        or whatever the donor answered.
         """
+        check_implemented(segment.segment_id, segment.settings)
         async with self._replicas.orders.carry_out(segment.segment_id, token) as order:
             try:
                 known = self._replicas.get(segment.segment_id)
@@ -367,6 +374,7 @@ class SegmentCopier:
             producer_snapshot=snapshot,
             producer_digest=digest,
             max_append_timestamp_ms=tail.max_append_timestamp_ms,
+            length_bytes=tail.length_bytes,
         )
 
 

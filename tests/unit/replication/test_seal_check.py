@@ -8,15 +8,22 @@ from icecore.errors import ConflictError, NotEnoughReplicasError, StorageError
 from icecore_replication.seal_check import MemberWord, SealClaim, agreed_replicas, check_watermark
 
 CLAIM = SealClaim(
-    7,
+    segment_id=7,
     leader=1,
     end_offset=100,
     seal_digest=b"d",
     producer_digest=b"p",
+    length_bytes=900,
     replicas=(1, 2, 3),
     min_insync=2,
 )
-FOLLOWER = MemberWord(100, b"d", b"p", high_watermark=100)
+FOLLOWER = MemberWord(
+    durable_end_offset=100,
+    seal_digest=b"d",
+    producer_digest=b"p",
+    length_bytes=900,
+    high_watermark=100,
+)
 LEADER = replace(FOLLOWER, is_sealing=True)
 
 
@@ -40,6 +47,7 @@ def test_a_single_copy_needs_its_leader_alone() -> None:
         replace(LEADER, durable_end_offset=101),
         replace(LEADER, seal_digest=b"x"),
         replace(LEADER, producer_digest=b"x"),
+        replace(LEADER, length_bytes=901),
     ],
 )
 def test_the_leader_itself_has_to_have_sent_it(leader: MemberWord) -> None:
@@ -62,6 +70,7 @@ def test_too_few_answers_refuse_without_a_page(missing: dict[int, MemberWord]) -
         replace(FOLLOWER, durable_end_offset=101),
         replace(FOLLOWER, seal_digest=b"x"),
         replace(FOLLOWER, producer_digest=b"x"),
+        replace(FOLLOWER, length_bytes=901),
         replace(FOLLOWER, high_watermark=101),
     ],
 )

@@ -20,7 +20,8 @@ _PREFIX = struct.Struct(">Q")
 _NUMBER = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _DURABLE = struct.Struct("<QqI32sqq")
-_FAMILIES = ("offset", "time", "durable")
+FAMILIES = ("offset", "time", "durable")
+"""Column families of the index."""
 
 
 class EntryStore(Protocol):
@@ -70,8 +71,11 @@ def pack_durable(prefix: int, position: int, tail: LogTail) -> Put:
     return "durable", _PREFIX.pack(prefix), value
 
 
-def read_durable(index: EntryStore, prefix: int) -> tuple[int, LogTail] | None:
+def read_durable(index: EntryStore, prefix: int, start_position: int) -> tuple[int, LogTail] | None:
     """(position, tail) of the last durable entry; None when there is none.
+
+    Args:
+        start_position: Where the first batch lies in the file.
 
     Raises:
         StorageError: The index is damaged.
@@ -81,13 +85,21 @@ def read_durable(index: EntryStore, prefix: int) -> tuple[int, LogTail] | None:
         return None
     if len(value) != _DURABLE.size:
         raise StorageError(f"durable entry of {len(value)} bytes")
-    position, *tail = _DURABLE.unpack(value)
-    return position, LogTail(*tail)
+    position, end_offset, crc, digest, max_append_ms, high_watermark = _DURABLE.unpack(value)
+    tail = LogTail(
+        end_offset=end_offset,
+        last_header_crc32c=crc,
+        digest=digest,
+        max_append_timestamp_ms=max_append_ms,
+        max_known_high_watermark=high_watermark,
+        length_bytes=position - start_position,
+    )
+    return position, tail
 
 
 def forget(index: EntryStore, prefix: int) -> None:
     """Drop everything about a replica, durably: a later file of that name must not inherit it."""
-    for family in _FAMILIES:
+    for family in FAMILIES:
         index.delete_range(family, _PREFIX.pack(prefix), _PREFIX.pack(prefix + 1))
     index.flush()
 

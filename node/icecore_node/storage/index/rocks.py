@@ -22,8 +22,7 @@ from icecore.errors import (
     OutOfSpaceError,
     StorageError,
 )
-
-FAMILIES = ("offset", "time", "durable")
+from icecore_node.storage.index.points import FAMILIES
 
 _OUT_OF_RESOURCES = ("Too many open files", "Cannot allocate memory")
 _OUT_OF_SPACE = ("No space left", "Disk quota exceeded", "File too large", "Space limit reached")

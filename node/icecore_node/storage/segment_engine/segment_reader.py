@@ -6,6 +6,7 @@ and every byte is CRC-checked before it is returned.
 """
 
 import logging
+from dataclasses import replace
 
 from icecore.codec.batch import HEADER_LENGTH, parse_header, peek
 from icecore.errors import (
@@ -21,7 +22,7 @@ from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGT
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 from icecore_node.storage.segment_engine.segment_runs import check_run, walk_to
 from icecore_node.storage.segment_engine.segment_scan import BatchScan
-from icecore_node.storage.store import LogTail
+from icecore_node.storage.store import NO_TAIL, LogTail
 from icecore_replication.digest import FullDigest
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,9 @@ class SegmentReader:
             return position, tail
         if header.base_offset != point[0] or header.segment_id != log.identity.segment_id:
             return position, tail
-        return point[1], LogTail(point[0], header.prev_header_crc32c, b"", 0, 0)
+        # Enough to follow the chain from there; what has to be added up from the base is not known.
+        tail = replace(NO_TAIL, end_offset=point[0], last_header_crc32c=header.prev_header_crc32c)
+        return point[1], tail
 
     def _scan_from(self, log: SegmentLog, file: File, offset: int) -> BatchScan:
         """A header scan that starts at or before the batch of ``offset``."""

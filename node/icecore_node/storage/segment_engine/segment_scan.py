@@ -56,6 +56,7 @@ def empty_tail(identity: SegmentIdentity, max_append_timestamp_ms: int) -> LogTa
         digest=digest_seed(*seed),
         max_append_timestamp_ms=max_append_timestamp_ms,
         max_known_high_watermark=0,
+        length_bytes=0,
     )
 
 
@@ -68,6 +69,7 @@ def next_tail(tail: LogTail, found: FoundBatch) -> LogTail:
         digest=digest_step(tail.digest, found.header_bytes),
         max_append_timestamp_ms=max(tail.max_append_timestamp_ms, header.append_timestamp_ms),
         max_known_high_watermark=max(tail.max_known_high_watermark, header.high_watermark),
+        length_bytes=tail.length_bytes + header.batch_length,
     )
 
 

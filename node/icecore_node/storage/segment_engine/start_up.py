@@ -15,7 +15,7 @@ descriptors or memory is nobody's damage, and ends the start instead.
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
 from icecore_node.ports import DiskFailedError, File, FileSystem
@@ -37,10 +37,9 @@ from icecore_node.storage.segment_engine.segment_header import (
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
 from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
-from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
+from icecore_node.storage.store import NO_TAIL, BatchMark, LogTail, SegmentIdentity
 
 _PUTS_PER_WRITE = 5000
-_NO_TAIL = LogTail(-1, 0, b"", 0, 0)
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +49,7 @@ class Verdict:
 
     damage: str = ""
     why: str = "clean"
-    tail: LogTail = _NO_TAIL
+    tail: LogTail = NO_TAIL
     position: int = FILE_HEADER_LENGTH
     size_bytes: int = 0
     """Of the file, if it can be used."""
@@ -139,7 +138,7 @@ class Recovery:
             file.truncate(row.end_position)
             self._fail_stop.sync([identity.segment_id], file.fdatasync)
         verdict.position = row.end_position
-        durable = read_durable(self._index, key_prefix(identity))
+        durable = read_durable(self._index, key_prefix(identity), FILE_HEADER_LENGTH)
         is_empty = row.end_offset == identity.base_offset
         is_known = durable is not None and durable[0] == row.end_position
         if is_known and (is_empty or has_points(self._index, identity)):
@@ -205,7 +204,7 @@ class Recovery:
 
     def _durable_entry(self, identity: SegmentIdentity) -> tuple[int, LogTail] | None:
         try:
-            return read_durable(self._index, key_prefix(identity))
+            return read_durable(self._index, key_prefix(identity), FILE_HEADER_LENGTH)
         except OutOfSpaceError:
             raise
         except StorageError as error:
@@ -269,14 +268,15 @@ def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
 
 def _first_tail(row: ReplicaRow, identity: SegmentIdentity) -> LogTail:
     if row.state == PREPARED or row.base_offset < 0:
-        return _NO_TAIL
+        return NO_TAIL
     if row.state == SEALED:
         return LogTail(
-            row.end_offset,
-            row.last_header_crc32c,
-            row.seal_digest,
-            row.end_timestamp_ms,
-            row.high_watermark,
+            end_offset=row.end_offset,
+            last_header_crc32c=row.last_header_crc32c,
+            digest=row.seal_digest,
+            max_append_timestamp_ms=row.end_timestamp_ms,
+            max_known_high_watermark=row.high_watermark,
+            length_bytes=row.end_position - FILE_HEADER_LENGTH,
         )
     return empty_tail(identity, row.start_timestamp_ms)
 
@@ -284,13 +284,7 @@ def _first_tail(row: ReplicaRow, identity: SegmentIdentity) -> LogTail:
 def _with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:
     if high_watermark <= tail.max_known_high_watermark:
         return tail
-    return LogTail(
-        tail.end_offset,
-        tail.last_header_crc32c,
-        tail.digest,
-        tail.max_append_timestamp_ms,
-        high_watermark,
-    )
+    return replace(tail, max_known_high_watermark=high_watermark)
 
 
 def _damaged(verdict: Verdict, damage: str) -> Verdict:

@@ -16,7 +16,7 @@ from icecore_coordinator.decisions.node_changes import (
 )
 from icecore_coordinator.decisions.segment_changes import seal, start_recovery
 from icecore_coordinator.nodes import heard as room
-from icecore_coordinator.nodes.heard import SLOTS_PER_STORE, Heard
+from icecore_coordinator.nodes.heard import LENGTH_BYTES_MAX, SLOTS_PER_STORE, Heard
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, HeardRecord, NodeRecord
@@ -96,6 +96,25 @@ def test_sealed_segments_are_forgotten(state: ClusterState, heard: Heard) -> Non
     later = restarted(state)
     assert later.high_watermark(1) is None and later.ends_of_node(LEADER) == {}
     assert all(not each.high_watermarks for each in state.heard.values())
+
+
+def test_lengths_are_what_the_leader_said_last_until_the_seal(
+    state: ClusterState, heard: Heard
+) -> None:
+    def told(length_bytes: int) -> pb.HeartbeatRequest:
+        return pb.HeartbeatRequest(
+            led=[pb.LedHighWatermark(segment_id=1, length_bytes=length_bytes)]
+        )
+
+    assert heard.length_bytes(1) == 0
+    heard.beat(LEADER, told(800))
+    heard.beat(2, told(900))  # only leaders know
+    heard.beat(LEADER, told(LENGTH_BYTES_MAX + 1))  # and no log is that long
+    assert heard.length_bytes(1) == 800
+    commit(state, seal(state, sealing(state), None, 0))
+    heard.forget(1)
+    heard.beat(LEADER, told(800))
+    assert heard.length_bytes(1) == 0
 
 
 def test_a_store_is_bounded_and_everything_has_its_turn(

@@ -154,7 +154,7 @@ async def test_what_an_answer_has_no_room_for_is_asked_again_while_that_brings_m
         ends = [each.end_offset for each in pb.WriteBackRequest.FromString(body).segments]
         asked.append(ends)
         results = [
-            pb.WrittenBack(bytes=end) if at < 3 and end < 9 else pb.WrittenBack(error=full)
+            pb.WrittenBack(length_bytes=end) if at < 3 and end < 9 else pb.WrittenBack(error=full)
             for at, end in enumerate(ends)
         ]
         return pb.WriteBackResponse(incarnation=ALL[2], results=results).SerializeToString()

@@ -394,6 +394,7 @@ segments = st.builds(
     epoch=st.integers(0, 2**62),
     settings=settings,
     end_offset=offsets,
+    length_bytes=st.integers(0, 2**50),
     seal_digest=st.binary(max_size=32),
     replicas=node_ids,
     isr=node_ids,
@@ -407,7 +408,7 @@ stored_records = st.one_of(
     st.builds(PartitionRecord, st.binary(), st.integers(0, 9), offsets),
     st.builds(DeletedRecord, st.integers(1, 9), node_ids, st.integers(0, 2**50)),
     st.builds(ProducerRecord, st.text(), *[st.integers(0, 2**64 - 1)] * 3),
-    st.builds(SegmentRecord, segments, node_ids, st.integers(0, 9), st.binary()),
+    st.builds(SegmentRecord, segments, node_ids, st.binary()),
 )
 
 

@@ -95,7 +95,7 @@ def test_every_field_is_where_the_format_says() -> None:
         if name not in CONSTANTS:
             assert getattr(header, name) == value, name
     assert raw[:8] == b"iceb\x01\x00\x98\x00" and raw[148:152] == bytes(4)
-    assert (header.base_offset, header.end_offset, header.length) == (100, 103, 216)
+    assert (header.base_offset, header.end_offset, header.batch_length) == (100, 103, 216)
     assert (header.segment_id, header.epoch, header.high_watermark) == (7, 4, 90)
     assert (header.producer_id, header.base_sequence, header.producer_epoch) == (77, 5, 2)
     assert google_crc32c.value(raw[84:]) == header.producer_crc32c

@@ -1,14 +1,17 @@
 """Model values and errors survive the way to protobuf and back."""
 
+from dataclasses import fields, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore import errors
+from icecore.client.types import TopicSettings
 from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.model import FlushMode, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
 from icecore.rpc import convert
-from icecore.v1 import common_pb2, coordinator_pb2
+from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 
 U32 = st.integers(1, 2**32 - 1)
 I63 = st.integers(-1, 2**63 - 1)
@@ -22,6 +25,10 @@ SETTINGS = st.builds(
     record_bytes_max=U32,
     batch_bytes_max=U32,
     uncompressed_bytes_max=U32,
+    engine=st.text(min_size=1, max_size=3),
+    file_model=st.text(min_size=1, max_size=3),
+    recovery_rule=st.text(min_size=1, max_size=3),
+    partitioner=st.text(min_size=1, max_size=3),
 )
 SEGMENTS = st.builds(
     Segment,
@@ -43,6 +50,8 @@ SEGMENTS = st.builds(
     isr=st.lists(U32, max_size=3).map(tuple),
     version=U32,
     log_start_offset=I63,
+    lossy=st.booleans(),
+    length_bytes=U32,
 )
 
 
@@ -55,6 +64,44 @@ def test_segments(segment: Segment) -> None:
 
 def test_absent_settings_get_defaults() -> None:
     assert convert.settings_from_proto(coordinator_pb2.SegmentSettings()) == SegmentSettings()
+
+
+def test_settings_have_the_same_fields_everywhere() -> None:
+    names = {each.name for each in fields(SegmentSettings)}
+    assert names == set(coordinator_pb2.SegmentSettings.DESCRIPTOR.fields_by_name)
+    of_topics = set(admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name)
+    assert names - of_topics == {"engine", "file_model", "recovery_rule"}  # nobody can choose yet
+    assert of_topics - names == {"partitions", "delete_grace_ms"}  # of no segment
+    assert {each.name for each in fields(TopicSettings)} == of_topics
+
+
+OTHER = SegmentSettings(
+    replication_factor=5,
+    min_insync=4,
+    flush_mode=FlushMode.ASYNC,
+    segment_bytes=6,
+    segment_age_ms=7,
+    partitioner="custom",
+    record_bytes_max=8,
+    batch_bytes_max=9,
+    uncompressed_bytes_max=10,
+)
+
+
+def test_a_topics_message_carries_all_that_a_topic_can_choose() -> None:
+    kept = replace(SegmentSettings(), engine="e", file_model="f", recovery_rule="r")
+    message = convert.settings_to_topic(OTHER, partitions=3, delete_grace_ms=0)
+    assert (message.partitions, message.delete_grace_ms) == (3, 0)
+    assert message.HasField("delete_grace_ms")
+    found = convert.settings_with(kept, message)
+    assert found == replace(OTHER, engine="e", file_model="f", recovery_rule="r")
+    for each in fields(SegmentSettings):
+        default = getattr(SegmentSettings(), each.name)
+        assert getattr(found, each.name) != default, f"{each.name} was not copied"
+
+
+def test_a_topics_message_that_says_nothing_changes_nothing() -> None:
+    assert convert.settings_with(OTHER, admin_pb2.TopicSettings()) == OTHER
 
 
 @pytest.mark.parametrize("state", NodeState)

@@ -3,18 +3,19 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from icecore.errors import IcecoreError
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.metrics import NodeMetrics
-from icecore_node.storage.store import AppendRequest, LogTail, SegmentStore
+from icecore_node.storage.store import NO_TAIL, AppendRequest, LogTail, SegmentStore
 from tests.simulation.executor import SimExecutor
 from tests.simulation.loop import SimLoop
 from tests.simulation.ports import SimClock
 
-TAIL = LogTail(1, 0, b"", 0, 0)
+TAIL = replace(NO_TAIL, end_offset=1)
 
 
 class Store:

@@ -8,9 +8,9 @@ import pytest
 
 from icecore.errors import NotCoordinatorError
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.link.coordinator_link import CoordinatorLink, Standing
+from icecore_node.link.coordinator_link import CoordinatorLink, LedLog, Standing
 
-HW = {11: 7, 12: 0}
+LED = {11: LedLog(7, 800), 12: LedLog(0, 0)}
 TOKEN = 4
 """The highest this node has seen."""
 
@@ -72,7 +72,7 @@ def link_of(disk: Disk) -> CoordinatorLink:
         incarnation=5,
         token=TOKEN,
     )
-    link = CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([3], HW))
+    link = CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([3], LED))
     link._heartbeat_ms = 1
     return link
 
@@ -101,7 +101,8 @@ async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged()
         await stream.next_beat()
         talk.cancel()
         first = stream.beats[0]
-        assert {each.segment_id: each.high_watermark for each in first.led} == HW
+        told = {each.segment_id: (each.high_watermark, each.length_bytes) for each in first.led}
+        assert told == LED
         assert list(first.unknown_segment_ids) == [3]
         assert first.wall_clock_ms == 1234
 

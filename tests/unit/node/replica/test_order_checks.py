@@ -10,27 +10,32 @@ from icecore.errors import (
     InvalidRequestError,
     ProducerFencedError,
     UnavailableError,
+    UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import NodeInfo, SegmentState
+from icecore.model import NodeInfo, SegmentSettings, SegmentState
+from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.replica import order_checks
 from icecore_node.replica.order_checks import (
     check_identity,
+    check_implemented,
+    check_open,
     check_same,
     check_write_back,
     contradiction,
     is_recorded,
     is_shut_out,
+    objection,
 )
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import LogTail, SegmentIdentity
+from icecore_node.storage.store import NO_TAIL, SegmentIdentity
 from icecore_replication.effects import Append, FailProduce
 from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
 from tests.conformance.log_builder import identity
 from tests.support.replication_setup import Led, only, segment
 
-TAIL = LogTail(150, 0, b"d", 0, 140)
+TAIL = replace(NO_TAIL, end_offset=150, digest=b"d", max_known_high_watermark=140)
 LOG = identity(7)
 SEALED = segment(state=SegmentState.SEALED, end_offset=150, seal_digest=b"d")
 
@@ -138,6 +143,30 @@ def test_segments_that_can_t_be(changes: dict[str, Any]) -> None:
     for base_offset in (None, 0):
         with pytest.raises(InvalidRequestError):
             check_identity(replace(IDENTITY, **changes), base_offset)
+
+
+@pytest.mark.parametrize("name", ["engine", "file_model", "recovery_rule"])
+def test_what_is_not_implemented_here(name: str) -> None:
+    check_implemented(7, SegmentSettings())
+    with pytest.raises(UnsupportedError, match=f"segment 7.*{name} 'unheard-of'"):
+        check_implemented(7, replace(SegmentSettings(), **{name: "unheard-of"}))
+
+
+def test_a_record_that_no_replica_obeys() -> None:
+    assert not objection(replica(), segment())
+    assert not objection(replica(sealed=True), SEALED)
+    assert objection(replica(sealed=True), SEALED.changed(seal_digest=b"x"))
+    assert not objection(replica(intact=False), SEALED.changed(seal_digest=b"x"))
+    other = replace(segment().settings, engine="unheard-of")
+    assert "engine 'unheard-of'" in objection(replica(), segment().changed(settings=other))
+
+
+def test_an_open_of_what_is_not_implemented_here() -> None:
+    settings = coordinator_pb2.SegmentSettings(engine="unheard-of")
+    item = coordinator_pb2.OpenSegment(segment={"settings": settings})
+    with pytest.raises(UnsupportedError):
+        check_open(item, IDENTITY, None)
+    check_open(coordinator_pb2.OpenSegment(), IDENTITY, None)  # absent: the default
 
 
 def test_bases_that_can_t_be() -> None:

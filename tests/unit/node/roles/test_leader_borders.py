@@ -1,6 +1,7 @@
 """What a role may not do whatever its core says: then it does nothing more, and the node ends."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
-from icecore_node.storage.store import LogTail, SegmentIdentity
+from icecore_node.storage.store import NO_TAIL, LogTail, SegmentIdentity
 from icecore_replication.inputs import StreamOpened, Tick
 from icecore_replication.invariants import InvariantError
 from icecore_replication.producers import ProducerTable
@@ -35,7 +36,7 @@ def identity(base_offset: int = BASE) -> SegmentIdentity:
 
 
 def tail(end_offset: int) -> LogTail:
-    return LogTail(end_offset, 0, b"", 0, 0)
+    return replace(NO_TAIL, end_offset=end_offset)
 
 
 class Shell:

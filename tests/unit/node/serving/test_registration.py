@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import FencedError, IcecoreError
+from icecore.errors import FencedError, IcecoreError, UnsupportedError
+from icecore.model import PROTOCOL_VERSION
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.serving.disk_report import BEATS_PER_REPORT, DiskReport
@@ -97,7 +98,19 @@ class World:
 
 
 def answered(**changes: Any) -> pb.RegisterResponse:
-    return pb.RegisterResponse(cluster_id=b"c" * 16, incarnation=9, **changes)
+    fields: dict[str, Any] = {
+        "cluster_id": b"c" * 16,
+        "incarnation": 9,
+        "protocol_version": PROTOCOL_VERSION,
+    }
+    return pb.RegisterResponse(**{**fields, **changes})
+
+
+async def test_an_older_coordinator_is_refused_before_anything_is_kept() -> None:
+    world = World(answered(protocol_version=PROTOCOL_VERSION - 1))
+    with pytest.raises(UnsupportedError, match="update coordinators before nodes"):
+        await world.registration.register([])
+    assert world.context.incarnation == 0
 
 
 async def test_an_old_folder_is_unknown_before_it_looks_new() -> None:

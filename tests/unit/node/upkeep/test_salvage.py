@@ -1,5 +1,6 @@
 """What an UNKNOWN log may still be used for, and that it counts for nothing else."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,12 +10,18 @@ from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import LogTail, RecoveredReplica, SegmentIdentity
+from icecore_node.storage.store import NO_TAIL, LogTail, RecoveredReplica, SegmentIdentity
 from icecore_node.upkeep.salvage import Salvage
 from icecore_replication.producers import ProducerTable
 from tests.support.replication_setup import segment
 
-TAIL = LogTail(7, 42, b"d" * 32, 0, 5)
+TAIL = replace(
+    NO_TAIL,
+    end_offset=7,
+    last_header_crc32c=42,
+    digest=b"d" * 32,
+    max_known_high_watermark=5,
+)
 TOKEN = 3
 
 

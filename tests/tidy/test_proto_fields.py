@@ -1,0 +1,159 @@
+"""Every field on the wire is written by somebody and read by somebody, or says here why not.
+
+A field that nobody fills looks like a fact and is 0; one that nobody reads costs its bytes and
+promises a check that is not made. ``proto_usage`` finds both in the syntax of production code.
+"""
+
+import ast
+from functools import cache
+
+import pytest
+
+from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2, data_pb2, replication_pb2
+from tests.tidy.proto_usage import Field, Schema, Usage, usage
+from tests.tidy.tree import FOLDERS, all_modules
+
+FILES = (admin_pb2, common_pb2, coordinator_pb2, data_pb2, replication_pb2)
+PRODUCTION = tuple(FOLDERS)
+
+FRAMED = "icecore/rpc/framing.py puts header and batches together, and apart, by hand"
+CLEAR = "for clients without the batch codec, which send and get clear records"
+BY_NAME = "for clients that do not ask for the topic's id first"
+FILTERS = "of the key and tag indexes; nodes answer UNSUPPORTED until they have them"
+QUOTAS = "clients obey it; no node has quotas yet"
+ANSWERS = "a fact for the client's program; ours has no use for it"
+
+NOT_WRITTEN: dict[Field, str] = {
+    **{
+        (message, name): FRAMED
+        for message in ("ProduceRequest", "FetchResponse", "ReplicaData", "ReadSegmentResponse")
+        for name in ("header", "batches")
+    },
+    **{
+        ("ProducePartition", name): CLEAR
+        for name in ("records", "producer_id", "producer_epoch", "base_sequence")
+    },
+    ("FetchHeader", "as_records"): CLEAR,
+    ("ProducePartition", "topic"): BY_NAME,
+    ("FetchPartition", "topic"): BY_NAME,
+    ("ListOffsetsPartition", "topic"): BY_NAME,
+    ("ProducePartition", "epoch"): "for clients that want no other leader than the one they know",
+    (
+        "FetchHeader",
+        "min_bytes",
+    ): "for clients that want few large answers; ours takes what is there",
+    ("FetchPartition", "filter"): FILTERS,
+    **{("FetchFilter", name): FILTERS for name in ("keys", "tags_any", "tags_all")},
+    ("ProduceResponse", "throttle_ms"): QUOTAS,
+    ("FetchResponseHeader", "throttle_ms"): QUOTAS,
+}
+"""Why production code does not write it."""
+NOT_READ: dict[Field, str] = {
+    **{each: why for each, why in NOT_WRITTEN.items() if why == FRAMED},
+    **{each: why for each, why in NOT_WRITTEN.items() if each[0] == "FetchFilter"},
+    ("Record", "offset"): CLEAR,
+    ("ProducePartitionResult", "epoch"): ANSWERS,
+    ("ProducePartitionResult", "flush_mode"): ANSWERS,
+    ("FetchPartitionResult", "log_start_offset"): ANSWERS,
+    ("FetchPartitionResult", "epoch"): ANSWERS,
+    ("InitProducerResponse", "positions"): "for clients that number batches across restarts",
+    ("ProducerPosition", "next_sequence"): "for clients that number batches across restarts",
+}
+"""Why production code does not read it."""
+
+
+@cache
+def schema() -> Schema:
+    found = Schema()
+    for file in FILES:
+        found.add(file.DESCRIPTOR)
+    return found
+
+
+@cache
+def production() -> Usage:
+    return usage(schema(), {m.path: m.tree for m in all_modules() if m.package in PRODUCTION})
+
+
+def test_every_field_has_a_writer_or_a_reason() -> None:
+    missing = {each for each in schema().all_fields() if each not in production().written}
+    assert missing == NOT_WRITTEN.keys()
+
+
+def test_every_field_has_a_reader_or_a_reason() -> None:
+    missing = {each for each in schema().all_fields() if each not in production().read}
+    assert missing == NOT_READ.keys()
+
+
+# --- the inference --------------------------------------------------------------------------------
+
+WRITERS = """
+from icecore.v1 import coordinator_pb2 as pb
+
+def make() -> bytes:
+    beat = pb.HeartbeatRequest(incarnation=1)
+    beat.sequence = 2
+    beat.unknown_segment_ids.extend([3])
+    beat.led.add(segment_id=4)
+    plain.draining = True
+    return beat.SerializeToString()
+"""
+READERS = """
+from icecore.v1 import coordinator_pb2 as pb
+from icecore.rpc.framing import parse
+
+def take(body: bytes, plain: Plain) -> None:
+    beat = parse(pb.HeartbeatRequest, body)
+    print(beat.incarnation, plain.draining)
+    print([each.segment_id for each in beat.led], plain.node_id)
+    tell(beat, lambda led: led.high_watermark)
+
+def tell(beat: pb.HeartbeatRequest, of: Any) -> int:
+    return beat.sequence
+"""
+
+
+def fields_of(found: set[Field]) -> set[str]:
+    return {f"{message}.{name}" for message, name in found}
+
+
+def test_writers_are_found() -> None:
+    assert fields_of(usage(schema(), {"a.py": ast.parse(WRITERS)}).written) == {
+        "HeartbeatRequest.incarnation",
+        "HeartbeatRequest.sequence",
+        "HeartbeatRequest.unknown_segment_ids",
+        "HeartbeatRequest.led",
+        "LedHighWatermark.segment_id",
+    }
+
+
+def test_readers_are_found() -> None:
+    assert fields_of(usage(schema(), {"a.py": ast.parse(READERS)}).read) == {
+        "HeartbeatRequest.incarnation",
+        "HeartbeatRequest.led",
+        "LedHighWatermark.segment_id",
+        "LedHighWatermark.high_watermark",
+        "HeartbeatRequest.sequence",
+    }
+
+
+@pytest.mark.parametrize("message", ["SegmentSeal", "WrittenBack", "HeartbeatRequest", "Record"])
+def test_a_made_up_field_is_missed(message: str) -> None:
+    longer = Schema({**schema().fields}, schema().choices)
+    longer.fields[message] = {**longer.fields[message], "made_up": ""}
+    found = usage(longer, {m.path: m.tree for m in all_modules() if m.package == "icecore_node"})
+    assert (message, "made_up") not in found.written | found.read
+
+
+def test_a_field_that_loses_its_writer_is_missed() -> None:
+    """As the lengths once were: told to the coordinator by nobody."""
+    [path] = [
+        m.path
+        for m in all_modules()
+        if m.path.endswith("roles/leader.py") and m.package == "icecore_node"
+    ]
+    text = next(m.text for m in all_modules() if m.path == path)
+    assert "length_bytes=replica.tail.length_bytes" in text
+    shorter = ast.parse(text.replace("length_bytes=replica.tail.length_bytes,", ""))
+    assert ("SegmentSeal", "length_bytes") in production().written
+    assert ("SegmentSeal", "length_bytes") not in usage(schema(), {path: shorter}).written
