@@ -44,6 +44,8 @@ class FleetingTopic:
         self.name = name
         self._rng = random.Random(f"{name} {world.seed}")
         self._produces: list[Produce] = []
+        self._segments: dict[int, int] = {}
+        """Of an acknowledged record: the segment that it is in, which is of one life only."""
         self._reads: list[Read] = []
         self._sessions = 0
         self._born_s = 0.0
@@ -141,8 +143,8 @@ class FleetingTopic:
             produce = Produce("producer", number, partition, value, Acks.ALL, now_s)
             self._produces.append(produce)
             try:
-                handle = await producer.send_wait(self.name, value, partition=partition[1])
-                produce.offset = (await handle).offset
+                (landed,) = await producer.send_batch(self.name, [value], partition=partition[1])
+                produce.offset, self._segments[number] = landed.base_offset, landed.segment_id
                 produce.outcome = Outcome.OK
             except IcecoreError as error:
                 produce.outcome = Outcome.UNKNOWN if error.indeterminate else Outcome.FAIL
@@ -183,10 +185,11 @@ class FleetingTopic:
         if not self._tasks:
             return []
         self._stopping = True
-        history = History(produces=self._produces_of_last_life())
+        history = History(produces=[])
         async with asyncio.timeout(HEAL_S):
             await self._tasks[0]
-            history.produces = self._produces_of_last_life()
+            segments = {each.segment_id for each in await observer.segments(self.name)}
+            history.produces = self._produces_of_last_life(segments)
             problems = await observer.read_everything(self.name, history)
             final = {partition: dict(found) for partition, found in history.final.items()}
             last = {(each.partition, each.value) for each in self._reads}
@@ -202,11 +205,18 @@ class FleetingTopic:
         problems += [str(each) for each in checkers.check(history)]
         return [*problems, *self._late_beginnings(history)]
 
-    def _produces_of_last_life(self) -> list[Produce]:
-        """All that may be in it. What was sent before and was not answered then may be, or not."""
+    def _produces_of_last_life(self, segments: set[int]) -> list[Produce]:
+        """All that is in it, or may be: what was sent before and never answered may be, or not.
+
+        A leader that has not heard of the deletion yet acknowledges into the life before (R68),
+        also what was sent after the deletion was answered: only the segment tells.
+        """
         found: list[Produce] = []
-        for each in self._produces:
-            if each.began_s >= self._born_s:
+        for number, each in enumerate(self._produces):
+            if each.outcome is Outcome.OK:
+                if self._segments[number] in segments:
+                    found.append(each)
+            elif each.began_s >= self._born_s:
                 found.append(each)
             elif each.ended_s >= self._born_s and each.outcome is not Outcome.FAIL:
                 found.append(replace(each, outcome=Outcome.UNKNOWN, offset=-1))
