@@ -151,12 +151,15 @@ class GroupCommit:
             return
         try:
             with log.handle.using():
+                self._unsynced.add(request.segment_id)
                 self._in_pieces(log, request, total)
         except DiskFailedError:
             raise
         except IcecoreError as error:
             log.failed = request.error = error
             return
+        finally:
+            self._unsynced.discard(request.segment_id)
         puts = log.points.points(request.marks, log.end[1])
         log.advance(request.marks, request.tail)
         puts.append(pack_durable(log.prefix, log.end[1], request.tail))

@@ -20,12 +20,15 @@ COUNT = 5
 class Group:
     """Five logs on a simulated disk, whose next appends come in one group."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_bytes_max: int = StoreSettings().group_bytes_max) -> None:
         self.disk = SimDisk()
         self.disk.can_sync_all = True
         self.control = ControlStore(sqlite3.connect(":memory:", isolation_level=None))
         settings = StoreSettings(
-            allocation_step_bytes=16 << 10, sync_all_files_min=3, open_files_max=2
+            allocation_step_bytes=16 << 10,
+            sync_all_files_min=3,
+            open_files_max=2,
+            group_bytes_max=group_bytes_max,
         )
         files, index = SimFileSystem(self.disk, None), SimIndex(SimIndexDisk(), None)
         self.store = SegmentFileStore(files, index, self.control, CLUSTER, settings)
@@ -90,3 +93,25 @@ def test_an_fdatasync_that_fails_leaves_its_own_log_in_doubt() -> None:
     with pytest.raises(DiskFailedError):
         group.append(3)
     assert group.damaged() == [1]
+
+
+def test_a_syncfs_that_fails_leaves_a_large_request_in_doubt_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes to disk in pieces, while other workers sync theirs."""
+    group, real = Group(group_bytes_max=2_000), SimFile.fdatasync
+    group.append()
+    large = group.logs[0].request(batches=3, size=1_500)
+    meanwhile: list[IcecoreError] = []
+
+    def fdatasync(self: SimFile) -> None:
+        if not meanwhile:
+            group.disk.faults.failing_syncs = 1
+            with pytest.raises(DiskFailedError) as failed:
+                group.store.append_group([log.request(1) for log in group.logs[1:4]])
+            meanwhile.append(failed.value)
+        real(self)
+
+    monkeypatch.setattr(SimFile, "fdatasync", fdatasync)
+    group.store.append_group([large])
+    assert group.damaged() == [1, 2, 3, 4]
