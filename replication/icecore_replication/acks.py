@@ -1,8 +1,8 @@
 """Produce requests that wait for their acknowledgement, oldest first per acks level.
 
-A request waits until its batch is durable where its own acks level wants it; a resent duplicate
-waits the same way for the batch that is in the log already. Rules R2, R3 and R22 of
-docs/PROTOCOL.md.
+A part of ``LeaderCore``. A request waits until its batch is durable where its own acks level wants
+it; a resent duplicate waits the same way for the batch that is in the log already. Rules R2, R3 and
+R22 of docs/PROTOCOL.md.
 """
 
 from collections import deque
@@ -25,17 +25,41 @@ class Waiter:
 
 
 class PendingAcks:
-    """All unanswered requests of one segment."""
+    """All unanswered requests of one segment.
 
-    def __init__(self) -> None:
+    Args:
+        base_offset: Of the segment.
+        node_id: The leader, whose own disk is what ``acks=leader`` waits for.
+    """
+
+    def __init__(self, base_offset: int, node_id: int) -> None:
+        self._node_id = node_id
         self._queues: dict[Acks, deque[Waiter]] = {acks: deque() for acks in Acks}
         self._duplicates: dict[Acks, list[Waiter]] = {acks: [] for acks in Acks}
         self._unanswered: set[int] = set()
-        self.acked_end = 0
-        """End of everything acked at ``all`` or ``quorum``."""
+        self._ends = dict.fromkeys(Acks, base_offset)
+        self._due = True
+        self._lease_valid = True
+        self.acked_end = base_offset
+        """End of everything acked at ``all`` or ``quorum``. Invariant: never goes back."""
 
     def __len__(self) -> int:
         return len(self._unanswered)
+
+    @property
+    def lease_valid(self) -> bool:
+        """Without it nothing more is acked at ``leader``."""
+        return self._lease_valid
+
+    def change_lease(self, valid: bool) -> None:
+        """The coordinator renewed the lease, or it ran out."""
+        self._lease_valid = valid
+        self._due = True
+
+    def take_due(self) -> bool:
+        """Whether somebody may have become answerable since the last call, though no end moved."""
+        due, self._due = self._due, False
+        return due
 
     def add(self, acks: Acks, waiter: Waiter) -> None:
         """Wait for a batch that was just given the highest offsets so far."""
@@ -44,6 +68,7 @@ class PendingAcks:
 
     def attach(self, acks: Acks, waiter: Waiter) -> None:
         """Wait for a batch that is in the log already, at any offsets."""
+        self._due = True
         self._duplicates[acks].append(waiter)
         self._unanswered.add(waiter.request_id)
 
@@ -53,7 +78,8 @@ class PendingAcks:
 
     def complete(
         self,
-        ends: Mapping[Acks, int],
+        isr_end: int,
+        majority_end: int,
         enough_in_sync: bool,
         durable: Mapping[int, int],
         effects: list[LeaderEffect],
@@ -61,11 +87,16 @@ class PendingAcks:
         """Answer every request whose batch ends at or below its level's end.
 
         Args:
-            ends: By acks level.
+            isr_end: For ``all``.
+            majority_end: For ``quorum``.
             enough_in_sync: The committed set has ``min_insync`` members; ``all`` fails without.
-            durable: Ends by replica, for ``durable_copies``.
+            durable: Ends by replica: the leader's own for ``leader``, all for ``durable_copies``.
             effects: Answers are appended here.
         """
+        ends = self._ends
+        ends[Acks.ALL], ends[Acks.QUORUM] = isr_end, majority_end
+        if self._lease_valid:
+            ends[Acks.LEADER] = durable[self._node_id]
         for acks, queue in self._queues.items():
             end = ends[acks]
             while queue and queue[0].end_offset <= end:

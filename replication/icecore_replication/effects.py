@@ -1,4 +1,4 @@
-"""Everything a core may want done, as values; the shell performs them in order."""
+"""Everything a core may want done, as values; what the shell owes is in the package's text."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,11 +8,13 @@ from icecore.errors import IcecoreError
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Leader: stamp the request's batch with these offsets and give it to the I/O worker."""
+    """Leader: stamp the request's batch with these numbers and give it to the I/O worker."""
 
     request_id: int
     base_offset: int
     end_offset: int
+    append_timestamp_ms: int
+    """Never below that of any batch before it in the partition (R51)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +103,19 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class AppendReplica:
-    """Follower: give the received batches [base_offset, end_offset) to the I/O worker."""
+    """Follower: give the batches received under ``delivery_id``, which are exactly
+    [base_offset, end_offset), to the I/O worker."""
 
+    delivery_id: int
     base_offset: int
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardReplica:
+    """Follower: forget the batches received under ``delivery_id``; they are not appended."""
+
+    delivery_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +155,10 @@ LeaderEffect: TypeAlias = (
 )
 
 FollowerEffect: TypeAlias = (
-    AppendReplica | ReportProgress | AdvanceHighWatermark | Quarantine | StopFollowing
+    AppendReplica
+    | DiscardReplica
+    | ReportProgress
+    | AdvanceHighWatermark
+    | Quarantine
+    | StopFollowing
 )

@@ -5,18 +5,21 @@ is durable, and stops asking when something contradicts its log. Rules R10-R13 o
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from icecore.errors import InternalError
 from icecore.model import Segment
 from icecore_replication.effects import (
     AdvanceHighWatermark,
     AppendReplica,
+    DiscardReplica,
     FollowerEffect,
     Quarantine,
     ReportProgress,
     StopFollowing,
 )
 from icecore_replication.inputs import (
+    DataCorrupt,
     DataReceived,
     Fenced,
     FollowerInput,
@@ -24,6 +27,7 @@ from icecore_replication.inputs import (
     LocalDurable,
     LocalFailed,
     StreamOpened,
+    WatermarkReceived,
 )
 from icecore_replication.story import Story
 
@@ -36,6 +40,7 @@ class FollowerCore:
         log_end_offset: Of the log here; all of it was fsynced at start-up.
         durable_end_offset: Same, unless appends are on their way.
         high_watermark: The highest one known to have been visible (0 or the base when none).
+        last_header_crc32c: Of the batch that ends the log; the chain's seed when there is none.
     """
 
     def __init__(
@@ -44,6 +49,8 @@ class FollowerCore:
         log_end_offset: int,
         durable_end_offset: int,
         high_watermark: int,
+        *,
+        last_header_crc32c: int,
     ) -> None:
         self.segment = segment
         self.log_end_offset = log_end_offset
@@ -51,6 +58,7 @@ class FollowerCore:
         self.max_known_high_watermark = max(high_watermark, segment.base_offset)
         self.stopped = False
         """True after StopFollowing or Quarantine: only a new assignment starts a new core."""
+        self._last_header_crc32c = last_header_crc32c
         self._exposed = self.high_watermark
         self._attach_wanted = False
         self._in_step = False
@@ -65,7 +73,7 @@ class FollowerCore:
         """Take these inputs in order; what comes back must be done in order.
 
         Args:
-            inputs: What happened.
+            inputs: What happened. After the core has stopped data is only discarded.
             now_ms: Unused: a follower has no timers. Same shape as ``LeaderCore.step``.
         """
         effects: list[FollowerEffect] = []
@@ -74,6 +82,8 @@ class FollowerCore:
             self._story.took(item)
             if not self.stopped:
                 self._take(item, effects)
+            elif isinstance(item, DataReceived):
+                effects.append(DiscardReplica(item.delivery_id))
         if not self.stopped:
             self._tell(durable_before, effects)
         self._story.asked(effects)
@@ -98,6 +108,8 @@ class FollowerCore:
         match item:
             case DataReceived():
                 self._receive(item, effects)
+            case WatermarkReceived(epoch, high_watermark):
+                self._hear(epoch, high_watermark, effects)
             case LocalDurable(end_offset):
                 if end_offset > self.log_end_offset:
                     raise InternalError(
@@ -105,7 +117,7 @@ class FollowerCore:
                         + self.story()
                     )
                 self.durable_end_offset = max(self.durable_end_offset, end_offset)
-            case StreamOpened():
+            case StreamOpened() | DataCorrupt():
                 self._attach()
             case LocalFailed(error):
                 self._stop(StopFollowing(f"local append failed: {error}"), effects)
@@ -117,30 +129,40 @@ class FollowerCore:
             case Fenced(epoch):
                 if epoch > self.segment.epoch:
                     self._stop(StopFollowing(f"fenced by epoch {epoch}"), effects)
+            case _:
+                assert_never(item)
+
+    def _hear(self, epoch: int, high_watermark: int, effects: list[FollowerEffect]) -> None:
+        """What each message tells besides its batches; one of another epoch is not our leader's."""
+        if epoch != self.segment.epoch:
+            self._stop(StopFollowing(f"epoch {epoch} is not ours, {self.segment.epoch}"), effects)
+        elif high_watermark > self.max_known_high_watermark:
+            self.max_known_high_watermark = high_watermark
 
     def _receive(self, data: DataReceived, effects: list[FollowerEffect]) -> None:
-        if data.epoch != self.segment.epoch:
-            self._stop(
-                StopFollowing(f"epoch {data.epoch} is not ours, {self.segment.epoch}"), effects
-            )
+        self._hear(data.epoch, data.high_watermark, effects)
+        if self.stopped or not self._continues(data, effects):
+            effects.append(DiscardReplica(data.delivery_id))
             return
-        self.max_known_high_watermark = max(self.max_known_high_watermark, data.high_watermark)
-        if data.base_offset == data.end_offset or data.end_offset <= self.log_end_offset:
-            return  # only a watermark, or bytes we have
+        self._in_step = True
+        self.log_end_offset = data.end_offset
+        self._last_header_crc32c = data.last_header_crc32c
+        effects.append(AppendReplica(data.delivery_id, data.base_offset, data.end_offset))
+
+    def _continues(self, data: DataReceived, effects: list[FollowerEffect]) -> bool:
+        """Whether these batches are to be appended now (R10)."""
+        if data.end_offset <= self.log_end_offset:
+            return False  # bytes we have
         if data.base_offset != self.log_end_offset:
             # A gap, or batches that straddle our end. What was sent before our last attach may look
             # like that too: it is dropped until the leader has started again at our end.
             if self._in_step:
                 self._attach()
-            return
-        if not data.chained:
+            return False
+        if data.prev_header_crc32c != self._last_header_crc32c:
             self._stop(Quarantine(f"the chain breaks at offset {data.base_offset}"), effects)
-            return
-        if self._attach_wanted:
-            return  # in flight from before; it comes again
-        self._in_step = True
-        self.log_end_offset = data.end_offset
-        effects.append(AppendReplica(data.base_offset, data.end_offset))
+            return False
+        return not self._attach_wanted  # else in flight from before; it comes again
 
     def _attach(self) -> None:
         """Ask to be sent everything from our end, as soon as all of our log is durable."""

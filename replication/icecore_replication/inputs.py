@@ -1,7 +1,8 @@
 """Everything that can happen to a segment's leader or follower, as values.
 
 The shells (``roles/leader.py``, ``roles/follower.py``) hand these to ``Checked.step``, which steps
-a ``LeaderCore`` or a ``FollowerCore``, and perform the effects that come back.
+a ``LeaderCore`` or a ``FollowerCore``, and perform the effects that come back; the package says
+what they owe.
 """
 
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ class ProduceReceived:
     producer_id: int = 0
     producer_epoch: int = 0
     base_sequence: int = 0
-    append_timestamp_ms: int = 0
-    """What the shell stamps into the batch; never goes back within a partition."""
+    clock_ms: int = 0
+    """The wall clock when the batch came; the core derives its append time from it (R51)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,20 @@ class LocalFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Damaged:
+    """The log here turned out to be unreadable or wrong: it is UNKNOWN from now on."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """This node ends the leadership by itself: its replica is deleted, sealed or replaced."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class FollowerProgress:
     """A follower's report that passed the shell's checks of epoch and chain CRC."""
 
@@ -64,6 +79,13 @@ class FollowerDiverged:
 
     node_id: int
     durable_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerLeft:
+    """A follower says that it follows no longer: its disk is full, or its log is damaged."""
+
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +164,7 @@ class SealUnknown:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A higher epoch was promised here, durably."""
+    """A higher epoch is promised here; who asked for it is answered once that is durable."""
 
     epoch: int
 
@@ -159,18 +181,35 @@ class Tick:
     """Time passed; ``step`` gets ``now_ms`` with every call."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataReceived:
-    """Follower: batches [base_offset, end_offset) arrived, their CRCs and chain hold.
+    """Follower: batches [base_offset, end_offset) arrived; CRCs hold, and they are one chain."""
 
-    ``chained`` is False when ``prev_header_crc32c`` does not continue our log.
-    """
-
+    delivery_id: int
+    """The shell's name for these batches; comes back with what becomes of them."""
     epoch: int
     base_offset: int
     end_offset: int
+    prev_header_crc32c: int
+    """The header CRC of the batch before the first one, as the first one says."""
+    last_header_crc32c: int
+    """Of the last one."""
     high_watermark: int
-    chained: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkReceived:
+    """Follower: the leader told its high watermark, and sent nothing that is new here."""
+
+    epoch: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataCorrupt:
+    """Follower: what arrived was damaged on the way, and nothing of it was kept."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +229,11 @@ LeaderInput: TypeAlias = (
     | ProduceAbandoned
     | LocalDurable
     | LocalFailed
+    | Damaged
+    | Stopped
     | FollowerProgress
     | FollowerDiverged
+    | FollowerLeft
     | NodeChanged
     | SegmentUpdated
     | IsrChangeFailed
@@ -209,5 +251,12 @@ LeaderInput: TypeAlias = (
 )
 
 FollowerInput: TypeAlias = (
-    DataReceived | LocalDurable | LocalFailed | LeaderRejected | StreamOpened | Fenced
+    DataReceived
+    | WatermarkReceived
+    | DataCorrupt
+    | LocalDurable
+    | LocalFailed
+    | LeaderRejected
+    | StreamOpened
+    | Fenced
 )

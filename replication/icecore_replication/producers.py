@@ -15,6 +15,7 @@ from typing import Final
 
 from icecore.codec.batch import BatchHeader, crc32c
 from icecore.errors import (
+    InvalidRequestError,
     OutOfOrderSequenceError,
     ProducerFencedError,
     StorageError,
@@ -121,6 +122,29 @@ class ProducerTable:
             f" got {base_sequence}",
             expected=producer.next_sequence,
         )
+
+    def check_epoch(self, producer_id: int, producer_epoch: int, fence: int) -> None:
+        """May a batch of this epoch be looked at? Changes nothing.
+
+        Args:
+            producer_id: Of the batch.
+            producer_epoch: Of the batch.
+            fence: The lowest one that may append, 0 when the producer has no name.
+
+        Raises:
+            ProducerFencedError: The producer's name has a new owner (R48).
+            InvalidRequestError: It would shut out every epoch its owner can ever get (R65).
+        """
+        if producer_epoch < fence:
+            raise ProducerFencedError(f"producer {producer_id}: its name was taken over")
+        if producer_epoch <= fence + EPOCH_JUMP_MAX or not producer_id:
+            return
+        last = self.last_sequence(producer_id)
+        known = max(fence, last[0]) if last else fence
+        if producer_epoch > known + EPOCH_JUMP_MAX:
+            raise InvalidRequestError(
+                f"producer {producer_id}: epoch {producer_epoch} is too far beyond {known}"
+            )
 
     def apply(
         self,

@@ -15,13 +15,17 @@ REJOIN_LAG_MS: Final = 1_000.0
 """A follower that had everything at most so long ago is close enough to be waited for."""
 
 
-class Follower:
-    """One other replica, as its reports and the coordinator describe it."""
+class Progress:
+    """One other replica, as its reports and the coordinator describe it.
+
+    Invariants, with ``end`` for its durable end in ``Followers.durable`` and ``log_end`` for the
+    leader's: base_offset <= end <= reported_end <= log_end, and base_offset <= seen_log_end <=
+    log_end. Every time lies in the past but ``hold_after_ms``.
+    """
 
     __slots__ = (
         "attached",
         "caught_up_ms",
-        "damaged",
         "early",
         "hold_after_ms",
         "incarnation",
@@ -29,21 +33,32 @@ class Follower:
         "reported_end",
         "seen_log_end",
         "seen_ms",
+        "why_out",
     )
 
     def __init__(self, node: NodeInfo | None, now_ms: float, base_offset: int) -> None:
         self.node = node
+        """The coordinator's last word. Invariant: of ``incarnation``, or nothing is known yet."""
         self.incarnation = node.incarnation if node else 0
+        """Whose reports count. Invariant: never goes back."""
         self.attached = False
-        self.damaged = False
-        """It lost or contradicts bytes; it must leave the in-sync set and catch up again."""
+        """It has reported in ``incarnation``. Invariant: end == base_offset while it is False."""
+        self.why_out = ""
+        """Why it must leave the in-sync set, "" if it need not. Invariant: never taken back while
+        it is a member, so that nothing it reports later hides that it lost something."""
         self.early: FollowerProgress | None = None
-        """From an incarnation that the coordinator has not told us of yet."""
+        """The last report of an incarnation that the coordinator has not told us of yet.
+        Invariant: of a higher one than ``incarnation``."""
         self.reported_end = base_offset
+        """Invariant: never goes back but by an attach, which then sets ``why_out``."""
         self.caught_up_ms = now_ms
+        """When it had, at the latest, all that was appended until then. Invariant: never back."""
         self.seen_log_end = base_offset
+        """A mark: the leader's end at ``seen_ms``. It moves on when a report reaches it."""
         self.seen_ms = now_ms
+        """Invariant: caught_up_ms >= seen_ms once a report has reached the mark."""
         self.hold_after_ms = 0.0
+        """Acks do not wait for it to join before then (R17)."""
 
 
 class Followers:
@@ -59,14 +74,15 @@ class Followers:
     ) -> None:
         self._base_offset = base_offset
         self.durable: dict[int, int] = dict.fromkeys(replicas, base_offset)
+        """Invariant: of exactly the replicas; the leader's own is raised by ``raise_end`` only."""
         self.by_node = {
-            node_id: Follower(nodes.get(node_id), now_ms, base_offset)
+            node_id: Progress(nodes.get(node_id), now_ms, base_offset)
             for node_id in replicas
             if node_id != leader
         }
 
-    def accept(self, progress: FollowerProgress) -> Follower | None:
-        """The follower, if this report is from its registered incarnation."""
+    def accept(self, progress: FollowerProgress) -> Progress | None:
+        """What is known of the follower, if this report is from its registered incarnation."""
         follower = self.by_node.get(progress.node_id)
         if follower is None:
             return None
@@ -77,15 +93,16 @@ class Followers:
         return follower
 
     def record(
-        self, follower: Follower, progress: FollowerProgress, log_end: int, now_ms: float
+        self, follower: Progress, progress: FollowerProgress, log_end: int, now_ms: float
     ) -> None:
         """Take an accepted report; ``log_end`` is the leader's, now."""
         node_id, end = progress.node_id, progress.durable_end_offset
         if progress.attach or not follower.attached:
             follower.attached = True
             # Never cleared here: a second attach at the same low end brings nothing back, nor does
-            # a new incarnation. It must be out of the set first (``Membership._joining``).
-            follower.damaged |= end < follower.reported_end
+            # a new incarnation. It must be out of the set first (``InSync._joining``).
+            if end < follower.reported_end:
+                follower.why_out = "lost bytes"
             follower.reported_end = end
             self.durable[node_id] = end
         elif end > self.durable[node_id]:
@@ -111,6 +128,22 @@ class Followers:
         early, follower.early = follower.early, None
         return early if early is not None and early.incarnation == node.incarnation else None
 
+    def raise_end(self, node_id: int, end_offset: int) -> bool:
+        """The leader's own disk has everything below; whether that is news."""
+        is_news = end_offset > self.durable[node_id]
+        if is_news:
+            self.durable[node_id] = end_offset
+        return is_news
+
+    def disqualify(self, node_id: int, why: str) -> bool:
+        """Nothing of it counts, and it must leave the in-sync set; False if it is no replica."""
+        follower = self.by_node.get(node_id)
+        if follower is None:
+            return False
+        self.forget(node_id)
+        follower.why_out = why
+        return True
+
     def forget(self, node_id: int) -> None:
         """Nothing it has reported counts until it attaches again."""
         self.by_node[node_id].attached = False
@@ -121,8 +154,8 @@ class Followers:
         follower = self.by_node[node_id]
         if follower.node is not None and follower.node.state is NodeState.DOWN:
             return "node is down"
-        if follower.damaged:
-            return "lost or contradicts bytes"
+        if follower.why_out:
+            return follower.why_out
         if self.durable[node_id] >= log_end:
             follower.caught_up_ms = now_ms
         elif now_ms - follower.caught_up_ms > lag_max_ms:

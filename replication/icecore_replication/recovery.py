@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from icecore.errors import StorageError
 from icecore.model import Segment
 
 
@@ -48,6 +47,13 @@ class EndDecision:
     last_header_crc32c: int
 
 
+@dataclass(frozen=True, slots=True)
+class Undecidable:
+    """The replies contradict each other or what was seen: a person must look (R50)."""
+
+    why: str
+
+
 def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
     """Whether these replies prove where the segment ends; None = wait for more.
 
@@ -57,7 +63,7 @@ def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision 
     everything acked by ``all``.
 
     Args:
-        replies: By node id; nodes that are no replicas and replies that are not intact count not.
+        replies: By node id; those of other nodes, and those that are not intact, do not count.
         segment: The record as frozen by the move to RECOVERING, with its pinned settings.
     """
     members = _members(replies, segment.replicas)
@@ -74,7 +80,9 @@ def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision 
     return Decision("S3", members)
 
 
-def decide_end(replies: Mapping[int, FenceReply], tripwire_high_watermark: int = 0) -> EndDecision:
+def decide_end(
+    replies: Mapping[int, FenceReply], tripwire_high_watermark: int = 0
+) -> EndDecision | Undecidable:
     """The longest durable log among intact replies; call it only after ``may_decide`` said yes.
 
     Shorter logs must be prefixes of the donor's: whoever writes back compares the chain there.
@@ -83,20 +91,20 @@ def decide_end(replies: Mapping[int, FenceReply], tripwire_high_watermark: int =
         replies: Of replicas of the segment, by node id.
         tripwire_high_watermark: Highest one the coordinator ever heard of for this segment.
 
-    Raises:
-        StorageError: No reply is intact; the end would lie below a high watermark that somebody
-            has seen; or two logs of equal length differ. A person must look: nothing is decided.
+    Returns:
+        ``Undecidable`` when no reply is intact, the end would lie below a high watermark that
+        somebody has seen, or two logs of equal length differ.
     """
     intact = {node: reply for node, reply in replies.items() if reply.intact}
     if not intact:
-        raise StorageError("no intact replica to decide from")
+        return Undecidable("no intact replica to decide from")
     end_offset = max(reply.durable_end_offset for reply in intact.values())
     longest = {n: r for n, r in sorted(intact.items()) if r.durable_end_offset == end_offset}
     if len({(reply.last_header_crc32c, reply.digest) for reply in longest.values()}) > 1:
-        raise StorageError(f"replicas {sorted(longest)} differ at the same end {end_offset}")
+        return Undecidable(f"replicas {sorted(longest)} differ at the same end {end_offset}")
     seen = max(reply.max_known_high_watermark for reply in intact.values())
     if end_offset < max(seen, tripwire_high_watermark):
-        raise StorageError(
+        return Undecidable(
             f"end {end_offset} is below a high watermark that was visible,"
             f" {max(seen, tripwire_high_watermark)}"
         )

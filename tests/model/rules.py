@@ -12,7 +12,7 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any
 
-from icecore.errors import IcecoreError, StorageError
+from icecore.errors import IcecoreError
 from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
 from icecore_coordinator.decisions import segment_changes
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -23,7 +23,7 @@ from icecore_coordinator.state.records import (
     SegmentRecord,
     TopicRecord,
 )
-from icecore_replication import isr, leader_state, recovery, sealing, watermark
+from icecore_replication import isr, leading, recovery, sealing, watermark
 from icecore_replication.inputs import FollowerProgress
 from icecore_replication.progress import Followers
 from tests.model.configs import Config
@@ -87,7 +87,7 @@ class Rules:
     accept_isr_change: Callable[..., Any] = isr.accept_isr_change
     report_accepted: Callable[..., bool] = report_accepted
     node_changed: Callable[..., None] = node_changed
-    may_lead: Callable[..., bool] = leader_state.may_lead
+    may_lead: Callable[..., bool] = leading.may_lead
     gives_out_offsets: Callable[..., bool] = sealing.gives_out_offsets
     members_at_end: Callable[..., set[int]] = sealing.members_at_end
     agreeing_nodes: Callable[..., tuple[int, ...]] = sealing.agreeing_nodes
@@ -198,7 +198,7 @@ class Decisions:
         maximal: tuple[int, ...],
         watermark_before: int,
     ) -> tuple[int, int, int, int]:
-        """High watermark, end of ``all``, end of ``quorum``, as ``LeaderState._advance`` does it.
+        """High watermark, end of ``all``, end of ``quorum``, as ``LeaderCore`` does it.
 
         A batch waits at each acks level at once: what may be acked is acked, at every level. The
         last number is the quorum's end as such.
@@ -306,9 +306,8 @@ class Decisions:
         segment = self.rules.settings_of(self.segment(RECOVERING, frozen, 0), topic_min_insync)
         if self.rules.may_decide(given, segment) is None:
             return None
-        try:
-            end = self.rules.decide_end(given)
-        except StorageError:
+        end = self.rules.decide_end(given)
+        if isinstance(end, recovery.Undecidable):
             return None
         return end.donor - 1, replies[end.donor - 1][1][: end.end_offset]
 

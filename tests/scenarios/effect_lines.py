@@ -47,6 +47,7 @@ _LINES: Mapping[type, Callable[[Any], str]] = {
     out.RequestRecovery: lambda effect: f"ask for recovery: {effect.why}",
     out.StepDown: lambda effect: f"step down: {effect.why}",
     out.AppendReplica: lambda effect: f"append [{effect.base_offset}, {effect.end_offset})",
+    out.DiscardReplica: lambda _: "append nothing of it",
     out.ReportProgress: lambda effect: (
         f"{'attach at' if effect.attach else 'report durable to'} {effect.durable_end_offset}"
     ),

@@ -139,7 +139,9 @@ def decide(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
     case = room.open_case
     if not case.may_decide():
         return ["undecided: the segment stays unavailable"]
-    case.decide(watermark)
+    undecidable = case.decide(watermark)
+    if undecidable is not None:
+        return [f"call a person: {undecidable.why}"]
     return [f"end {case.decided.end_offset}, as node {case.decided.donor} has it"]
 
 

@@ -12,7 +12,7 @@ from icecore_replication import effects as out
 from icecore_replication.follower import FollowerCore
 from icecore_replication.inputs import FollowerInput, LeaderInput
 from icecore_replication.invariants import check_state, check_step, view
-from icecore_replication.leader import LeaderCore, LeaderLimits
+from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
 from icecore_replication.producers import ProducerTable
 from tests.scenarios.effect_lines import line, nodes
 
@@ -45,6 +45,7 @@ class ReplicaSet:
         """Of the in-sync set, on their way to the coordinator."""
         self.digests_asked: out.CollectSealDigests | None = None
         self.requests = 0
+        self.deliveries = 0
         self.now_ms = 0.0
         self._lines: list[str] = []
 
@@ -72,19 +73,25 @@ class ReplicaSet:
     def start(self, limits: LeaderLimits) -> None:
         """The leader's core and the followers', on empty logs."""
         followers = [each for each in self.record.replicas if each != LEADER]
-        self.leader = LeaderCore(
+        start = LeaderStart(
             segment=self.record,
             node_id=LEADER,
             incarnation=self.record.leader_incarnation,
             producers=ProducerTable(),
+            max_append_timestamp_ms=0,
             nodes={each: self.info(each) for each in followers},
             now_ms=self.now_ms,
-            limits=limits,
         )
+        self.leader = LeaderCore(start, limits)
         base = self.record.base_offset
         for node_id in followers:
-            core = FollowerCore(self.record, base, base, base)
-            self.followers[node_id] = Follower(core, self.registered[node_id])
+            self.followers[node_id] = Follower(self.core(base, base), self.registered[node_id])
+
+    def core(self, end_offset: int, high_watermark: int) -> FollowerCore:
+        """A follower's, on a durable log. The header CRC of a batch is the offset behind it."""
+        return FollowerCore(
+            self.record, end_offset, end_offset, high_watermark, last_header_crc32c=end_offset
+        )
 
     def info(self, node_id: int, state: NodeState = NodeState.UP) -> NodeInfo:
         """The node as the coordinator tells of it."""

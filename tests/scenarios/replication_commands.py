@@ -9,7 +9,6 @@ Times are in milliseconds, ends are exclusive.
 from icecore.errors import ConflictError, IcecoreError, OutOfSpaceError, UnavailableError
 from icecore.model import Acks, NodeState, SegmentSettings, SegmentState
 from icecore_replication import inputs as into
-from icecore_replication.follower import FollowerCore
 from icecore_replication.isr import IsrProposal, accept_isr_change
 from icecore_replication.leader import LeaderLimits
 from tests.scenarios.effect_lines import nodes
@@ -54,6 +53,32 @@ def segment(
             world.lead(_report(world, node_id, base, attach=True))
     world.printed()
     return []
+
+
+def _deliver(
+    world: ReplicaSet,
+    node_id: int,
+    epoch: int,
+    base: int,
+    end: int,
+    watermark: int,
+    *,
+    chained: bool = True,
+) -> None:
+    world.deliveries += 1
+    _follow(
+        world,
+        node_id,
+        into.DataReceived(
+            delivery_id=world.deliveries,
+            epoch=epoch,
+            base_offset=base,
+            end_offset=end,
+            prev_header_crc32c=base if chained else base + 1,
+            last_header_crc32c=end,
+            high_watermark=watermark,
+        ),
+    )
 
 
 def _follow(world: ReplicaSet, node_id: int, *inputs: into.FollowerInput) -> None:
@@ -118,18 +143,14 @@ def lease(world: ReplicaSet, *, valid: bool) -> list[str]:
 def replicate(world: ReplicaSet, *, to: tuple[int, ...]) -> list[str]:
     """What these followers lack arrives there, with the leader's watermark."""
     leader = world.leader
+    epoch, watermark = leader.segment.epoch, leader.high_watermark
     for node_id in to:
         assert world.followers[node_id].is_connected, f"node {node_id} is not connected"
-        _follow(
-            world,
-            node_id,
-            into.DataReceived(
-                epoch=leader.segment.epoch,
-                base_offset=world.followers[node_id].core.log_end_offset,
-                end_offset=leader.log_end_offset,
-                high_watermark=leader.high_watermark,
-            ),
-        )
+        base, end = world.followers[node_id].core.log_end_offset, leader.log_end_offset
+        if base < end:
+            _deliver(world, node_id, epoch, base, end, watermark)
+        else:
+            _follow(world, node_id, into.WatermarkReceived(epoch, watermark))
     return world.printed()
 
 
@@ -144,8 +165,11 @@ def data(
     epoch: int = 5,
     chained: bool = True,
 ) -> list[str]:
-    """Certain batches arrive at a follower, in whatever order."""
-    _follow(world, to, into.DataReceived(epoch, base, end, watermark, chained))
+    """Certain batches arrive at a follower, in whatever order; none, only the watermark."""
+    if base < end:
+        _deliver(world, to, epoch, base, end, watermark, chained=chained)
+    else:
+        _follow(world, to, into.WatermarkReceived(epoch, watermark))
     return world.printed()
 
 
@@ -197,7 +221,7 @@ def restart(world: ReplicaSet, *, node: int, keeps: int | None = None) -> list[s
     old = world.followers[node]
     end = old.core.durable_end_offset if keeps is None else keeps
     watermark = min(end, old.core.max_known_high_watermark)
-    old.core = FollowerCore(world.record, end, end, watermark)
+    old.core = world.core(end, watermark)
     old.incarnation += INCARNATION_STEP
     old.is_connected = False
     return [f"{node}: incarnation {old.incarnation}, log end {end}"]

@@ -30,9 +30,9 @@ from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication import isr, recovery, sealing, watermark
 from icecore_replication.effects import CompleteProduce
 from icecore_replication.follower import FollowerCore
+from icecore_replication.in_sync import InSync
 from icecore_replication.inputs import ProduceReceived
 from icecore_replication.leader import LeaderCore
-from icecore_replication.leader_state import LeaderState
 from icecore_replication.producers import Accepted, Duplicate, ProducerTable
 from icecore_replication.recovery import Decision, FenceReply
 
@@ -49,7 +49,7 @@ def ack_all_on_leader_alone() -> Mistake:
     def all_end(durable: Mapping[int, int], maximal_isr: Sequence[int]) -> int:
         return max(durable.values())
 
-    return mock.patch("icecore_replication.leader_state.all_end", all_end)
+    return mock.patch("icecore_replication.in_sync.all_end", all_end)
 
 
 def quorum_of_one() -> Mistake:
@@ -60,21 +60,22 @@ def quorum_of_one() -> Mistake:
     ) -> int:
         return own
 
-    return mock.patch("icecore_replication.leader_state.quorum_end", quorum_end)
+    return mock.patch("icecore_replication.in_sync.quorum_end", quorum_end)
 
 
 def quorum_over_isr() -> Mistake:
     """R5: a majority of the in-sync set, however small it is, instead of one of all replicas."""
-    advance = LeaderState._advance
+    ends = InSync.ends
 
-    def wrong(self: LeaderState) -> None:
+    def wrong(self: InSync, *arguments: Any) -> tuple[int, int]:
         def quorum_end(durable: Mapping[int, int], _: object, __: int, own: int) -> int:
-            return watermark.quorum_end(durable, self.isr, len(self.isr) // 2 + 1, own)
+            members = self.state.isr
+            return watermark.quorum_end(durable, members, len(members) // 2 + 1, own)
 
-        with mock.patch("icecore_replication.leader_state.quorum_end", quorum_end):
-            advance(self)
+        with mock.patch("icecore_replication.in_sync.quorum_end", quorum_end):
+            return ends(self, *arguments)
 
-    return patch(LeaderState, "_advance", wrong)
+    return patch(InSync, "ends", wrong)
 
 
 def follower_reports_log_end() -> Mistake:
@@ -147,15 +148,12 @@ def expand_only_after_answer() -> Mistake:
 
 def expand_at_quorum_end() -> Mistake:
     """R16: a follower joins at the quorum's end, although a smaller set has acked more."""
-    joining = LeaderCore._joining
 
-    def early(self: LeaderCore, state: isr.CommittedIsr) -> set[int]:
+    def early(self: LeaderCore) -> int:
         quorum, own = self.segment.settings.quorum, self.durable_end_offset
-        end = watermark.quorum_end(self._durable, self.segment.replicas, quorum, own)
-        with patch(isr, "expand_floor", lambda *_: end):
-            return joining(self, state)
+        return watermark.quorum_end(self.durable_by_node, self.segment.replicas, quorum, own)
 
-    return patch(LeaderCore, "_joining", early)
+    return patch(LeaderCore, "_expand_floor", early)
 
 
 # --- live seal ------------------------------------------------------------------------------------
@@ -222,15 +220,15 @@ def leader_resumes() -> Iterator[None]:
 
     def lead(self: Replicas, replica: Replica, segment: Segment) -> None:
         leader = Leader(self._context, self._coordinator, self, replica, segment)
-        leader.core._log_end = leader.core._durable[self._context.node_id] = replica.tail.end_offset
+        end = leader.core._log.end_offset = replica.tail.end_offset
+        leader.core._in_sync.followers.durable[self._context.node_id] = end
         replica.leader = leader
         self._of(replica).leader = leader
         self.on_leader_created(leader)
 
     with (
         mock.patch(
-            "icecore_replication.leader_state.may_lead",
-            lambda segment, node, _: segment.leader == node,
+            "icecore_replication.leading.may_lead", lambda segment, node, _: segment.leader == node
         ),
         patch(Replicas, "_lead", lead),
         patch(ClusterState, "leader_is_live", lambda self, each: self.is_live(each.leader)),

@@ -10,8 +10,9 @@ from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, S
 from icecore_replication.checked import Checked
 from icecore_replication.effects import LeaderEffect
 from icecore_replication.inputs import FollowerProgress, LeaderInput, LocalDurable, ProduceReceived
-from icecore_replication.leader import LeaderCore, LeaderLimits
+from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
 from icecore_replication.producers import ProducerTable
+from icecore_replication.sealing import gives_out_offsets
 
 BASE = 100
 LEADER, INCARNATION = 1, 11
@@ -60,6 +61,21 @@ def only(kind: type[T], effects: Iterable[object]) -> list[T]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
+def start(record: Segment, **changes: Any) -> LeaderStart:
+    """What node 1 begins to lead with, at time 0, unless told otherwise."""
+    fields: dict[str, Any] = {
+        "segment": record,
+        "node_id": LEADER,
+        "incarnation": INCARNATION,
+        "producers": ProducerTable(),
+        "max_append_timestamp_ms": 0,
+        "nodes": nodes(n for n in record.replicas if n != LEADER),
+        "now_ms": 0.0,
+        **changes,
+    }
+    return LeaderStart(**fields)
+
+
 class Led:
     """A leader under test; time stands still unless `at` moves it."""
 
@@ -69,18 +85,17 @@ class Led:
         self.segment = record or segment(**changes)
         self.producer_fences: dict[int, int] = {}
         self.core = LeaderCore(
-            self.segment,
-            LEADER,
-            INCARNATION,
-            ProducerTable(),
-            nodes(n for n in self.segment.replicas if n != LEADER),
-            0.0,
+            start(self.segment, producer_fences=self.producer_fences),
             limits,
-            self.producer_fences,
         )
         self._checked = Checked(self.core, check_every_steps=1)
         self.now_ms = 0.0
         self._requests = 0
+
+    @property
+    def rolling(self) -> bool:
+        """From the choice of an end offset on: produce is refused with ROLLING."""
+        return not gives_out_offsets(self.core.roll)
 
     def do(self, *inputs: LeaderInput, at: float | None = None) -> list[LeaderEffect]:
         """One step, checked."""

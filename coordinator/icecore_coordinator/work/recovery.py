@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from icecore.errors import FencedError, IcecoreError, StorageError
+from icecore.errors import FencedError, IcecoreError
 from icecore.model import Segment, SegmentState
 from icecore.rpc.ports import Clock
 from icecore_coordinator.config import Timing
@@ -291,10 +291,9 @@ class Recovery:
                 *(case.segment_id, case.segment.replicas, intact),
             )
             return
-        try:
-            case.decide(self._tripwire(case))
-        except StorageError as error:
-            self._sessions.pages.page(case.segment_id, error.message)
+        undecidable = case.decide(self._tripwire(case))
+        if undecidable is not None:
+            self._sessions.pages.page(case.segment_id, undecidable.why)
 
     def _tripwire(self, case: Case) -> int:
         return self._sessions.heard.high_watermark(case.segment_id) or 0

@@ -17,6 +17,7 @@ from icecore_replication.producers import snapshot_digest
 from icecore_replication.recovery import (
     EndDecision,
     FenceReply,
+    Undecidable,
     decide_end,
     decide_unclean,
     may_decide,
@@ -62,9 +63,13 @@ class Case:
         """Whether enough replicas have answered to know the end."""
         return may_decide(self.replies, self.segment) is not None
 
-    def decide(self, known_high_watermark: int) -> None:
-        """Set the end that the replies prove. Raises StorageError: they contradict each other."""
-        self.end = decide_end(self.replies, known_high_watermark)
+    def decide(self, known_high_watermark: int) -> Undecidable | None:
+        """Set the end that the replies prove, or say why they prove none."""
+        decided = decide_end(self.replies, known_high_watermark)
+        if isinstance(decided, Undecidable):
+            return decided
+        self.end = decided
+        return None
 
     def decide_unclean(self, known_high_watermark: int, now_ms: int) -> None:
         """An admin accepted the loss: the end is that of the longest log there is, or of none."""

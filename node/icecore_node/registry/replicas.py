@@ -32,11 +32,11 @@ from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
 from icecore_node.roles.receiver import LeaderLinks
 from icecore_replication import inputs
+from icecore_replication.leading import ReplicaFacts, Role, role_of
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
 SPACE_RETRY_S = 1.0
 
 
@@ -127,13 +127,13 @@ class Replicas:
 
     def retire(self, replica: Replica) -> None:
         """The replica is to be deleted: it plays no role and counts for nothing."""
-        replica.end_role()
+        replica.end_role("the segment is deleted")
         replica.intact = False
         self._of(replica).wake()
 
     def remove(self, replica: Replica) -> None:
         """The replica's files are gone."""
-        replica.end_role()
+        replica.end_role("its files are gone")
         if self._replicas.get(replica.segment_id) is replica:
             del self._replicas[replica.segment_id]
         found = self._of(replica)
@@ -178,11 +178,11 @@ class Replicas:
         elif segment.state is SegmentState.SEALED:
             if replica.leader is not None:
                 replica.leader.feed(inputs.SegmentUpdated(segment))
-            if self._context.node_id in segment.replicas and not replica.sealed:
+            if self._role_of(replica, segment) is Role.SEAL:
                 self._seal_later(replica, segment)
             elif replica.follower is not None:
                 # Sealed without this copy: nobody sends the rest, and readers must go elsewhere.
-                replica.end_role()
+                replica.end_role("the segment is sealed without this copy")
                 self._of(replica).wake()
 
     def _apply_active(self, replica: Replica, segment: Segment) -> None:
@@ -191,21 +191,27 @@ class Replicas:
             replica.leader.feed(inputs.SegmentUpdated(segment))
             return
         self.note_promise(replica)
-        if not replica.intact or replica.sealed or replica.promised_epoch > segment.epoch:
-            return
-        if replica.tail.end_offset != replica.durable_tail.end_offset:
-            return  # first what is not durable has to go
-        if replica.base_offset < 0 or replica.base_offset != segment.base_offset:
-            return
-        if segment.leader == self._context.node_id:
+        role = self._role_of(replica, segment)
+        if role is Role.LEAD:
             self._lead(replica, segment)
-        elif self._context.node_id in segment.replicas and replica.follower is None:
-            if self._is_paused:
-                return
+        elif role is Role.FOLLOW and replica.follower is not None:
+            replica.follower.segment = segment
+        elif role is Role.FOLLOW and not self._is_paused:
             link = self._links.to(segment.leader)
             replica.follower = Follower(self._context, self, replica, segment, link)
-        elif replica.follower is not None:
-            replica.follower.segment = segment
+
+    def _role_of(self, replica: Replica, segment: Segment) -> Role:
+        facts = ReplicaFacts(
+            node_id=self._context.node_id,
+            incarnation=self._context.incarnation,
+            base_offset=replica.base_offset,
+            promised_epoch=replica.promised_epoch,
+            is_intact=replica.intact,
+            is_sealed=replica.sealed,
+            is_all_durable=replica.tail.end_offset == replica.durable_tail.end_offset,
+            has_led=replica.led_in_this_process,
+        )
+        return role_of(segment, facts)
 
     def note_promise(self, replica: Replica) -> None:
         """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""
@@ -213,9 +219,7 @@ class Replicas:
             self._coordinator.report_fenced(replica.segment_id)
 
     def _lead(self, replica: Replica, segment: Segment) -> None:
-        """Lead a fresh segment; a process never resumes what an earlier one led."""
-        if segment.leader_incarnation != self._context.incarnation or replica.led_in_this_process:
-            return
+        """Lead a fresh segment."""
         leader = Leader(self._context, self._coordinator, self, replica, segment)
         replica.leader = leader
         self._of(replica).leader = leader
@@ -246,7 +250,7 @@ class Replicas:
             async with self.orders.alone(replica.segment_id):
                 if replica.follower is not follower and not replica.idle:
                     return
-                replica.end_role()
+                replica.end_role("room again")
                 follower = None
                 if not await self._settle(replica):
                     continue
@@ -267,7 +271,7 @@ class Replicas:
         for replica in self:
             if replica.follower is not None:
                 replica.follower.leave()
-                replica.end_role()
+                replica.end_role("the disk is full")
 
     async def resume_following(self) -> None:
         """Follow again what the coordinator says, if that was paused."""
@@ -336,10 +340,10 @@ class Replicas:
         _log.critical("UNKNOWN segment_id=%d why=%s", replica.segment_id, why)
         self._context.metrics.replicas_damaged.inc()
         if replica.leader is not None:
-            replica.leader.feed(inputs.LocalFailed(StorageError(why)))
+            replica.leader.feed(inputs.Damaged(why))
         if replica.follower is not None:
             replica.follower.leave()
-        replica.end_role()
+        replica.end_role(why)
         task = self._context.start(self._condemn(replica, why))
         self._condemning[replica] = task
         task.add_done_callback(lambda _: self._condemning.pop(replica, None))
@@ -361,7 +365,7 @@ class Replicas:
         """
         while replica in self._condemning:
             await asyncio.wait([self._condemning[replica]])
-        replica.end_role()
+        replica.end_role("it is set aside")
         await replica.worker.run(
             self._context.store.quarantine, replica.segment_id, "replaced by a repair"
         )
@@ -445,7 +449,7 @@ class Replicas:
             async with self.orders.alone(replica.segment_id):
                 if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
                     return
-                replica.end_role()
+                replica.end_role("the segment is sealed")
                 try:
                     await self.finish_sealed(replica, segment)
                     break

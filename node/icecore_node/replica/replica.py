@@ -212,10 +212,10 @@ class Replica:
         self.note_watermark(known)
         self._producers = await run(producers_at, store, self.segment_id, end_offset)
 
-    def end_role(self) -> None:
+    def end_role(self, why: str) -> None:
         """Forget leader or follower; a leader that still had waiters fails them first."""
         if self.leader is not None:
-            self.leader.feed(inputs.Fenced(self.identity.epoch + 1))
+            self.leader.feed(inputs.Stopped(why))
         if self.follower is not None:
             self.follower.detach()
         self.leader = None

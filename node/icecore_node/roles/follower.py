@@ -7,7 +7,7 @@ here, before the core is told; a batch reaches the log only in exactly the leade
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from icecore.codec import batch
@@ -19,6 +19,7 @@ from icecore_node.context import NodeContext
 from icecore_node.replica.replica import Keeper, Replica
 from icecore_node.storage.store import LogTail
 from icecore_replication import effects, inputs
+from icecore_replication.chain import check_run
 from icecore_replication.follower import FollowerCore
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,15 @@ class Link(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """Batches of one message that lie beyond our end, checked, on their way through the core."""
+
+    data: memoryview
+    batches: list[tuple[int, BatchHeader]]
+    """Position in ``data`` and header of each."""
+
+
 class Follower:
     """Shell of one ``FollowerCore``."""
 
@@ -65,11 +75,17 @@ class Follower:
         """(end offset, bytes, header CRC) of appends under way: their credit goes back to the
         leader when they are durable."""
         self._durable_header_crc32c = replica.tail.last_header_crc32c
-        self._received: Sequence[tuple[int, BatchHeader]] = ()
-        self._data = memoryview(b"")
+        self._arrived: dict[int, _Arrived] = {}
+        self._last_delivery_id = 0
         tail = replica.tail
         assert tail.end_offset == replica.durable_tail.end_offset, "first what is there is settled"
-        self.core = FollowerCore(segment, tail.end_offset, tail.end_offset, replica.high_watermark)
+        self.core = FollowerCore(
+            segment,
+            tail.end_offset,
+            tail.end_offset,
+            replica.high_watermark,
+            last_header_crc32c=tail.last_header_crc32c,
+        )
         self._checked = context.checked(self.core)
         link.attach(self)
 
@@ -98,42 +114,46 @@ class Follower:
         """Batches (or just a new watermark) from the leader."""
         replica = self.replica
         try:
-            fresh = self._check(data)
+            batches = self._fresh(data)
         except CorruptBatchError as error:
             # Damaged on the way: nothing was appended; the leader sends it again.
             _log.warning("bad data segment_id=%d error=%s", replica.segment_id, error)
             self._link.return_credit(len(data))
-            self.feed(inputs.StreamOpened())
+            self.feed(inputs.DataCorrupt(str(error)))
             return
         replica.note_watermark(entry.high_watermark)
-        end = self.core.log_end_offset
-        base, chained = end, True
-        if fresh:
-            base, end = fresh[0][1].base_offset, fresh[-1][1].end_offset
-            chained = fresh[0][1].prev_header_crc32c == replica.tail.last_header_crc32c
-        if len(data) and not fresh:
-            self._link.return_credit(len(data))
-        self._received, self._data = fresh, data
-        self.feed(inputs.DataReceived(entry.epoch, base, end, entry.high_watermark, chained))
-        self._received, self._data = (), memoryview(b"")
+        self._link.return_credit(len(data) - sum(each.batch_length for _, each in batches))
+        if not batches:
+            self.feed(inputs.WatermarkReceived(entry.epoch, entry.high_watermark))
+            return
+        first, last = batches[0][1], batches[-1][1]
+        self._last_delivery_id = delivery_id = self._last_delivery_id + 1
+        self._arrived[delivery_id] = _Arrived(data, batches)
+        self.feed(
+            inputs.DataReceived(
+                delivery_id=delivery_id,
+                epoch=entry.epoch,
+                base_offset=first.base_offset,
+                end_offset=last.end_offset,
+                prev_header_crc32c=first.prev_header_crc32c,
+                last_header_crc32c=last.header_crc32c,
+                high_watermark=entry.high_watermark,
+            )
+        )
 
-    def _check(self, data: memoryview) -> list[tuple[int, BatchHeader]]:
-        """Headers and positions of the batches beyond our end; verifies CRCs and the chain."""
-        fresh: list[tuple[int, BatchHeader]] = []
-        previous: BatchHeader | None = None
-        for position, header in batch.iter_batches(data):
-            if header.segment_id != self.replica.segment_id or header.epoch != self.segment.epoch:
-                raise CorruptBatchError("a batch of another segment or epoch")
-            if previous is not None and (
-                header.base_offset != previous.end_offset
-                or header.prev_header_crc32c != previous.header_crc32c
-            ):
-                raise CorruptBatchError("batches are not a chain")
-            previous = header
-            if header.end_offset <= self.core.log_end_offset:
-                continue
+    def _fresh(self, data: memoryview) -> list[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches beyond our end.
+
+        Raises:
+            CorruptBatchError: A CRC is wrong, or the batches are not one chain of this segment.
+        """
+        batches = list(batch.iter_batches(data))
+        headers = [header for _, header in batches]
+        check_run(headers, self.replica.segment_id, self.segment.epoch)
+        log_end_offset = self.core.log_end_offset
+        fresh = [each for each in batches if each[1].end_offset > log_end_offset]
+        for position, header in fresh:
             batch.verify_producer_crc(data, position, header)
-            fresh.append((position, header))
         return fresh
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
@@ -171,6 +191,9 @@ class Follower:
         match effect:
             case effects.AppendReplica():
                 self._append(effect)
+            case effects.DiscardReplica(delivery_id):
+                dropped = self._arrived.pop(delivery_id).batches
+                self._link.return_credit(sum(each.batch_length for _, each in dropped))
             case effects.ReportProgress():
                 durable_tail = replica.durable_tail
                 assert effect.durable_end_offset <= durable_tail.end_offset, "not durable here"
@@ -196,15 +219,17 @@ class Follower:
                 assert_never(effect)
 
     def _append(self, effect: effects.AppendReplica) -> None:
-        """Append what ``on_data`` just checked: one request per batch, one group at the worker."""
-        assert self.replica.tail.end_offset == effect.base_offset, "log and core differ"
-        for position, header in self._received:
+        """Append what ``on_data`` has checked: one request per batch, one group at the worker."""
+        arrived = self._arrived.pop(effect.delivery_id)
+        assert effect.base_offset == self.replica.tail.end_offset, "not where our log ends"
+        data = arrived.data
+        for position, header in arrived.batches:
             start = position + batch.HEADER_LENGTH
-            header_bytes = bytes(self._data[position:start])
+            header_bytes = bytes(data[position:start])
             request = self.replica.extend(
                 header_bytes,
                 header,
-                self._data[start : position + header.batch_length],
+                data[start : position + header.batch_length],
                 header.base_offset,
                 header.append_timestamp_ms,
                 header.header_crc32c,
@@ -213,4 +238,4 @@ class Follower:
             self.replica.producers.apply_header(header)
             self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
             self.replica.worker.append(request, self)
-        assert self.replica.tail.end_offset == effect.end_offset, "other bytes than the core took"
+        assert effect.end_offset == self.replica.tail.end_offset, "not what the core was told of"

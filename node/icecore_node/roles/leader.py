@@ -1,14 +1,15 @@
 """The leader of one segment: feeds ``LeaderCore``, performs its effects, owns the waiters.
 
-Nothing is decided here. A produce becomes a ``ProduceReceived``; the ``Append`` that comes back
-is stamped, handed to the I/O worker and offered to the followers at once (a leader that crashes
-never resumes, so bytes may travel before they are durable here); ``CompleteProduce`` answers the
-call. Requests to the coordinator and to followers run as tasks whose outcome is the next input.
+Nothing is decided here. Each batch of a produce becomes a ``ProduceReceived``, and all that one
+request brings are one step of the core. Each ``Append`` that comes back is stamped, handed to the
+I/O worker and offered to the followers at once (a leader that crashes never resumes, so bytes may
+travel before they are durable here); ``CompleteProduce`` answers the call. Requests to the
+coordinator and to followers run as tasks whose outcome is the next input.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -22,7 +23,7 @@ from icecore_node.link.coordinator_link import CoordinatorLink, LedLog
 from icecore_node.replica.replica import Keeper, Replica
 from icecore_node.storage.store import LogTail
 from icecore_replication import effects, inputs
-from icecore_replication.leader import LeaderCore, LeaderLimits
+from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
 
 _log = logging.getLogger(__name__)
 
@@ -69,13 +70,23 @@ class AttachedFollower(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One checked batch of a request."""
+
+    slot: int
+    """Comes back with the answer."""
+    data: memoryview
+    """Exactly the bytes of the batch."""
+    header: BatchHeader
+
+
 @dataclass(slots=True)
 class _Pending:
     waiter: ProduceWaiter
-    slot: int
-    data: memoryview
-    header: BatchHeader
-    append_timestamp_ms: int
+    batch: Offered
+    append_timestamp_ms: int = -1
+    """-1 until it is appended; a duplicate never is."""
 
 
 class Leader:
@@ -101,14 +112,17 @@ class Leader:
         self._tasks: set[asyncio.Task[None]] = set()
         assert replica.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
         self.core = LeaderCore(
-            segment,
-            context.node_id,
-            context.incarnation,
-            replica.producers,
-            context.peers,
-            context.clock.monotonic_ms(),
+            LeaderStart(
+                segment=segment,
+                node_id=context.node_id,
+                incarnation=context.incarnation,
+                producers=replica.producers,
+                max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+                nodes=context.peers,
+                now_ms=context.clock.monotonic_ms(),
+                producer_fences=context.producer_fences,
+            ),
             LeaderLimits(replica_lag_ms_max=context.settings.replica_lag_ms_max),
-            context.producer_fences,
         )
         self._checked = context.checked(self.core)
         replica.led_in_this_process = True
@@ -121,25 +135,27 @@ class Leader:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    def produce(
-        self, waiter: ProduceWaiter, slot: int, acks: Acks, data: memoryview, header: BatchHeader
-    ) -> None:
-        """Append one checked batch (``data`` is exactly its bytes)."""
-        self._last_request_id = request_id = self._last_request_id + 1
-        timestamp_ms = max(self._context.clock.now_ms(), self.replica.tail.max_append_timestamp_ms)
-        self._pending[request_id] = _Pending(waiter, slot, data, header, timestamp_ms)
-        self.feed(
-            inputs.ProduceReceived(
-                request_id=request_id,
-                acks=acks,
-                record_count=header.record_count,
-                length_bytes=header.batch_length,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                append_timestamp_ms=timestamp_ms,
+    def produce(self, waiter: ProduceWaiter, acks: Acks, group: Sequence[Offered]) -> None:
+        """Append these batches, in this order and with nothing in between; each is answered."""
+        clock_ms = self._context.clock.now_ms()
+        happened: list[inputs.LeaderInput] = []
+        for each in group:
+            self._last_request_id = request_id = self._last_request_id + 1
+            self._pending[request_id] = _Pending(waiter, each)
+            header = each.header
+            happened.append(
+                inputs.ProduceReceived(
+                    request_id=request_id,
+                    acks=acks,
+                    record_count=header.record_count,
+                    length_bytes=header.batch_length,
+                    producer_id=header.producer_id,
+                    producer_epoch=header.producer_epoch,
+                    base_sequence=header.base_sequence,
+                    clock_ms=clock_ms,
+                )
             )
-        )
+        self.feed(*happened)
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
@@ -156,14 +172,17 @@ class Leader:
         self._keeper.condemn(self.replica, why)
 
     def feed(self, *happened: inputs.LeaderInput) -> None:
-        """Step the core and perform what it asks."""
-        if self.core.stopped:
-            return
+        """Step the core once and perform what it asks."""
+        log_end_offset = self.core.log_end_offset
         try:
             for effect in self._checked.step(happened, self._context.clock.monotonic_ms()):
                 self._perform(effect)
         except AssertionError as broken:
             self._context.fail_stop(self._checked, broken)
+            return
+        if self.core.log_end_offset > log_end_offset:
+            for stream in self.streams.values():
+                stream.mark_data(self.replica.segment_id)
 
     # --- what is done ---------------------------------------------------------------------------
 
@@ -175,7 +194,7 @@ class Leader:
                 self._complete(effect)
             case effects.FailProduce():
                 pending = self._pending.pop(effect.request_id)
-                pending.waiter.produced(pending.slot, effect.error)
+                pending.waiter.produced(pending.batch.slot, effect.error)
             case effects.AdvanceHighWatermark():
                 self._advance(effect.high_watermark)
             case effects.ProposeIsr():
@@ -200,49 +219,48 @@ class Leader:
 
     def _append(self, effect: effects.Append) -> None:
         pending = self._pending[effect.request_id]
-        replica, header = self.replica, pending.header
+        pending.append_timestamp_ms = effect.append_timestamp_ms
+        replica, data, header = self.replica, pending.batch.data, pending.batch.header
         end_offset = effect.base_offset + header.record_count
         assert effect.end_offset == end_offset, "offsets for another batch"
         replica.note_watermark(self.core.high_watermark)
         header_bytes, crc = batch.stamp(
-            pending.data,
+            data,
             0,
             header,
             segment_id=replica.segment_id,
             epoch=self.segment.epoch,
             base_offset=effect.base_offset,
-            append_timestamp_ms=pending.append_timestamp_ms,
+            append_timestamp_ms=effect.append_timestamp_ms,
             high_watermark=self.core.high_watermark,
             prev_header_crc32c=replica.tail.last_header_crc32c,
         )
         request = replica.extend(
             header_bytes,
             header,
-            pending.data[batch.HEADER_LENGTH :],
+            data[batch.HEADER_LENGTH :],
             effect.base_offset,
-            pending.append_timestamp_ms,
+            effect.append_timestamp_ms,
             crc,
             effect.end_offset,
         )
         assert replica.tail.end_offset <= self.core.log_end_offset, "log and core differ"
         replica.worker.append(request, self)
-        for stream in self.streams.values():
-            stream.mark_data(replica.segment_id)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)
-        end_offset = effect.base_offset + pending.header.record_count
+        end_offset = effect.base_offset + pending.batch.header.record_count
         is_durable = end_offset <= self.replica.durable_tail.end_offset
         assert is_durable, "an ack for what is not durable here"
         is_visible = self.core.acked_end <= self.core.high_watermark
         assert is_visible, "an ack for what readers can't see"
         pending.waiter.produced(
-            pending.slot,
+            pending.batch.slot,
             Produced(
                 base_offset=effect.base_offset,
                 segment_id=self.replica.segment_id,
                 epoch=self.segment.epoch,
-                append_timestamp_ms=-1 if effect.duplicate else pending.append_timestamp_ms,
+                append_timestamp_ms=pending.append_timestamp_ms,
                 durable_copies=effect.durable_copies,
                 duplicate=effect.duplicate,
             ),

@@ -133,7 +133,7 @@ class NodeCommands:
             replica.promised_epoch = ref.epoch
             if replica.leader is not None:
                 replica.leader.feed(inputs.Fenced(ref.epoch))
-            replica.end_role()
+            replica.end_role(f"epoch {ref.epoch} was promised")
             promised.append((replica, ref.epoch))
         settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         if promised:  # a token alone is no promise, and worth no memory that outlives the process

@@ -22,7 +22,7 @@ from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.replicas import Replicas
-from icecore_node.roles.leader import Leader, Produced
+from icecore_node.roles.leader import Leader, Offered, Produced
 from icecore_node.serving.batch_checks import CheckedBatch, check_contents, check_frame
 
 DEFAULT_TIMEOUT_MS = 30_000
@@ -101,6 +101,7 @@ class ProduceHandler:
             position = end
         await check_contents(list(batches.values()), self._heavy_work)
         records = length = 0
+        offered: dict[Leader, list[Offered]] = {}
         for slot, checked in batches.items():
             try:
                 if checked.error is not None:
@@ -111,7 +112,9 @@ class ProduceHandler:
                 continue
             records += checked.header.record_count
             length += checked.header.batch_length
-            leader.produce(call, slot, acks, checked.data, checked.header)
+            offered.setdefault(leader, []).append(Offered(slot, checked.data, checked.header))
+        for leader, group in offered.items():
+            leader.produce(call, acks, group)
         self._context.metrics.produce_records.inc(records)
         self._context.metrics.produce_bytes.inc(length)
 

@@ -193,7 +193,7 @@ class FollowerStream:
         elif entry.leaving:
             if self._sent.pop(entry.segment_id, None) is not None:
                 leader.streams.pop(self.node_id, None)
-                leader.feed(inputs.FollowerDiverged(self.node_id, entry.durable_end_offset))
+                leader.feed(inputs.FollowerLeft(self.node_id))
         elif entry.attach:
             agrees = await self._chain_agrees(leader, entry)
             still_leads = self._replicas.leader_of(leader.replica) is leader

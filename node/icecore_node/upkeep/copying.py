@@ -140,7 +140,7 @@ class SegmentCopier:
                 if not replica.sealed:
                     await self._shut_out(replica)
                     _check(order, replica)
-                    replica.end_role()
+                    replica.end_role("its end is written back")
                     await replica.settle()
                     _check(order, replica)
                     await self._adjust(

@@ -31,9 +31,8 @@ from icecore_replication.invariants import (
 )
 from icecore_replication.isr import CommittedIsr, IsrProposal, accept_isr_change
 from icecore_replication.leader import LeaderCore, LeaderLimits
-from icecore_replication.producers import ProducerTable
-from icecore_replication.recovery import FenceReply, decide_end, may_decide
-from tests.support.replication_setup import BASE, INCARNATION, Led, segment
+from icecore_replication.recovery import EndDecision, FenceReply, decide_end, may_decide
+from tests.support.replication_setup import BASE, INCARNATION, Led, segment, start
 
 FOLLOWERS = (2, 3)
 LIMITS = LeaderLimits(replica_lag_ms_max=1000, seal_wait_ms=300)
@@ -49,7 +48,7 @@ class Peer:
         self.core: FollowerCore | None = None
         self.checked: Checked[FollowerCore] | None = None
         self.up: list[into.FollowerProgress] = []
-        self.down: list[into.DataReceived] = []
+        self.down: list[into.FollowerInput] = []
         self.sent_end = -1
         self.fenced = False
 
@@ -57,6 +56,25 @@ class Peer:
     def info(self) -> NodeInfo:
         state = NodeState.UP if self.core else NodeState.DOWN
         return NodeInfo(self.node_id, "", self.incarnation, state)
+
+
+def data(base: int, end: int, high_watermark: int) -> into.DataReceived:
+    """Batches as the leader sends them; the last header has their end for its CRC."""
+    return into.DataReceived(
+        delivery_id=end,
+        epoch=5,
+        base_offset=base,
+        end_offset=end,
+        prev_header_crc32c=base,
+        last_header_crc32c=end,
+        high_watermark=high_watermark,
+    )
+
+
+def decided_end(replies: dict[int, FenceReply]) -> int:
+    decided = decide_end(replies)
+    assert isinstance(decided, EndDecision), decided
+    return decided.end_offset
 
 
 class Segments:
@@ -81,7 +99,7 @@ class Segments:
             peer.node_id: NodeInfo(peer.node_id, "", peer.incarnation)
             for peer in self.peers.values()
         }
-        self.leader = LeaderCore(self.stored, 1, INCARNATION, ProducerTable(), nodes, 0.0, LIMITS)
+        self.leader = LeaderCore(start(self.stored, nodes=nodes), LIMITS)
         self.checked = Checked(self.leader, check_every_steps=1)
         for peer in self.peers.values():
             self.open_stream(peer, start=True)
@@ -148,7 +166,8 @@ class Segments:
 
     def open_stream(self, peer: Peer, start: bool = False) -> None:
         if start:
-            peer.core = FollowerCore(self.stored, peer.disk_end, peer.disk_end, BASE)
+            end = peer.disk_end
+            peer.core = FollowerCore(self.stored, end, end, BASE, last_header_crc32c=end)
             peer.checked = Checked(peer.core, check_every_steps=1)
         peer.up, peer.down, peer.sent_end = [], [], -1
         self.follow(peer, into.StreamOpened())
@@ -188,8 +207,9 @@ class Segments:
         if peer.sent_end >= 0 and not self.leader.stopped:
             hw = self.leader.high_watermark
             bounds = [end for end in self.ends if end >= peer.sent_end]
-            parts = list(pairwise(bounds)) or [(peer.sent_end, peer.sent_end)]
-            peer.down += [into.DataReceived(5, base, end, hw) for base, end in parts]
+            parts = pairwise(bounds)
+            sent = [data(base, end, hw) for base, end in parts]
+            peer.down += sent or [into.WatermarkReceived(5, hw)]
             peer.sent_end = self.ends[-1]
 
     def receive(self, choice: int) -> None:
@@ -273,7 +293,7 @@ class Segments:
             return
         if may_decide(replies, self.stored) is None:
             return
-        self.final_end = decide_end(replies).end_offset
+        self.final_end = decided_end(replies)
         self.stored = self.stored.changed(
             state=SegmentState.RECOVERING, version=self.stored.version + 1
         )
@@ -308,7 +328,7 @@ class Segments:
         for members in chain.from_iterable(combinations((1, 2, 3), size) for size in (1, 2, 3)):
             replies = self.replies(set(members))
             if may_decide(replies, self.stored):
-                end = decide_end(replies).end_offset
+                end = decided_end(replies)
                 assert self.acked <= end, f"I1: {self.acked} acked, {members} decide {end}"
                 check_watermarks([self.visible], end)
 
@@ -379,14 +399,20 @@ def test_random_histories(block: int) -> None:
 def test_check_state_tells_the_story() -> None:
     led = Led()
     led.produce()
-    led.core._high_watermark = 110
+    led.core.high_watermark = 110
     with pytest.raises(AssertionError, match=r"visible before[\s\S]*ProduceReceived"):
         check_state(led.core)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("_high_watermark", 90), ("_log_end", 100), ("stopped", False), ("_isr", None)],
+    [
+        ("high_watermark", 90),
+        ("_log.end_offset", 100),
+        ("stopped", False),
+        ("_acks.acked_end", 90),
+        ("_in_sync.state", CommittedIsr((1, 2, 3), 0)),
+    ],
 )
 def test_check_step_sees_what_goes_back(name: str, value: Any) -> None:
     led = Led()
@@ -394,9 +420,8 @@ def test_check_step_sees_what_goes_back(name: str, value: Any) -> None:
     led.durable(110, 1, 2, 3)
     led.do(into.Fenced(6))
     before = view(led.core)
-    if name == "_isr":
-        value = CommittedIsr(led.core.isr, 0)
-    setattr(led.core, name, value)
+    owner, _, field = name.rpartition(".")
+    setattr(getattr(led.core, owner) if owner else led.core, field, value)
     with pytest.raises(AssertionError):
         check_step(before, led.core)
 

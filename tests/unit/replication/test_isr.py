@@ -14,9 +14,11 @@ from icecore_replication.effects import (
 )
 from icecore_replication.inputs import (
     FollowerDiverged,
+    FollowerLeft,
     FollowerProgress,
     IsrChangeFailed,
     IsrChangeUnknown,
+    LeaderInput,
     NodeChanged,
     SegmentUpdated,
     Tick,
@@ -204,12 +206,20 @@ def test_member_that_lost_bytes_leaves_even_if_it_attaches_once_more(incarnation
     assert only(ProposeIsr, effects) == [ProposeIsr((1, 2, 3), 3, (11, 12, incarnation))]
 
 
-def test_diverged_member_leaves_at_once_and_counts_for_nothing() -> None:
+@pytest.mark.parametrize("item", [FollowerDiverged(3, 110), FollowerLeft(3)])
+def test_member_that_is_none_any_more_leaves_at_once(item: LeaderInput) -> None:
+    """It counts for nothing, and once it is out it may come back."""
     led = Led()
     led.produce(acks=Acks.QUORUM)
     led.durable(110, 3)
-    assert only(ProposeIsr, led.do(FollowerDiverged(3, 110))) == [ProposeIsr((1, 2), 1, (11, 12))]
+    assert only(ProposeIsr, led.do(item)) == [ProposeIsr((1, 2), 1, (11, 12))]
     assert led.durable(110, 1) == []
+    led.do(SegmentUpdated(led.segment.changed(isr=(1, 2), version=2)))
+    assert only(ProposeIsr, led.attach(3, 110)) == [ProposeIsr((1, 2, 3), 2, (11, 12, 13))]
+
+
+def test_stranger_that_leaves_changes_nothing() -> None:
+    assert Led().do(FollowerLeft(9)) == []
 
 
 # --- expand (R16, R17) ----------------------------------------------------------------------------

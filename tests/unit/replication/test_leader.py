@@ -15,6 +15,7 @@ from icecore_replication.effects import (
     StepDown,
 )
 from icecore_replication.inputs import (
+    Damaged,
     Fenced,
     FollowerProgress,
     LeaderInput,
@@ -25,11 +26,12 @@ from icecore_replication.inputs import (
     ProduceAbandoned,
     ProduceReceived,
     SegmentUpdated,
+    Stopped,
     Tick,
 )
 from icecore_replication.leader import LeaderCore, LeaderLimits
 from icecore_replication.producers import ProducerTable
-from tests.support.replication_setup import INCARNATION, Led, node, nodes, only, segment, settings
+from tests.support.replication_setup import INCARNATION, Led, node, only, segment, settings, start
 
 # --- birth ----------------------------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ def test_only_the_named_incarnation_leads(
     node_id: int, incarnation: int, changes: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequestError):
-        LeaderCore(segment(**changes), node_id, incarnation, ProducerTable(), nodes(), 0.0)
+        LeaderCore(start(segment(**changes), node_id=node_id, incarnation=incarnation))
 
 
 # --- acks (R2-R6) ---------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def test_completes_when_its_level_is_reached(
     acks: Acks, steps: list[tuple[tuple[int, ...], bool]]
 ) -> None:
     led = Led()
-    assert led.produce(acks=acks) == [Append(1, 100, 110)]
+    assert led.produce(acks=acks) == [Append(1, 100, 110, 0)]
     for node_ids, completes in steps:
         done = only(CompleteProduce, led.durable(110, *node_ids))
         assert bool(done) == completes
@@ -105,6 +107,22 @@ def test_single_replica() -> None:
         led.produce(acks=acks)
     assert len(only(CompleteProduce, led.durable(130, 1))) == 3
     assert led.core.high_watermark == 130
+
+
+@pytest.mark.parametrize(
+    ("clock_ms", "expected"),
+    [([50, 60, 60, 61], [70, 70, 70, 70]), ([80, 75, 90], [80, 80, 90])],
+    ids=["behind the predecessors", "goes back"],
+)
+def test_append_time_never_goes_back(clock_ms: list[int], expected: list[int]) -> None:
+    """R51: neither in the segment nor behind those before it, also within one step."""
+    core = LeaderCore(start(segment(), max_append_timestamp_ms=70))
+    produced = [
+        ProduceReceived(number, Acks.ALL, 1, 100, clock_ms=each)
+        for number, each in enumerate(clock_ms)
+    ]
+    appended = only(Append, core.step(produced, 0.0))
+    assert [each.append_timestamp_ms for each in appended] == expected
 
 
 # --- refusals (R1) --------------------------------------------------------------------------------
@@ -199,7 +217,7 @@ def test_duplicate_of_a_completed_batch_is_answered_at_once() -> None:
 def test_duplicate_from_the_sealed_predecessor() -> None:
     table = ProducerTable()
     table.apply(9, 0, 0, 10, 90, 0)
-    core = LeaderCore(segment(isr=(1,)), 1, INCARNATION, table, nodes(), 0.0)
+    core = LeaderCore(start(segment(isr=(1,)), producers=table))
     effects = core.step([ProduceReceived(1, Acks.ALL, 10, 100, 9, 0, 0)], 0.0)
     assert effects == [CompleteProduce(1, 90, 3, duplicate=True)]
 
@@ -222,7 +240,7 @@ def test_sequence_errors(fields: dict[str, Any], reason: str) -> None:
 
 def test_append_applies_to_the_producer_state() -> None:
     led = Led()
-    led.produce(producer_id=9, producer_epoch=2, base_sequence=0, append_timestamp_ms=77)
+    led.produce(producer_id=9, producer_epoch=2, base_sequence=0, clock_ms=77)
     expected = ProducerTable()
     expected.apply(9, 2, 0, 10, 100, 77)
     assert led.core.producers.digest() == expected.digest()
@@ -287,17 +305,35 @@ def test_follower_ahead_of_us_ends_our_leadership(attach: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "recover"),
+    ("item", "recover", "why"),
     [
-        (LocalFailed(OutOfSpaceError("full")), True),
-        (Fenced(6), False),
-        (SegmentUpdated(segment(state=SegmentState.RECOVERING, version=2)), False),
-        (SegmentUpdated(segment(leader=2, leader_incarnation=12, version=2)), False),
-        (SegmentUpdated(segment(epoch=6, version=2)), False),
-        (NodeChanged(node(1, incarnation=INCARNATION + 1)), False),
+        (LocalFailed(OutOfSpaceError("full")), True, "local append failed: full"),
+        (Damaged("a CRC is wrong"), True, "the log here is damaged: a CRC is wrong"),
+        (Stopped("the segment is deleted"), False, "the segment is deleted"),
+        (Fenced(6), False, "fenced by epoch 6"),
+        (
+            SegmentUpdated(segment(state=SegmentState.RECOVERING, version=2)),
+            False,
+            "the segment is RECOVERING in epoch 5",
+        ),
+        (
+            SegmentUpdated(segment(leader=2, leader_incarnation=12, version=2)),
+            False,
+            "the segment is ACTIVE in epoch 5",
+        ),
+        (
+            SegmentUpdated(segment(epoch=6, version=2)),
+            False,
+            "the segment is ACTIVE in epoch 6",
+        ),
+        (
+            NodeChanged(node(1, incarnation=INCARNATION + 1)),
+            False,
+            "a newer incarnation of this node is registered",
+        ),
     ],
 )
-def test_waiters_are_failed_before_the_end(item: LeaderInput, recover: bool) -> None:
+def test_waiters_are_failed_before_the_end(item: LeaderInput, recover: bool, why: str) -> None:
     led = Led()
     led.produce(acks=Acks.QUORUM)
     led.produce(producer_id=9)
@@ -308,8 +344,8 @@ def test_waiters_are_failed_before_the_end(item: LeaderInput, recover: bool) -> 
     assert {fail.error.reason for fail in failed} == {"LEADER_LOST"}
     assert all(fail.error.indeterminate for fail in failed)
     assert effects[:3] == failed
-    assert bool(only(RequestRecovery, effects)) == recover
-    assert isinstance(effects[-1], StepDown)
+    assert only(RequestRecovery, effects) == ([RequestRecovery(why)] if recover else [])
+    assert effects[-1] == StepDown(why)
     assert led.do(LocalDurable(130), Tick()) == []
     (refused,) = only(FailProduce, led.produce())
     assert refused.error.reason == "NOT_LEADER"

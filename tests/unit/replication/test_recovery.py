@@ -5,10 +5,11 @@ from itertools import combinations
 
 import pytest
 
-from icecore.errors import StorageError
 from icecore_replication.recovery import (
     Decision,
+    EndDecision,
     FenceReply,
+    Undecidable,
     decide_end,
     decide_unclean,
     may_decide,
@@ -109,24 +110,26 @@ def test_end_is_the_longest_intact_log() -> None:
         4: replace(UNKNOWN, durable_end_offset=999),
     }
     decision = decide_end(replies, tripwire_high_watermark=150)
-    assert (decision.end_offset, decision.donor) == (150, 2)
-    assert decision.last_header_crc32c == 150 * 7
+    assert decision == EndDecision(150, 2, 150 * 7)
 
 
 @pytest.mark.parametrize(
-    ("replies", "tripwire"),
+    ("replies", "tripwire", "why"),
     [
-        ({1: UNKNOWN}, 0),
-        ({1: reply(120)}, 121),
-        ({1: reply(120), 2: reply(110, hw=121)}, 0),
-        ({1: reply(120), 2: replace(reply(120), last_header_crc32c=1)}, 0),
-        ({1: reply(120), 2: replace(reply(120), digest=b"other")}, 0),
+        ({1: UNKNOWN}, 0, "no intact replica"),
+        ({1: reply(120)}, 121, "below a high watermark"),
+        ({1: reply(120), 2: reply(110, hw=121)}, 0, "below a high watermark"),
+        ({1: reply(120), 2: replace(reply(120), last_header_crc32c=1)}, 0, "[1, 2] differ"),
+        ({1: reply(120), 2: replace(reply(120), digest=b"other")}, 0, "[1, 2] differ"),
     ],
     ids=["nobody", "coordinator saw more", "a replica saw more", "chains differ", "digests differ"],
 )
-def test_contradictions_stop_the_decision(replies: dict[int, FenceReply], tripwire: int) -> None:
-    with pytest.raises(StorageError):
-        decide_end(replies, tripwire)
+def test_contradictions_stop_the_decision(
+    replies: dict[int, FenceReply], tripwire: int, why: str
+) -> None:
+    undecidable = decide_end(replies, tripwire)
+    assert isinstance(undecidable, Undecidable)
+    assert why in undecidable.why
 
 
 def test_unclean_takes_the_longest_log_whatever_was_seen() -> None:
@@ -144,7 +147,7 @@ def salvaged(end: int) -> FenceReply:
 def test_only_an_admins_choice_counts_what_is_salvageable() -> None:
     replies = {1: salvaged(120), 2: reply(110), 3: salvaged(130)}
     assert may_decide(replies, segment()) is None
-    assert decide_end(replies).end_offset == 110
+    assert decide_end(replies) == EndDecision(110, 2, 110 * 7)
     decision = decide_unclean(replies)
     assert decision is not None
     assert (decision.end_offset, decision.donor) == (130, 3)

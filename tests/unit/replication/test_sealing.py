@@ -72,7 +72,7 @@ def test_rolls_by_size() -> None:
     assert only(PrepareSuccessor, led.produce()) == []
     assert only(PrepareSuccessor, led.produce()) == [PrepareSuccessor("size")]
     assert only(PrepareSuccessor, led.produce()) == []  # asked once
-    assert not led.core.rolling
+    assert not led.rolling
 
 
 def test_rolls_by_age_of_the_first_batch() -> None:
@@ -128,7 +128,7 @@ def draining() -> Led:
     led.produce()
     led.durable(120, 1, 2)
     assert led.do(SuccessorPrepared(SUCCESSOR)) == []
-    assert led.core.rolling
+    assert led.rolling
     return led
 
 
@@ -137,7 +137,7 @@ def test_produce_is_refused_and_duplicates_are_answered() -> None:
     led.produce(producer_id=9, base_sequence=0)
     led.do(RollRequested("asked"), SuccessorPrepared(SUCCESSOR))
     led.do(SuccessorPrepared(SUCCESSOR))
-    assert led.core.rolling
+    assert led.rolling
     (refused,) = only(FailProduce, led.produce(producer_id=9, base_sequence=10))
     assert (refused.error.reason, refused.error.indeterminate) == ("ROLLING", False)
     (refused,) = only(FailProduce, led.produce(producer_id=9, base_sequence=20))
@@ -174,7 +174,7 @@ def test_never_drops_below_min_insync() -> None:
     led.durable(120, 1, 2)
     led.do(SuccessorPrepared(SUCCESSOR))
     assert led.do(Tick(), at=1000.0) == []
-    assert not led.core.rolling
+    assert not led.rolling
     assert only(FailProduce, led.produce()) == []
     assert led.core.log_end_offset == 130  # goes on at the same end
 
@@ -183,14 +183,14 @@ def test_unanswered_change_ends_the_wait_too() -> None:
     led = draining()
     led.do(NodeChanged(node(3, NodeState.DOWN)))
     led.do(Tick(), at=1001.0)
-    assert not led.core.rolling
+    assert not led.rolling
 
 
 def test_death_below_min_insync_aborts() -> None:
     led = draining()
     effects = led.do(NodeChanged(node(2, NodeState.DOWN)), NodeChanged(node(3, NodeState.DOWN)))
     assert only(ProposeIsr, effects) == [ProposeIsr((1,), 1, (11,))]
-    assert not led.core.rolling
+    assert not led.rolling
 
 
 # --- agree (R28) ----------------------------------------------------------------------------------
@@ -214,18 +214,18 @@ def test_agreeing_nodes(digests: dict[int, tuple[bytes, bytes]], expected: tuple
     disputing = disputing_nodes(1, (1, 2, 3), digests)
     if disputing:
         assert effects == [ReportDispute(110, disputing)]
-        assert not led.core.rolling
+        assert not led.rolling
     elif len(expected) >= 2:
         assert effects == [SendSeal(110, 1, *SAME, expected, SUCCESSOR)]
     else:
         assert effects == []
-        assert not led.core.rolling
+        assert not led.rolling
 
 
 def test_digests_of_another_end_are_ignored() -> None:
     led = collecting()
     assert led.do(SealDigests(100, {1: SAME, 2: SAME, 3: SAME})) == []
-    assert led.core.rolling
+    assert led.rolling
 
 
 def test_no_proposal_while_collecting_and_a_bounded_wait() -> None:
@@ -233,7 +233,7 @@ def test_no_proposal_while_collecting_and_a_bounded_wait() -> None:
     assert led.do(NodeChanged(node(3, NodeState.DOWN))) == []
     assert led.do(Tick(), at=999.0) == []
     led.do(Tick(), at=1000.0)
-    assert not led.core.rolling
+    assert not led.rolling
     late = led.do(SealDigests(110, {1: SAME, 2: SAME, 3: SAME}))
     assert late == [ProposeIsr((1, 2), 1, (11, 12))]  # no seal; the change that had to wait
     assert only(FailProduce, led.produce()) == []

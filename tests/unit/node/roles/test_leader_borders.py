@@ -15,7 +15,7 @@ from icecore_node.context import NodeContext
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
-from icecore_node.roles.leader import Leader
+from icecore_node.roles.leader import Leader, Offered
 from icecore_node.storage.store import NO_TAIL, LogTail, SegmentIdentity
 from icecore_replication.inputs import StreamOpened, Tick
 from icecore_replication.invariants import InvariantError
@@ -78,7 +78,7 @@ class Shell:
         leader = Leader(self.context, cast(Any, link), cast(Any, keeper), self.replica, alone)
         self.replica.leader = leader
         waiter = SimpleNamespace(produced=lambda _, result: self.told.append(result))
-        leader.produce(waiter, 0, Acks.LEADER, memoryview(RAW), HEADER)
+        leader.produce(waiter, Acks.LEADER, [Offered(0, memoryview(RAW), HEADER)])
         return leader
 
 
@@ -115,8 +115,7 @@ def test_what_is_not_durable_here_is_not_reported() -> None:
 def test_what_is_not_durable_here_is_not_acknowledged() -> None:
     shell = Shell()
     leader = shell.leader()
-    leader.core._durable[LEADER] = BASE + 10
-    leader.core._dirty = True
+    leader.core._in_sync.raise_own_end(BASE + 10)
     for _ in range(2):
         leader.feed(Tick())
     assert ended_by(shell) == ["an ack for what is not durable here"]
@@ -126,8 +125,8 @@ def test_what_is_not_durable_here_is_not_shown() -> None:
     shell = Shell()
     leader = shell.leader()
     for node_id in leader.segment.replicas:
-        leader.core._durable[node_id] = BASE + 10
-    leader.core._dirty = True
+        leader.core._in_sync.followers.durable[node_id] = BASE + 10
+    leader.core._in_sync._moved = True
     leader.feed(Tick())
     assert ended_by(shell) == ["visible before it is durable here"]
 

@@ -1,7 +1,7 @@
 """Produce: a request is checked as a whole, off the loop if need be, then appended in its order."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from icecore.codec import record
-from icecore.codec.batch import BatchHeader, Codec
+from icecore.codec.batch import Codec
 from icecore.errors import NotLeaderError
 from icecore.model import SegmentSettings
 from icecore.rpc import framing
@@ -18,7 +18,7 @@ from icecore.v1 import data_pb2
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
-from icecore_node.roles.leader import Produced, ProduceWaiter
+from icecore_node.roles.leader import Offered, Produced, ProduceWaiter
 from icecore_node.serving.produce import ProduceHandler
 from tests.support.poison import garbage
 
@@ -41,12 +41,11 @@ class OneLeader:
             raise NotLeaderError("somebody else is")
         return self
 
-    def produce(
-        self, waiter: ProduceWaiter, slot: int, _: object, data: memoryview, header: BatchHeader
-    ) -> None:
-        base, count = sum(self.appended), header.record_count
-        self.appended.append(count)
-        waiter.produced(slot, Produced(base, 1, 1, 0, 1, duplicate=False))
+    def produce(self, waiter: ProduceWaiter, _: object, group: Sequence[Offered]) -> None:
+        for each in group:
+            base, count = sum(self.appended), each.header.record_count
+            self.appended.append(count)
+            waiter.produced(each.slot, Produced(base, 1, 1, 0, 1, duplicate=False))
 
 
 @pytest_asyncio.fixture

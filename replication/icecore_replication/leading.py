@@ -1,0 +1,74 @@
+"""Which role a record gives to the replica of one node: lead, follow, seal, or none.
+
+A record may arrive in any order and any number of times, and a replica may be in no state to take a
+role now; so the question is asked again whenever either changes. Leadership belongs to an
+incarnation and begins once, on an empty log. Pure functions for the node's shell and the model
+checker.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from icecore.model import Segment, SegmentState
+
+
+class Role(Enum):
+    """What a replica that leads nothing is to do by a record."""
+
+    LEAD = auto()
+    FOLLOW = auto()
+    SEAL = auto()
+    """Bring its log to the sealed end and mark it."""
+    LEFT_OUT = auto()
+    """The segment is sealed without this copy, or here already: following it has ended."""
+    NONE = auto()
+    """No role begins; one that it plays goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """What a node knows of its own replica that matters for a role."""
+
+    node_id: int
+    incarnation: int
+    """Of this process, as registered."""
+    base_offset: int
+    """-1 while prepared."""
+    promised_epoch: int
+    is_intact: bool
+    is_sealed: bool
+    is_all_durable: bool
+    """Nothing of the log is still on its way to the disk, nor failed to get there."""
+    has_led: bool
+    """In this process: a leader that stepped down never leads the segment again."""
+
+
+def may_lead(segment: Segment, node_id: int, incarnation: int) -> bool:
+    """Leadership belongs to an incarnation: a process that was started again never resumes it."""
+    return (segment.leader, segment.leader_incarnation) == (node_id, incarnation)
+
+
+def role_of(segment: Segment, facts: ReplicaFacts) -> Role:
+    """What this record makes of a replica that does not lead."""
+    is_listed = facts.node_id in segment.replicas
+    if segment.state is SegmentState.SEALED:
+        return Role.SEAL if is_listed and not facts.is_sealed else Role.LEFT_OUT
+    if segment.state is not SegmentState.ACTIVE or not _may_begin(segment, facts):
+        return Role.NONE
+    if segment.leader == facts.node_id:
+        leads = may_lead(segment, facts.node_id, facts.incarnation) and not facts.has_led
+        return Role.LEAD if leads else Role.NONE
+    return Role.FOLLOW if is_listed else Role.NONE
+
+
+def _may_begin(segment: Segment, facts: ReplicaFacts) -> bool:
+    """Whether the log can have a role at all: it is the one the record means, whole, not promised
+    to a higher epoch, and nothing in it is in doubt."""
+    return (
+        facts.is_intact
+        and not facts.is_sealed
+        and facts.promised_epoch <= segment.epoch
+        and facts.is_all_durable
+        and facts.base_offset >= 0
+        and facts.base_offset == segment.base_offset
+    )

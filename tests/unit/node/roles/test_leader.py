@@ -1,0 +1,154 @@
+"""The shell of a leader: batches get their offsets and times, callers their answers."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock, patch
+
+import pytest
+
+from icecore.codec.batch import parse_header
+from icecore.errors import IcecoreError
+from icecore.model import Acks
+from icecore.v1 import replication_pb2
+from icecore_node.roles.leader import Leader, Offered, Produced
+from icecore_node.serving.sender import FollowerStream, Framer
+from icecore_replication.inputs import Damaged, Fenced, FollowerProgress, LeaderInput
+from tests.conformance.log_builder import LogBuilder, produced
+from tests.support.replication_setup import nodes, segment
+from tests.support.role_setup import Calls, Clock, Worker, context, replica
+
+OTHERS = (2, 3)
+
+
+class Waiter:
+    """Answers by slot."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Produced | IcecoreError] = {}
+
+    def produced(self, slot: int, result: Produced | IcecoreError) -> None:
+        assert slot not in self.answers
+        self.answers[slot] = result
+
+
+def offered(slot: int, count: int = 1) -> Offered:
+    raw = produced([b"%d" % number for number in range(count)])
+    return Offered(slot, memoryview(raw), parse_header(raw))
+
+
+class LedHere:
+    """A leader of segment 7 in epoch 1 at base 0, on nodes 1, 2 and 3."""
+
+    def __init__(self) -> None:
+        self.worker, self.keeper, self.waiter, self.clock = Worker(), Calls(), Waiter(), Clock()
+        self.started: list[str] = []
+        shared = context(self.worker, clock=self.clock, peers=dict(nodes()), start=self.start)
+        self.context = shared
+        self.replica = replica(shared, LogBuilder(7))
+        record = segment(segment_id=7, epoch=1, base_offset=0)
+        self.leader = Leader(
+            shared, cast(Any, Calls()), cast(Any, self.keeper), self.replica, record
+        )
+        self.replica.leader = self.leader
+
+    def start(self, conversation: Any) -> Any:
+        """No conversation with anybody gets an answer here."""
+        self.started.append(conversation.__name__)
+        conversation.close()
+        return Calls()
+
+    def produce(self, slot: int, count: int = 1) -> None:
+        self.leader.produce(self.waiter, Acks.ALL, [offered(slot, count)])
+
+    def replicate(self) -> None:
+        """Our disk and the followers have everything."""
+        self.worker.sync()
+        end = self.replica.tail.end_offset
+        self.leader.feed(*(FollowerProgress(node, 10 + node, end) for node in OTHERS))
+
+
+def test_offsets_and_answers() -> None:
+    led = LedHere()
+    led.clock.wall_ms = 500
+    led.produce(0, count=2)
+    led.produce(1, count=3)
+    assert [request.marks[0].base_offset for request, _ in led.worker.queue] == [0, 2]
+    led.replicate()
+    assert led.waiter.answers == {
+        0: Produced(0, 7, 1, 500, 3, duplicate=False),
+        1: Produced(2, 7, 1, 500, 3, duplicate=False),
+    }
+
+
+def test_append_times_go_on_when_the_clock_goes_back() -> None:
+    led = LedHere()
+    for slot, now_ms in enumerate((500, 400, 600)):
+        led.clock.wall_ms = now_ms
+        led.produce(slot)
+    stamped = [request.marks[0].append_timestamp_ms for request, _ in led.worker.queue]
+    assert stamped == [500, 500, 600]
+    assert led.replica.tail.max_append_timestamp_ms == 600
+
+
+def test_a_group_is_one_step_and_wakes_followers_once() -> None:
+    led, stream = LedHere(), Calls()
+    led.leader.streams[2] = cast(Any, stream)
+    steps = Mock(wraps=led.leader.core.step)
+    with patch.object(led.leader.core, "step", steps):
+        led.leader.produce(led.waiter, Acks.ALL, [offered(4, 2), offered(1), offered(3)])
+    assert steps.call_count == 1
+    assert stream.calls == [("mark_data", 7)]
+    assert [request.marks[0].base_offset for request, _ in led.worker.queue] == [0, 2, 3]
+    led.replicate()
+    bases = {slot: cast(Produced, each).base_offset for slot, each in led.waiter.answers.items()}
+    assert bases == {4: 0, 1: 2, 3: 3}
+
+
+@pytest.mark.parametrize(
+    ("item", "conversations"),
+    [(Damaged("a CRC is wrong"), ["_request_recovery"]), (Fenced(2), [])],
+)
+def test_the_end_answers_everybody(item: LeaderInput, conversations: list[str]) -> None:
+    led = LedHere()
+    led.produce(0)
+    led.leader.feed(item)
+    led.produce(1)
+    reasons = [cast(IcecoreError, answer).reason for answer in led.waiter.answers.values()]
+    assert reasons == ["LEADER_LOST", "NOT_LEADER"]
+    assert led.started == conversations
+    assert led.replica.leader is None
+    assert len(led.keeper.of("leadership_ended")) == 1
+
+
+def test_a_node_that_ends_a_role_itself_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    led = LedHere()
+    led.produce(0)
+    with caplog.at_level("INFO"):
+        led.replica.end_role("the segment is deleted")
+    assert "leadership ended segment_id=7 why=the segment is deleted" in caplog.text
+    assert "fenced" not in caplog.text
+    lost = cast(IcecoreError, led.waiter.answers[0])
+    assert (lost.reason, lost.message) == ("LEADER_LOST", "the segment is deleted")
+    assert led.started == []  # whoever ended it knows: nobody is to recover
+
+
+async def test_a_follower_that_leaves_is_no_diverged_one() -> None:
+    led = LedHere()
+    replicas = SimpleNamespace(
+        get=lambda _: led.replica, leader_of=lambda _: led.leader, context=led.context
+    )
+    stream = FollowerStream(
+        led.context, cast(Any, replicas), Framer(), cast(Any, None), node_id=3, incarnation=13
+    )
+    entry = replication_pb2.ProgressEntry
+    seed = led.replica.tail.last_header_crc32c
+    await stream._progress(
+        entry(segment_id=7, epoch=1, durable_end_offset=0, last_header_crc32c=seed, attach=True)
+    )
+    assert list(led.leader.streams) == [3]
+    await stream._progress(entry(segment_id=7, epoch=1, leaving=True))
+    assert "FollowerLeft" in led.leader.core.story()
+    assert "FollowerDiverged" not in led.leader.core.story()
+    assert led.leader.core.isr_state.proposal.isr == (1, 2)  # type: ignore[union-attr]
+    assert not led.leader.streams
+    stream._watermark_timer.cancel()  # type: ignore[union-attr]
