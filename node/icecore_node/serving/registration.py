@@ -24,7 +24,7 @@ from icecore.v1.coordinator_pb2 import SegmentInventory
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import PROTOCOL_VERSION, CoordinatorLink
 from icecore_node.registry.replicas import Replicas
-from icecore_node.storage.store import RecoveredReplica
+from icecore_node.storage.replica_catalog import FoundReplica
 
 _log = logging.getLogger(__name__)
 
@@ -154,10 +154,9 @@ class Registration:
         counter = max(folder.disk_counter, answer.disk_counter) + 1
         folder.join_cluster(answer.cluster_id)
         folder.keep_incarnation(answer.incarnation, counter)
-        self._context.store.join_cluster(answer.cluster_id)
 
 
-def inventory_of(found: RecoveredReplica) -> SegmentInventory:
+def inventory_of(found: FoundReplica) -> SegmentInventory:
     """One replica as the coordinator hears of it when its node registers."""
     return SegmentInventory(
         segment_id=found.identity.segment_id,

@@ -1,6 +1,7 @@
-"""The default storage engine and the data folder it lives in: segment files, index, control store.
+"""What a node keeps on its disk: segments, what is derived from them, and the control store.
 
-Nothing outside looks further in than ``SegmentFileStore`` and ``DataFolder``; what a replica needs
-of any engine is ``storage/store.py``, what an engine needs of the world is
-``icecore_node/ports.py``.
+``engine.py`` is the port of storage engines, ``segment_engine.py`` the one of production;
+``replica_store.py`` joins engines and control store to what the node sees. Outside of this package
+only the values of ``engine.py``, ``ReplicaStore``, ``make_store`` (``engines.py``) and
+``DataFolder`` are used; what it needs of the world is ``icecore_node/ports.py``.
 """

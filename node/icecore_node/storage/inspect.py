@@ -21,6 +21,7 @@ from typing import Any
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
+from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
 from icecore_node.storage.segment_engine.segment_file import (
     FILE_HEADER_LENGTH,
@@ -32,7 +33,6 @@ from icecore_node.storage.segment_engine.segment_file import (
     find_own_batches,
     tree_digest,
 )
-from icecore_node.storage.store import SegmentIdentity
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from icecore.codec.batch import (
 )
 from icecore.errors import CorruptBatchError, StorageError
 from icecore_node.ports import File, FileSystem
-from icecore_node.storage.store import LogTail, SegmentIdentity
+from icecore_node.storage.engine import LogTail, SegmentIdentity
 
 FILE_HEADER_LENGTH = 4096
 LEAF_BYTES = 1 << 20

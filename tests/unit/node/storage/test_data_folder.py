@@ -48,7 +48,7 @@ def test_each_new_folder_is_durable_in_its_parent(
 
 def test_the_clean_marker_is_gone_as_soon_as_the_folder_is_open(tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path, 1)
-    folder.control.put(clean_shutdown=1)
+    folder.control.database.put(clean_shutdown=1)
     folder.close()
     folder = DataFolder.open(tmp_path, 1)
     assert folder.was_clean

@@ -26,5 +26,5 @@ def test_a_segment_may_be_deleted_while_its_digest_is_computed(
 
     monkeypatch.setattr(SegmentReader, "full_digest", slowly)
     with pytest.raises(NotReplicaError):
-        store.full_digest(1)
+        store.reader.full_digest(1)
     store.close()
