@@ -18,9 +18,10 @@ from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
 from icecore_node.sampling import sample
 from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.descriptors import DescriptorBudget
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.segment_store import SegmentFileStore
 
 _log = logging.getLogger("node")
 
@@ -86,10 +87,8 @@ async def serve(settings: NodeSettings) -> None:
         _log.info("stopped node_id=%d", settings.node_id)
 
 
-def _store(
-    settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget
-) -> SegmentFileStore:
-    return SegmentFileStore(
+def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget) -> ReplicaStore:
+    return make_store(
         folder.files,
         folder.index,
         folder.control,

@@ -18,7 +18,7 @@ from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import Executor, FileSystem
-from icecore_node.storage.store import SegmentStore
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_replication.checked import Checked, CoreT
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class NodeContext:
     net: Net
     executor: Executor
     files: FileSystem
-    store: SegmentStore
+    store: ReplicaStore
     pool: IoPool
     cache: TailCache
     metrics: NodeMetrics

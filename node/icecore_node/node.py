@@ -32,7 +32,8 @@ from icecore_node.serving.disk_report import DiskReport
 from icecore_node.serving.node_service import NodeCommands
 from icecore_node.serving.registration import Gate, Registration, inventory_of
 from icecore_node.serving.sender import ReplicateService
-from icecore_node.storage.store import RecoveredReplica, SegmentStore
+from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.deletions import Deletions
 from icecore_node.upkeep.digests import DigestReporter
@@ -62,7 +63,7 @@ class Node:
         net: Net,
         executor: Executor,
         files: FileSystem,
-        store: SegmentStore,
+        store: ReplicaStore,
         folder: Folder,
         metrics: NodeMetrics,
     ) -> None:
@@ -122,7 +123,7 @@ class Node:
         Raises ConfigurationError (port taken), WrongClusterError, StorageError.
         """
         context = self.context
-        recovered = await context.executor.run(context.store.recover)
+        recovered = await context.executor.run(context.store.start_up)
         context.cluster_id = self._folder.cluster_id
         for found in recovered:
             self._adopt(found)
@@ -165,7 +166,7 @@ class Node:
             },
         )
 
-    def _adopt(self, found: RecoveredReplica) -> None:
+    def _adopt(self, found: FoundReplica) -> None:
         """A replica of an earlier process: it may follow or serve, never lead."""
         table = None
         if found.sealed_end_offset is None:
@@ -178,7 +179,7 @@ class Node:
                 table = ProducerTable()
         replica = Replica(self.context, found.identity, found.tail, table, intact=found.intact)
         replica.promised_epoch = max(
-            found.identity.epoch, self.context.store.promised_epoch(found.identity.segment_id)
+            found.identity.epoch, self.context.store.promises.epoch_of(found.identity.segment_id)
         )
         replica.sealed_end_offset = found.sealed_end_offset
         replica.full_digest = found.full_digest

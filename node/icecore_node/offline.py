@@ -68,16 +68,16 @@ def _carry_out(given: argparse.Namespace, control: ControlStore) -> None:
         case "inspect":
             print(json.dumps(inspected(control), indent=2))
         case "reset-token":
-            print(f"highest coordinator token: {control.max_token} becomes {given.token}")
+            print(f"highest coordinator token: {control.promises.max_token} becomes {given.token}")
             print("A coordinator with this token or a higher one will be obeyed.")
             if _is_meant(given):
-                control.reset_token(given.token)
+                control.promises.reset_token(given.token)
         case "reset-promise":
-            known = control.promised_epoch(given.segment)
+            known = control.promises.epoch_of(given.segment)
             print(f"promised epoch of segment {given.segment}: {known} becomes {given.epoch}")
             print("A leader of this segment with this epoch or a higher one may append again.")
             if _is_meant(given):
-                control.reset_promise(given.segment, given.epoch)
+                control.promises.reset_epoch(given.segment, given.epoch)
 
 
 def _is_meant(given: argparse.Namespace) -> bool:
@@ -89,17 +89,17 @@ def inspected(control: ControlStore) -> dict[str, object]:
     """What a control store says, as ``inspect`` prints it."""
     rows = control.rows()
     return {
-        "node_id": control.get_number("node_id"),
-        "cluster_id": control.cluster_id.hex(),
-        "disk_id": control.disk_id.hex(),
-        "incarnation": control.incarnation,
-        "max_token": control.max_token,
+        "node_id": control.database.get_number("node_id"),
+        "cluster_id": control.disk.cluster_id.hex(),
+        "disk_id": control.disk.disk_id.hex(),
+        "incarnation": control.disk.incarnation,
+        "max_token": control.promises.max_token,
         "replicas": [
             {
                 "segment_id": row.segment_id,
                 "state": row.state,
                 "epoch": row.epoch,
-                "promised_epoch": max(row.epoch, control.promised_epoch(row.segment_id)),
+                "promised_epoch": max(row.epoch, control.promises.epoch_of(row.segment_id)),
                 "damage": row.damage,
             }
             for row in rows

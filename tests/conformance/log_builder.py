@@ -1,10 +1,17 @@
 """Makes stamped batches and append requests, as a leader would, and knows what a log must hold."""
 
 import struct
+from dataclasses import replace
 
 from icecore.codec.batch import HEADER_LENGTH, assemble, digest_step, pad8, parse_header, stamp
+from icecore_node.storage.engine import (
+    SEGMENT_ENGINE,
+    AppendRequest,
+    BatchMark,
+    LogTail,
+    SegmentIdentity,
+)
 from icecore_node.storage.segment_engine.segment_scan import empty_tail
-from icecore_node.storage.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
 
 CLUSTER = bytes(range(16))
 TOPIC = bytes(range(16, 32))
@@ -35,8 +42,14 @@ def produced(values: list[bytes]) -> bytes:
 class LogBuilder:
     """The whole log of one segment: ``batches`` in order, and the tail after each."""
 
-    def __init__(self, segment_id: int, base_offset: int = 0, start_timestamp_ms: int = 0) -> None:
-        self.identity = identity(segment_id, base_offset)
+    def __init__(
+        self,
+        segment_id: int,
+        base_offset: int = 0,
+        start_timestamp_ms: int = 0,
+        engine: str = SEGMENT_ENGINE,
+    ) -> None:
+        self.identity = replace(identity(segment_id, base_offset), engine=engine)
         self.batches: list[bytes] = []
         self.tails: list[LogTail] = [empty_tail(self.identity, start_timestamp_ms)]
 

@@ -9,22 +9,22 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import InvalidRequestError, NotReplicaError, StorageError
-from icecore_node.storage.store import SegmentStore
+from icecore_node.storage.replica_store import ReplicaStore
 from tests.conformance.log_builder import LogBuilder, identity
 from tests.conformance.set_aside_suite import SetAsideConformance
 from tests.conformance.store_harness import FAR, StoreHarness, append, opened, read_all
 
 
-class SegmentStoreConformance(SetAsideConformance):
+class ReplicaStoreConformance(SetAsideConformance):
     """Inherit and define ``harness``."""
 
     # --- create and confirm -------------------------------------------------------------------
 
-    def test_create_and_confirm_are_idempotent(self, store: SegmentStore) -> None:
+    def test_create_and_confirm_are_idempotent(self, store: ReplicaStore) -> None:
         log = opened(store, 1, base_offset=70)
         assert store.create([identity(1), identity(2)]) == [None, None]
         assert store.confirm(log.identity, b"state", 0) == log.tail
-        assert store.starting_state(1) == (b"state", 0)
+        assert store.reader.starting_state(1) == (b"state", 0)
         append(store, log)
         assert store.confirm(log.identity, b"state", 0) == log.tail
         with pytest.raises(InvalidRequestError):
@@ -39,9 +39,9 @@ class SegmentStoreConformance(SetAsideConformance):
         append(harness.store, log)
         (found,) = harness.kill()
         assert found.intact and found.identity == log.identity and found.tail == log.tail
-        assert harness.store.starting_state(1) == (b"later", 9)
+        assert harness.store.reader.starting_state(1) == (b"later", 9)
 
-    def test_another_identity_is_refused(self, store: SegmentStore) -> None:
+    def test_another_identity_is_refused(self, store: ReplicaStore) -> None:
         opened(store, 1)
         (error,) = store.create([identity(1, epoch=2)])
         assert isinstance(error, InvalidRequestError)
@@ -58,7 +58,7 @@ class SegmentStoreConformance(SetAsideConformance):
         assert harness.store.confirm(log.identity, b"", 0) == log.tail
         append(harness.store, log)
 
-    def test_nothing_is_appended_before_confirm(self, store: SegmentStore) -> None:
+    def test_nothing_is_appended_before_confirm(self, store: ReplicaStore) -> None:
         store.create([identity(1)])
         request = LogBuilder(1).request()
         store.append_group([request])
@@ -99,40 +99,42 @@ class SegmentStoreConformance(SetAsideConformance):
         assert [request.error for request in requests] == [None] * 6
         assert [found.tail for found in harness.kill()] == [one.tail, two.tail]
 
-    def test_a_gap_is_refused_and_harms_nobody_else(self, store: SegmentStore) -> None:
+    def test_a_gap_is_refused_and_harms_nobody_else(self, store: ReplicaStore) -> None:
         one, two = opened(store, 1), opened(store, 2)
         one.request(1)
         gap, good, unknown = one.request(1), two.request(1), LogBuilder(9).request(1)
         store.append_group([gap, good, unknown])
         assert isinstance(gap.error, InvalidRequestError) and good.error is None
         assert isinstance(unknown.error, NotReplicaError)
-        assert store.read(1, 0, 1000, FAR) == (b"", 0)
+        assert store.reader.read(1, 0, 1000, FAR) == (b"", 0)
 
-    def test_read_borders(self, store: SegmentStore) -> None:
+    def test_read_borders(self, store: ReplicaStore) -> None:
         log = opened(store, 1, base_offset=100)
         append(store, log, 10, records=5, size=50)
         size = len(log.batches[0])
         for offset in (100, 102, 104):
-            assert store.read(1, offset, 1, FAR) == (log.batches[0], 105)
-        assert store.read(1, 105, 3 * size, FAR) == (b"".join(log.batches[1:4]), 120)
-        assert store.read(1, 105, 3 * size - 1, FAR) == (b"".join(log.batches[1:3]), 115)
-        assert store.read(1, 100, 1 << 20, 125) == (b"".join(log.batches[:5]), 125)
-        assert store.read(1, 100, 1 << 20, 124) == (b"".join(log.batches[:4]), 120)
-        assert store.read(1, 100, 1 << 20, 104) == (b"", 100)
-        assert store.read(1, 150, 1 << 20, FAR) == (b"", 150)
-        assert store.read(1, 149, 1 << 20, FAR) == (log.batches[9], 150)
+            assert store.reader.read(1, offset, 1, FAR) == (log.batches[0], 105)
+        assert store.reader.read(1, 105, 3 * size, FAR) == (b"".join(log.batches[1:4]), 120)
+        assert store.reader.read(1, 105, 3 * size - 1, FAR) == (b"".join(log.batches[1:3]), 115)
+        assert store.reader.read(1, 100, 1 << 20, 125) == (b"".join(log.batches[:5]), 125)
+        assert store.reader.read(1, 100, 1 << 20, 124) == (b"".join(log.batches[:4]), 120)
+        assert store.reader.read(1, 100, 1 << 20, 104) == (b"", 100)
+        assert store.reader.read(1, 150, 1 << 20, FAR) == (b"", 150)
+        assert store.reader.read(1, 149, 1 << 20, FAR) == (log.batches[9], 150)
         with pytest.raises(InvalidRequestError):
-            store.read(1, 99, 1000, FAR)
+            store.reader.read(1, 99, 1000, FAR)
         with pytest.raises(NotReplicaError):
-            store.read(2, 0, 1000, FAR)
+            store.reader.read(2, 0, 1000, FAR)
 
     def test_reads_after_restart_are_the_same(self, harness: StoreHarness) -> None:
         log = opened(harness.store, 1, base_offset=100)
         for _ in range(50):
             append(harness.store, log, 2, records=3, size=20)
-        hot = [harness.store.read(1, offset, 900, 390) for offset in range(100, 395, 7)]
+        hot = [harness.store.reader.read(1, offset, 900, 390) for offset in range(100, 395, 7)]
         harness.kill()
-        assert [harness.store.read(1, offset, 900, 390) for offset in range(100, 395, 7)] == hot
+        assert [
+            harness.store.reader.read(1, offset, 900, 390) for offset in range(100, 395, 7)
+        ] == hot
 
     def test_damage_is_never_returned(self, harness: StoreHarness) -> None:
         log = opened(harness.store, 1)
@@ -140,14 +142,14 @@ class SegmentStoreConformance(SetAsideConformance):
         harness.store.seal(1, 3, log.tail.digest)
         harness.stop()
         harness.damage(1, len(log.batches[0]) + 3000)
-        assert harness.store.read(1, 0, 1, FAR) == (log.batches[0], 1)
+        assert harness.store.reader.read(1, 0, 1, FAR) == (log.batches[0], 1)
         with pytest.raises(StorageError):
-            harness.store.read(1, 1, 1, FAR)
+            harness.store.reader.read(1, 1, 1, FAR)
         with pytest.raises(StorageError):
-            harness.store.full_digest(1)
-        assert harness.store.read(1, 2, 1, FAR) == (log.batches[2], 3)
+            harness.store.reader.full_digest(1)
+        assert harness.store.reader.read(1, 2, 1, FAR) == (log.batches[2], 3)
 
-    def test_readers_beside_an_appender(self, store: SegmentStore) -> None:
+    def test_readers_beside_an_appender(self, store: ReplicaStore) -> None:
         log = opened(store, 1)
         errors: list[BaseException] = []
         done = threading.Event()
@@ -157,7 +159,7 @@ class SegmentStoreConformance(SetAsideConformance):
             try:
                 while True:
                     was_done = done.is_set()
-                    run, offset = store.read(1, offset, 3000, FAR)
+                    run, offset = store.reader.read(1, offset, 3000, FAR)
                     data += run
                     if was_done and not run:
                         break
@@ -196,7 +198,7 @@ class SegmentStoreConformance(SetAsideConformance):
                         ),
                         None,
                     )
-                    assert harness.store.offset_for_time(1, wanted, end_offset) == expected
+                    assert harness.store.reader.offset_for_time(1, wanted, end_offset) == expected
 
         check()
         harness.kill()
@@ -218,12 +220,12 @@ class SegmentStoreConformance(SetAsideConformance):
         for _ in range(2):
             for number, tail in enumerate(log.tails):
                 if number % 9 == 0 or number > 390:
-                    assert harness.store.tail_at(1, tail.end_offset) == tail
-            assert harness.store.headers(1, 43) == log.headers()[:20]
-            assert harness.store.headers(1, 44) == log.headers()[:20]
+                    assert harness.store.reader.tail_at(1, tail.end_offset) == tail
+            assert harness.store.reader.headers(1, 43) == log.headers()[:20]
+            assert harness.store.reader.headers(1, 44) == log.headers()[:20]
             for wrong in (4, 804, 2):
                 with pytest.raises(InvalidRequestError):
-                    harness.store.tail_at(1, wrong)
+                    harness.store.reader.tail_at(1, wrong)
             harness.kill()
 
     # --- truncate, seal, digests --------------------------------------------------------------
@@ -235,7 +237,7 @@ class SegmentStoreConformance(SetAsideConformance):
             harness.store.truncate(1, 7)
         assert harness.store.truncate(1, 8) == log.tails[4]
         log.tails, log.batches = log.tails[:5], log.batches[:4]
-        assert harness.store.read(1, 8, 1000, FAR) == (b"", 8)
+        assert harness.store.reader.read(1, 8, 1000, FAR) == (b"", 8)
         append(harness.store, log, 2, records=3, size=10)
         assert read_all(harness.store, log) == b"".join(log.batches)
         (found,) = harness.kill()
@@ -267,20 +269,22 @@ class SegmentStoreConformance(SetAsideConformance):
         assert isinstance(late.error, InvalidRequestError)
         with pytest.raises(InvalidRequestError):
             harness.store.truncate(1, 2)
-        full = harness.store.full_digest(1)
+        full = harness.store.reader.full_digest(1)
         for restart in (harness.kill, harness.stop):
             (found,) = restart()
             assert found.intact and found.tail == log.tails[5]
             assert (found.sealed_end_offset, found.seal_digest) == (end, digest)
-            assert found.full_digest == full == harness.store.full_digest(1)
-            assert harness.store.tail_at(1, 4) == log.tails[2]
+            assert found.full_digest == full == harness.store.reader.full_digest(1)
+            assert harness.store.reader.tail_at(1, 4) == log.tails[2]
 
-    def test_full_digests_agree_between_replicas(self, store: SegmentStore) -> None:
+    def test_full_digests_agree_between_replicas(self, store: ReplicaStore) -> None:
         one, two = opened(store, 1), opened(store, 2)
         append(store, one, 3, records=1, size=1)
         append(store, two, 3, records=1, size=1)
         for log in (one, two):
             store.seal(log.identity.segment_id, 3, log.tail.digest)
-        assert store.full_digest(1) != store.full_digest(2)  # the segment id is in the headers
+        assert store.reader.full_digest(1) != store.reader.full_digest(
+            2
+        )  # the segment id is in the headers
         with pytest.raises(InvalidRequestError):
-            store.full_digest(3)
+            store.reader.full_digest(3)

@@ -3,7 +3,7 @@
 import pytest
 
 from icecore.errors import FencedError, InvalidRequestError, NotReplicaError, StorageError
-from tests.conformance.log_builder import CLUSTER, identity
+from tests.conformance.log_builder import identity
 from tests.conformance.store_harness import FAR, OnHarness, StoreHarness, append, opened, read_all
 
 
@@ -16,10 +16,10 @@ class SetAsideConformance(OnHarness):
         for _ in range(20):
             append(store, log, batches=10, records=3)
         with pytest.raises(InvalidRequestError):
-            store.verification(1)
+            store.reader.verification(1)
         store.seal(1, log.tail.end_offset, log.tail.digest)
-        digest, size = store.full_digest(1), len(read_all(store, log))
-        walk, length, steps = store.verification(1), 0, 0
+        digest, size = store.reader.full_digest(1), len(read_all(store, log))
+        walk, length, steps = store.reader.verification(1), 0, 0
         while not walk.digest:
             length += walk.step(1000)
             steps += 1
@@ -27,7 +27,7 @@ class SetAsideConformance(OnHarness):
         assert steps > 5
 
         harness.damage(1, size - 20)
-        walk = store.verification(1)
+        walk = store.reader.verification(1)
         with pytest.raises(StorageError):
             while not walk.digest:
                 walk.step(1000)
@@ -47,17 +47,17 @@ class SetAsideConformance(OnHarness):
         assert harness.store.create([log.identity]) == [None]
 
     def test_promises_never_go_back(self, harness: StoreHarness) -> None:
-        harness.store.set_promises([(1, 5), (2, 3)], 10)
+        harness.store.promises.persist([(1, 5), (2, 3)], 10)
         for stale in (([(1, 4)], 10), ([(2, 9), (1, 4)], 10), ([(1, 6)], 9)):
             with pytest.raises(FencedError):
-                harness.store.set_promises(*stale)
-        harness.store.set_promises([(1, 5)], 10)
+                harness.store.promises.persist(*stale)
+        harness.store.promises.persist([(1, 5)], 10)
         harness.kill()
-        assert [harness.store.promised_epoch(one) for one in (1, 2, 3)] == [5, 3, 0]
+        assert [harness.store.promises.epoch_of(one) for one in (1, 2, 3)] == [5, 3, 0]
         with pytest.raises(FencedError):
-            harness.store.set_promises([(3, 1)], 9)
+            harness.store.promises.persist([(3, 1)], 9)
         harness.store.create([identity(1, epoch=1), identity(3, epoch=2)])
-        assert [harness.store.promised_epoch(one) for one in (1, 3)] == [5, 2]
+        assert [harness.store.promises.epoch_of(one) for one in (1, 3)] == [5, 2]
 
     def test_a_quarantined_replica_is_unknown_until_it_is_certified(
         self, harness: StoreHarness
@@ -67,7 +67,7 @@ class SetAsideConformance(OnHarness):
         harness.store.quarantine(1, "a test")
         harness.store.quarantine(1, "again")
         with pytest.raises(NotReplicaError):
-            harness.store.read(1, 0, 1000, FAR)
+            harness.store.reader.read(1, 0, 1000, FAR)
         (found,) = harness.kill()
         assert not found.intact and "a test" in found.why
         log = opened(harness.store, 1)
@@ -97,51 +97,51 @@ class SetAsideConformance(OnHarness):
         harness.store.condemn([1], "a sync had failed")
         (found,) = harness.kill()
         assert not found.intact
-        assert harness.store.salvage.tail(1, CLUSTER) == whole  # nothing was changed by looking
+        assert harness.store.salvage.tail(1) == whole  # nothing was changed by looking
         with pytest.raises(NotReplicaError):
-            harness.store.salvage.readmit(1, CLUSTER)  # in its place only once that is free
+            harness.store.salvage.readmit(1)  # in its place only once that is free
         harness.damage(1, len(log.batches[0]) + len(log.batches[1]) + 3000)
-        tail = harness.store.salvage.tail(1, CLUSTER)
+        tail = harness.store.salvage.tail(1)
         assert tail is not None and tail.end_offset == 102
         harness.store.quarantine(1, "salvage")
-        found = harness.store.salvage.readmit(1, CLUSTER)
+        found = harness.store.salvage.readmit(1)
         assert (found.tail.end_offset, found.producer_snapshot) == (102, b"state")
         assert len(found.headers) == 2
-        assert harness.store.read(1, 100, 1 << 20, FAR) == (b"".join(log.batches[:2]), 102)
+        assert harness.store.reader.read(1, 100, 1 << 20, FAR) == (b"".join(log.batches[:2]), 102)
         (found,) = harness.kill()
         assert not found.intact and found.tail == tail  # nobody is to take it for whole
         harness.store.seal(1, 102, tail.digest)
         (found,) = harness.kill()
         assert found.intact and found.sealed_end_offset == 102
-        assert harness.store.salvage.tail(1, CLUSTER) is None
+        assert harness.store.salvage.tail(1) is None
 
     def test_the_longest_provable_file_is_salvaged_also_one_set_aside(
         self, harness: StoreHarness
     ) -> None:
-        assert harness.store.salvage.tail(1, CLUSTER) is None
+        assert harness.store.salvage.tail(1) is None
         log = opened(harness.store, 1)
         append(harness.store, log, 3)
         long = log.tail
         harness.store.quarantine(1, "a copy is to take its place")
         append(harness.store, opened(harness.store, 1), 1)
-        assert harness.store.salvage.tail(1, CLUSTER) == long
+        assert harness.store.salvage.tail(1) == long
         harness.store.quarantine(1, "salvage")
-        assert harness.store.salvage.readmit(1, CLUSTER).tail == long
+        assert harness.store.salvage.readmit(1).tail == long
 
     def test_delete(self, harness: StoreHarness) -> None:
         kept, gone = opened(harness.store, 1), opened(harness.store, 2)
         append(harness.store, kept, 2)
         append(harness.store, gone, 2)
-        harness.store.set_promises([(2, 4)], 10)
+        harness.store.promises.persist([(2, 4)], 10)
         with pytest.raises(FencedError):
             harness.store.delete([2], 9)
         harness.store.delete([2], 10)
         harness.store.delete([2], 10)
         with pytest.raises(NotReplicaError):
-            harness.store.read(2, 0, 1000, FAR)
+            harness.store.reader.read(2, 0, 1000, FAR)
         (found,) = harness.kill()
         assert found.identity == kept.identity
-        assert harness.store.promised_epoch(2) == 4
+        assert harness.store.promises.epoch_of(2) == 4
         again = opened(harness.store, 2, base_offset=50)  # copied here again by a repair
         append(harness.store, again, 2)
         assert [found.tail for found in harness.kill()] == [kept.tail, again.tail]
@@ -154,7 +154,7 @@ class SetAsideConformance(OnHarness):
         harness.store.seal(3, logs[2].tail.end_offset, logs[2].tail.digest)
         harness.store.quarantine(4, "a test")
         with pytest.raises(FencedError):
-            harness.store.set_promises([], 8)
+            harness.store.promises.persist([], 8)
             harness.store.delete([1, 2], 7)
         assert read_all(harness.store, logs[1]) == b"".join(logs[1].batches)
         harness.store.delete([1, 3, 4, 9, 1], 8)

@@ -8,7 +8,9 @@ from typing import Protocol
 
 import pytest
 
-from icecore_node.storage.store import RecoveredReplica, SegmentStore
+from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from tests.conformance.log_builder import LogBuilder, identity
 
 FAR = 1 << 40
@@ -17,13 +19,13 @@ FAR = 1 << 40
 class StoreHarness(Protocol):
     """One data folder and the store that has it open, already recovered."""
 
-    store: SegmentStore
+    store: ReplicaStore
 
-    def kill(self) -> list[RecoveredReplica]:
+    def kill(self) -> list[FoundReplica]:
         """The process dies, nothing unsynced is lost; a new one recovers."""
         ...
 
-    def stop(self) -> list[RecoveredReplica]:
+    def stop(self) -> list[FoundReplica]:
         """Close cleanly and open again."""
         ...
 
@@ -32,7 +34,7 @@ class StoreHarness(Protocol):
         ...
 
 
-def opened(store: SegmentStore, segment_id: int, base_offset: int = 0) -> LogBuilder:
+def opened(store: ReplicaStore, segment_id: int, base_offset: int = 0) -> LogBuilder:
     """A confirmed, empty segment."""
     assert store.create([identity(segment_id)]) == [None]
     log = LogBuilder(segment_id, base_offset)
@@ -40,21 +42,28 @@ def opened(store: SegmentStore, segment_id: int, base_offset: int = 0) -> LogBui
     return log
 
 
-def append(store: SegmentStore, log: LogBuilder, batches: int = 1, **shape: int) -> None:
+def append(store: ReplicaStore, log: LogBuilder, batches: int = 1, **shape: int) -> None:
     """Append new batches of one log as one group."""
     request = log.request(batches, **shape)
     assert store.append_group([request]) == [request]
     assert request.error is None
 
 
-def read_all(store: SegmentStore, log: LogBuilder, max_bytes: int = 1000) -> bytes:
+def read_all(store: ReplicaStore, log: LogBuilder, max_bytes: int = 1000) -> bytes:
     """The whole log, in runs."""
     offset, data = log.identity.base_offset, b""
     while offset < log.tail.end_offset:
-        run, next_offset = store.read(log.identity.segment_id, offset, max_bytes, FAR)
+        run, next_offset = store.reader.read(log.identity.segment_id, offset, max_bytes, FAR)
         assert run and next_offset > offset
         offset, data = next_offset, data + run
     return data
+
+
+def segment_engine(store: ReplicaStore) -> SegmentEngine:
+    """The engine of a store that has only this one, for tests of what is inside."""
+    (engine,) = store._catalog.engines.values()
+    assert isinstance(engine, SegmentEngine)
+    return engine
 
 
 class OnHarness:
@@ -65,5 +74,5 @@ class OnHarness:
         raise NotImplementedError
 
     @pytest.fixture
-    def store(self, harness: StoreHarness) -> SegmentStore:
+    def store(self, harness: StoreHarness) -> ReplicaStore:
         return harness.store

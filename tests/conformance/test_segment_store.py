@@ -8,15 +8,15 @@ import pytest
 
 from icecore.errors import OutOfSpaceError
 from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import SyncFs
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
-from tests.conformance.segment_store_suite import SegmentStoreConformance
-from tests.conformance.store_harness import FAR, append, opened, read_all
+from tests.conformance.segment_store_suite import ReplicaStoreConformance
+from tests.conformance.store_harness import FAR, append, opened, read_all, segment_engine
 
 SMALL = StoreSettings(
     group_bytes_max=32 << 10,
@@ -40,19 +40,17 @@ class DiskHarness:
         self.settings = SMALL
         self._open()
 
-    def _open(self) -> list[RecoveredReplica]:
+    def _open(self) -> list[FoundReplica]:
         self.folder = DataFolder.open(self.path, 1, CLUSTER, syncfs=self._syncfs)
         folder = self.folder
-        self.store = SegmentFileStore(
-            folder.files, folder.index, folder.control, CLUSTER, self.settings
-        )
-        return self.store.recover()
+        self.store = make_store(folder.files, folder.index, folder.control, CLUSTER, self.settings)
+        return self.store.start_up()
 
-    def kill(self) -> list[RecoveredReplica]:
+    def kill(self) -> list[FoundReplica]:
         self.folder.close()
         return self._open()
 
-    def stop(self) -> list[RecoveredReplica]:
+    def stop(self) -> list[FoundReplica]:
         self.store.close()
         return self.kill()
 
@@ -63,8 +61,8 @@ class DiskHarness:
         path.write_bytes(data)
 
 
-class TestSegmentFileStore(SegmentStoreConformance):
-    """icecore_node.storage.segment_store."""
+class TestReplicaStore(ReplicaStoreConformance):
+    """icecore_node.storage.replica_store over node.storage.segment_engine."""
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[DiskHarness]:
@@ -85,7 +83,7 @@ class TestSegmentFileStore(SegmentStoreConformance):
     ) -> None:
         for segment_id in (1, 2):
             append(harness.store, opened(harness.store, segment_id), 2, size=2000)
-        log = harness.store._find(1)
+        log = segment_engine(harness.store).reader.find(1)
         with log.handle.using() as file:
             harness.store.delete([1], 1)
             harness.store.delete([2], 1)
@@ -138,7 +136,7 @@ class TestSegmentFileStore(SegmentStoreConformance):
         assert stranger.read_bytes() == b"precious"
 
 
-class TestWithSyncfs(SegmentStoreConformance):
+class TestWithSyncfs(ReplicaStoreConformance):
     """The same with one ``syncfs`` per group of three files or more."""
 
     @pytest.fixture
@@ -161,7 +159,7 @@ def test_a_full_disk_fails_one_segment_and_frees_with_it(small_disk: Path) -> No
             break
     assert failed is not None and isinstance(failed.error, OutOfSpaceError)
     end = failed.marks[0].base_offset
-    assert harness.store.read(1, end, 1000, FAR) == (b"", end)
+    assert harness.store.reader.read(1, end, 1000, FAR) == (b"", end)
     late = LogBuilder(1)
     late.batches, late.tails = filler.batches, filler.tails
     request = late.request_of(end, end + 4)
@@ -169,12 +167,12 @@ def test_a_full_disk_fails_one_segment_and_frees_with_it(small_disk: Path) -> No
     assert isinstance(request.error, OutOfSpaceError)
 
     # Fences and seals still find room, if need be in the reserve.
-    harness.store.set_promises([(1, 7), (2, 7)], 1)
+    harness.store.promises.persist([(1, 7), (2, 7)], 1)
     harness.store.seal(2, 2, log.tail.digest)
     found = {replica.identity.segment_id: replica for replica in harness.kill()}
     assert found[1].intact and found[1].tail.end_offset == end
     assert found[2].intact and found[2].sealed_end_offset == 2
-    assert harness.store.promised_epoch(1) == 7
+    assert harness.store.promises.epoch_of(1) == 7
 
     harness.store.delete([1], 1)
     fresh = opened(harness.store, 3)

@@ -13,15 +13,15 @@ from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_node.ports import FileSystem, WorkerQueue
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engines import make_store
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.file_system_suite import FileSystemConformance
 from tests.conformance.index_suite import IndexConformance
 from tests.conformance.log_builder import CLUSTER, identity
 from tests.conformance.metadata_store_suite import MetadataStoreSuite
-from tests.conformance.segment_store_suite import SegmentStoreConformance
+from tests.conformance.segment_store_suite import ReplicaStoreConformance
 from tests.conformance.test_segment_store import SMALL
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
@@ -73,27 +73,27 @@ class SimHarness:
         self._lives = 0
         self._open()
 
-    def _open(self) -> list[RecoveredReplica]:
+    def _open(self) -> list[FoundReplica]:
         self._lives += 1
         self._process = process = SimProcess("node-1", self._lives)
         connection = cast(sqlite3.Connection, SimConnection(self._control, process))
-        self.store = SegmentFileStore(
+        self.store = make_store(
             SimFileSystem(self.disk, process),
             SimIndex(self._index, process),
             ControlStore(connection),
             CLUSTER,
             SMALL,
         )
-        return self.store.recover()
+        return self.store.start_up()
 
-    def kill(self) -> list[RecoveredReplica]:
+    def kill(self) -> list[FoundReplica]:
         self._process.kill("test", 0.0)
         if self._rng is not None:
             self.disk.power_cut(self._rng)
             self._index.power_cut(self._rng)
         return self._open()
 
-    def stop(self) -> list[RecoveredReplica]:
+    def stop(self) -> list[FoundReplica]:
         self.store.close()
         return self.kill()
 
@@ -102,7 +102,7 @@ class SimHarness:
         self.disk.flip_bit(file_name(identity(segment_id)), bit)
 
 
-class TestSegmentStoreOnSimDisk(SegmentStoreConformance):
+class TestSegmentStoreOnSimDisk(ReplicaStoreConformance):
     """icecore_node.storage.segment_store, killed."""
 
     @pytest.fixture
@@ -110,7 +110,7 @@ class TestSegmentStoreOnSimDisk(SegmentStoreConformance):
         return SimHarness(None)
 
 
-class TestSegmentStoreUnderPowerCuts(SegmentStoreConformance):
+class TestSegmentStoreUnderPowerCuts(ReplicaStoreConformance):
     """The segment store, whose every kill is a power cut: what it promised must be there."""
 
     @pytest.fixture(params=range(5))

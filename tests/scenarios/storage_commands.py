@@ -7,8 +7,8 @@ record has 100 bytes unless the story says otherwise; [a, b) are positions in a 
 from collections.abc import Iterator
 
 from icecore_node.ports import DiskFailedError
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import identity
 from tests.scenarios.storage_room import StorageRoom
 from tests.scenarios.vocabulary import Vocabulary
@@ -137,7 +137,7 @@ def read(room: StorageRoom, *, segment: int) -> list[str]:
     """How far a segment can be read from its base."""
     offset = 0
     while True:
-        data, next_offset = room.store.read(segment, offset, 1 << 20, FAR)
+        data, next_offset = room.store.reader.read(segment, offset, 1 << 20, FAR)
         if not data:
             return [f"segment {segment}: readable to {offset}"]
         offset = next_offset
@@ -167,7 +167,7 @@ def confirm(room: StorageRoom, *, segment: int, base: int, producers: str = "") 
     return [f"segment {segment}: ends at {tail.end_offset}"]
 
 
-def _judged(replica: RecoveredReplica) -> str:
+def _judged(replica: FoundReplica) -> str:
     name = f"segment {replica.identity.segment_id}"
     why = replica.why.split(":")[0]
     if not replica.intact:

@@ -12,11 +12,13 @@ from typing import Any
 from icecore.errors import StorageError
 from icecore_node.ports import Buffer, File, FileSystem
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engine import AppendRequest
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.index.points import read_durable
+from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import AppendRequest, RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
@@ -137,19 +139,19 @@ class StorageRoom:
         self._settings = StoreSettings()
         self.index_disk = SimIndexDisk()
         self._control = ControlStore(sqlite3.connect(":memory:", isolation_level=None))
-        self.store: SegmentFileStore
+        self.store: ReplicaStore
 
-    def start(self, settings: StoreSettings | None = None) -> list[RecoveredReplica]:
+    def start(self, settings: StoreSettings | None = None) -> list[FoundReplica]:
         """A process opens the folder, whatever became of the one before."""
         self._settings = settings or self._settings
-        self.store = SegmentFileStore(
+        self.store = make_store(
             WatchedFiles(SimFileSystem(self.disk, None), self.watch),
             WatchedIndex(SimIndex(self.index_disk, None), self.watch),
             self._control,
             CLUSTER,
             self._settings,
         )
-        return self.store.recover()
+        return self.store.start_up()
 
     def create(self, count: int) -> None:
         """So many empty logs, of segments 1, 2, …, which begin at offset 0."""

@@ -161,7 +161,7 @@ class Inode:
 
 def _garbled(old: bytearray, new: bytes, rng: random.Random) -> bytes:
     """Noise where a write was under way. Bytes it did not change are safe, synced neighbours in the
-    same sector above all (powersafe overwrite, which segment_engine/start_up.py assumes)."""
+    same sector above all (powersafe overwrite, which node/storage/recovery.py assumes)."""
     noise = rng.randbytes(len(new))
     return bytes(
         before if before == after else chance

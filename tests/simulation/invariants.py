@@ -23,15 +23,15 @@ from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
 from icecore_node.serving.node_service import NodeCommands
-from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.segment_engine.segment_names import ASIDE
-from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
+from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
 from icecore_replication.checked import Checked
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.invariants_cores import CoreInvariants, stepping
 from tests.simulation.process import PROCESS, SimProcess
-from tests.simulation.stored_logs import durable_tail
+from tests.simulation.stored_logs import durable_tail, files_to_delete
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -153,10 +153,8 @@ class Invariants:
         if not name.startswith("segments/") or (process, name) in self._created:
             return
         for host in self._world.hosts.values():
-            if host.disk is disk:
-                ordered = [row[0] for row in host.control.execute("SELECT name FROM intents")]
-                if name.partition(ASIDE)[0] not in ordered:
-                    self._note(f"I17: {name} is deleted and nobody has ordered that")
+            if host.disk is disk and name.partition(ASIDE)[0] not in files_to_delete(host):
+                self._note(f"I17: {name} is deleted and nobody has ordered that")
 
     def on_transaction(self, token: int, newest: int) -> None:
         """A metadata transaction was carried out."""
@@ -215,7 +213,7 @@ def _watched(seen: Invariants) -> list[Watched]:
         (SimFileSystem, "unlink", _unlinking(seen)),
         (SimFile, "fdatasync", _syncing(seen)),
         (SimIndex, "write", _indexing(seen)),
-        (Recovery, "judge", _judging(seen)),
+        (StartUp, "judge", _judging(seen)),
         (NodeSessions, "beat", _beating(seen)),
         (CoordinatorLink, "lease_valid", _leasing(seen)),
     ]
@@ -346,9 +344,9 @@ def _indexing(seen: Invariants) -> Callable[[Any], Any]:
 def _judging(seen: Invariants) -> Callable[[Any], Any]:
     def replace(original: Callable[..., Verdict]) -> Callable[..., Verdict]:
         @wraps(original)
-        def judge(self: Recovery, row: ReplicaRow) -> Verdict:
-            verdict = original(self, row)
-            seen.on_judged(row.segment_id, verdict.damage)
+        def judge(self: StartUp, log: KnownLog) -> Verdict:
+            verdict = original(self, log)
+            seen.on_judged(log.identity.segment_id, verdict.damage)
             return verdict
 
         return judge

@@ -25,7 +25,7 @@ from icecore_node.replica.replica import Replica
 from icecore_node.roles.leader import Leader
 from icecore_node.serving import node_service
 from icecore_node.serving.node_service import NodeCommands
-from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.control.control_promises import Promises
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication import isr, recovery, sealing, watermark
 from icecore_replication.effects import CompleteProduce
@@ -207,11 +207,11 @@ def report_before_fence() -> Mistake:
 def fence_lost_on_crash() -> Mistake:
     """R30: promises are kept in memory only."""
 
-    def forget(self: ControlStore, promises: Sequence[tuple[int, int]], token: int) -> None:
-        self._check_token(token)
-        self._promises.update(promises)
+    def forget(self: Promises, promises: Sequence[tuple[int, int]], token: int) -> None:
+        self.check_token(token)
+        self.note(promises)
 
-    return patch(ControlStore, "set_promises", forget)
+    return patch(Promises, "persist", forget)
 
 
 @contextmanager

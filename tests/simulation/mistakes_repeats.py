@@ -15,7 +15,8 @@ from icecore_node.replica.orders import Order, Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.node_service import NodeCommands
 from icecore_node.serving.registration import Gate
-from icecore_node.storage.store import LogTail, SegmentIdentity, SegmentStore
+from icecore_node.storage.engine import LogTail, SegmentIdentity
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.upkeep import copying
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication.producers import ProducerTable
@@ -118,8 +119,8 @@ def orders_for_any_incarnation() -> Iterator[None]:
 def stale_producer_state() -> Iterator[None]:
     """R62: a sealed replica tells the producers of its base, and nobody compares."""
 
-    def state_at(store: SegmentStore, segment_id: int, _: int) -> tuple[bytes, bytes]:
-        snapshot = ProducerTable(store.starting_state(segment_id)[0]).snapshot()
+    def state_at(store: ReplicaStore, segment_id: int, _: int) -> tuple[bytes, bytes]:
+        snapshot = ProducerTable(store.reader.starting_state(segment_id)[0]).snapshot()
         return snapshot, b""
 
     with (

@@ -8,11 +8,11 @@ from icecore_node.ports import File, SyncFailedError
 from icecore_node.registry.replicas import Replicas
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, key_prefix, pack_durable
 from icecore_node.storage.segment_engine.segment_scan import BatchScan
-from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
-from icecore_node.storage.store import SegmentIdentity
+from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
 from tests.simulation.mistakes import Mistake, patch
 
 T = TypeVar("T")
@@ -52,10 +52,10 @@ def shortage_is_damage() -> Mistake:
 
 def recovery_index_first() -> Mistake:
     """R55: recovery tells the index what it saw before it syncs the file."""
-    judge_stop = Recovery._judge_stop
+    judge_stop = StartUp._judge_stop
 
     def wrong(
-        self: Recovery,
+        self: StartUp,
         identity: SegmentIdentity,
         file: File,
         scan: BatchScan,
@@ -65,7 +65,7 @@ def recovery_index_first() -> Mistake:
         self._index.write([pack_durable(key_prefix(identity), scan.position, scan.tail)])
         return judge_stop(self, identity, file, scan, size, verdict)
 
-    return patch(Recovery, "_judge_stop", wrong)
+    return patch(StartUp, "_judge_stop", wrong)
 
 
 def index_rot_ends_the_node() -> Mistake:

@@ -7,14 +7,15 @@ from unittest import mock
 from icecore.codec import batch
 from icecore.errors import StorageError
 from icecore_node.ports import FileSystem
-from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.index.points import forget_from, key_prefix, pack_durable
+from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.group_commit import GroupCommit, _Part
+from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
-from icecore_node.storage.segment_engine.start_up import Recovery, Verdict
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
+from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
 from tests.simulation.disk import SimFileSystem
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_registry import log_may_go_back
@@ -60,7 +61,7 @@ def sync_is_retried() -> Iterator[None]:
         except StorageError:
             log.file.fdatasync()
 
-    with patch(GroupCommit, "_sync", sync), patch(SegmentFileStore, "_sync_file", sync_file):
+    with patch(GroupCommit, "_sync", sync), patch(SegmentEngine, "_sync_file", sync_file):
         yield
 
 
@@ -68,13 +69,13 @@ def sync_is_retried() -> Iterator[None]:
 def damage_is_cut_off() -> Iterator[None]:
     """R40 and, enough by itself, R59: a log that is broken in the middle is cut there and
     counts as intact; nobody notices that it was longer once."""
-    judge = Recovery.judge
+    judge = StartUp.judge
 
-    def wrong(self: Recovery, row: ReplicaRow) -> Verdict:
-        verdict = judge(self, row)
+    def wrong(self: StartUp, log: KnownLog) -> Verdict:
+        verdict = judge(self, log)
         if verdict.damage.startswith(("mid-log damage", "lost durable tail")):
             verdict.damage, verdict.why = "", "clean"
-            identity = row.identity(self._cluster_id)
+            identity = log.identity
             forget_from(self._index, key_prefix(identity), verdict.position, verdict.tail)
             file = self._fs.open(file_name(identity))
             file.truncate(verdict.position)
@@ -82,16 +83,16 @@ def damage_is_cut_off() -> Iterator[None]:
             verdict.size_bytes = file.size()
         return verdict
 
-    with patch(Recovery, "judge", wrong), log_may_go_back():
+    with patch(StartUp, "judge", wrong), log_may_go_back():
         yield
 
 
 def cut_at_watermark() -> Mistake:
     """R11: a log is cut at start to the high watermark that its node knew."""
-    recover = SegmentFileStore.recover
+    start_up = ReplicaStore.start_up
 
-    def wrong(self: SegmentFileStore) -> list[RecoveredReplica]:
-        found = recover(self)
+    def wrong(self: ReplicaStore) -> list[FoundReplica]:
+        found = start_up(self)
         for replica in found:
             identity = replica.identity
             if not replica.intact or replica.sealed_end_offset is not None:
@@ -104,7 +105,7 @@ def cut_at_watermark() -> Mistake:
                 replica.headers = [raw for raw, header in headers if header.end_offset <= end]
         return found
 
-    return patch(SegmentFileStore, "recover", wrong)
+    return patch(ReplicaStore, "start_up", wrong)
 
 
 def unknown_files_deleted() -> Mistake:
@@ -118,4 +119,6 @@ def unknown_files_deleted() -> Mistake:
                     if f"{folder}/{name}" not in known and ASIDE not in name:
                         file_system.unlink(f"{folder}/{name}")
 
-    return mock.patch("icecore_node.storage.segment_store.report_unknown_files", remove)
+    return mock.patch(
+        "icecore_node.storage.segment_engine.segment_engine.report_unknown_files", remove
+    )

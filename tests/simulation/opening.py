@@ -52,7 +52,7 @@ def _starts(world: World, segment: Segment) -> Iterator[tuple[str, bytes]]:
         replica = node.replicas.get(segment.segment_id) if node is not None else None
         is_member = node is not None and node.context.node_id in segment.replicas
         if node is not None and replica is not None and is_member and replica.counts:
-            yield name, node.context.store.starting_state(segment.segment_id)[0]
+            yield name, node.context.store.reader.starting_state(segment.segment_id)[0]
 
 
 def _headers(world: World, segment: Segment) -> list[bytes] | None:
@@ -60,7 +60,7 @@ def _headers(world: World, segment: Segment) -> list[bytes] | None:
     for name, _ in _starts(world, segment):
         store = world.shells[name].context.store
         try:
-            headers: list[bytes] = store.headers(segment.segment_id, segment.end_offset)
+            headers: list[bytes] = store.reader.headers(segment.segment_id, segment.end_offset)
         except IcecoreError:
             continue  # another one is whole
         return headers

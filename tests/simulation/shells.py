@@ -20,8 +20,8 @@ from icecore_node.node import Node
 from icecore_node.ports import Executor, FileSystem, Index
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.segment_store import SegmentFileStore
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
 
@@ -72,11 +72,11 @@ class SimFolder:
     """What node.storage.data_folder.DataFolder knows of itself, over the control store alone."""
 
     def __init__(self, control: ControlStore, node_id: int, rng: Rng) -> None:
-        if not control.disk_id:
-            control.put(disk_id=rng.bytes(16), node_id=node_id)
-        self._control = control
-        self.cluster_id = control.cluster_id
-        self.disk_id = control.disk_id
+        if not control.disk.disk_id:
+            control.database.put(disk_id=rng.bytes(16), node_id=node_id)
+        self._control = control.disk
+        self.cluster_id = control.disk.cluster_id
+        self.disk_id = control.disk.disk_id
 
     @property
     def incarnation(self) -> int:
@@ -128,7 +128,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
     )
     control = ControlStore(cast(sqlite3.Connection, ports.control))
     folder = SimFolder(control, node_id, ports.rng)
-    store = SegmentFileStore(
+    store = make_store(
         ports.files,
         ports.index,
         control,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from icecore_node.ports import File
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
+from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
 from icecore_node.storage.segment_engine.segment_scan import BatchScan, FoundBatch, empty_tail
-from icecore_node.storage.store import LogTail, SegmentIdentity
 from tests.simulation.inode import BLOCK_BYTES, Inode
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ def replica_rows(host: "Host", segment_id: int | None = None) -> Iterator[Replic
         ReplicaRow(*row)
         for row in host.control.execute(f"SELECT {_COLUMNS} FROM replicas{wanted}").fetchall()
     )
+
+
+def files_to_delete(host: "Host") -> set[str]:
+    """Names of the files whose deletion is ordered, durably, and may not have ended."""
+    ordered = host.control.execute("SELECT segment_id FROM intents").fetchall()
+    rows = [row for (segment_id,) in ordered for row in replica_rows(host, segment_id)]
+    return {file_name(identity_of(host, row)) for row in rows}
 
 
 def identity_of(host: "Host", row: ReplicaRow) -> SegmentIdentity:

@@ -159,8 +159,8 @@ class TestControlStore:
         store = self.make(memory_database(), machine)
         machine.troubles.append(Trouble("control_full", ("control commit",), times=MANY))
         with pytest.raises(OutOfSpaceError):
-            store.set_promises([(7, 3)], 1)
-        assert store.promised_epoch(7) == 0
+            store.promises.persist([(7, 3)], 1)
+        assert store.promises.epoch_of(7) == 0
 
 
 def test_a_thread_is_busy_for_as_long_as_its_operations_take() -> None:

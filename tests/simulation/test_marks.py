@@ -41,7 +41,7 @@ def test_a_call_is_seen_by_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_message_is_seen_once_the_watch_is_open_and_not_after_it() -> None:
-    log = logging.getLogger("icecore_node.storage.segment_store")
+    log = logging.getLogger("icecore_node.storage.replica_store")
     log.warning("segment 7 quarantined: too early")
     with marks.watch() as hit:
         log.info("handed over leads=0 took_ms=%d", 3)

@@ -244,8 +244,8 @@ def test_what_a_fence_was_told_is_not_cut_before_the_seal() -> None:
         told = await cluster.fence(name)
         assert told.intact and told.durable_end_offset > cluster.segment.base_offset
         store, segment_id = cluster.node(name).context.store, cluster.segment.segment_id
-        headers = store.headers(segment_id, told.durable_end_offset)
-        earlier = store.tail_at(segment_id, batch.parse_header(headers[0]).end_offset)
+        headers = store.reader.headers(segment_id, told.durable_end_offset)
+        earlier = store.reader.tail_at(segment_id, batch.parse_header(headers[0]).end_offset)
         # Lossy, since readers have seen more: that alone would refuse it.
         result = await cluster.write_back(name, earlier.end_offset, earlier.digest, lossy=True)
         assert result.error.reason == "FENCED"

@@ -1,1 +1,1 @@
-"""What tests of several kinds share: fakes, small clusters, broken batches."""
+"""Doubles that tests of several kinds use."""

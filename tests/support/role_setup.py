@@ -7,7 +7,7 @@ from icecore.errors import IcecoreError
 from icecore_node.context import NodeContext
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import AppendRequest, LogTail
+from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication.checked import Checked
 from icecore_replication.producers import ProducerTable
 from tests.conformance.log_builder import LogBuilder

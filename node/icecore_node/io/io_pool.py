@@ -6,7 +6,7 @@ writes it, syncs each touched file once, writes one index batch, and hands all r
 in one call: the cost of an fsync and of a thread switch is shared by the whole group. What may
 wait is bounded by the callers (bytes in flight of produces, credits of replication).
 
-Order within a group: runs of appends go to ``SegmentStore.append_group``; an operation ends the
+Order within a group: runs of appends go to ``ReplicaStore.append_group``; an operation ends the
 run before it, so it sees a log whose appends are all durable.
 """
 
@@ -21,7 +21,8 @@ from icecore.errors import IcecoreError
 from icecore.rpc.ports import Clock
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
-from icecore_node.storage.store import AppendRequest, LogTail, SegmentStore
+from icecore_node.storage.engine import AppendRequest, LogTail
+from icecore_node.storage.replica_store import ReplicaStore
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class IoWorker:
     def __init__(
         self,
         name: str,
-        store: SegmentStore,
+        store: ReplicaStore,
         executor: Executor,
         clock: Clock,
         metrics: NodeMetrics,
@@ -146,7 +147,7 @@ class IoPool:
 
     def __init__(
         self,
-        store: SegmentStore,
+        store: ReplicaStore,
         executor: Executor,
         clock: Clock,
         metrics: NodeMetrics,

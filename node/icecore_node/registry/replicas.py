@@ -473,7 +473,7 @@ class Replicas:
         store, worker, end = self._context.store, replica.worker, segment.end_offset
         tail = replica.tail
         if tail.end_offset > end:
-            tail = await worker.run(store.tail_at, replica.segment_id, end)
+            tail = await worker.run(store.reader.tail_at, replica.segment_id, end)
         if tail.end_offset != end or tail.digest != segment.seal_digest:
             raise InvalidRequestError(
                 f"the log ends at {replica.tail.end_offset} or its digest differs from the "

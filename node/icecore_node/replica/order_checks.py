@@ -17,7 +17,7 @@ from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import SegmentIdentity
+from icecore_node.storage.engine import SegmentIdentity
 from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
 
 _log = logging.getLogger(__name__)

@@ -5,23 +5,23 @@ and of sealed replicas, which keep none in memory. Blocks; for I/O workers and r
 """
 
 from icecore.codec import batch
-from icecore_node.storage.store import SegmentStore
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_replication.producers import ProducerTable, snapshot_digest
 
 
-def producers_at(store: SegmentStore, segment_id: int, end_offset: int) -> ProducerTable:
+def producers_at(store: ReplicaStore, segment_id: int, end_offset: int) -> ProducerTable:
     """The table as it was when the log ended at ``end_offset``.
 
     Raises NotReplicaError, StorageError.
     """
-    snapshot, _ = store.starting_state(segment_id)
+    snapshot, _ = store.reader.starting_state(segment_id)
     table = ProducerTable(snapshot)
-    for raw in store.headers(segment_id, end_offset):
+    for raw in store.reader.headers(segment_id, end_offset):
         table.apply_header(batch.parse_header(raw))
     return table
 
 
-def state_at(store: SegmentStore, segment_id: int, end_offset: int) -> tuple[bytes, bytes]:
+def state_at(store: ReplicaStore, segment_id: int, end_offset: int) -> tuple[bytes, bytes]:
     """Snapshot and digest of ``producers_at``. Raises NotReplicaError, StorageError."""
     return with_digest(producers_at(store, segment_id, end_offset))
 

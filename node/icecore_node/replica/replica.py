@@ -17,7 +17,7 @@ from icecore_node.context import NodeContext
 from icecore_node.io.tail_cache import CachedBatch
 from icecore_node.ports import Buffer
 from icecore_node.replica.producer_state import producers_at
-from icecore_node.storage.store import AppendRequest, BatchMark, LogTail, SegmentIdentity
+from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
 from icecore_replication import inputs
 from icecore_replication.follower import FollowerCore
 from icecore_replication.leader import LeaderCore

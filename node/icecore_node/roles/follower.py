@@ -17,7 +17,7 @@ from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.replica.replica import Keeper, Replica
-from icecore_node.storage.store import LogTail
+from icecore_node.storage.engine import LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.chain import check_run
 from icecore_replication.follower import FollowerCore

@@ -21,7 +21,7 @@ from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink, LedLog
 from icecore_node.replica.replica import Keeper, Replica
-from icecore_node.storage.store import LogTail
+from icecore_node.storage.engine import LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
 

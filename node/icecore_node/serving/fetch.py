@@ -153,7 +153,7 @@ class FetchHandler:
         if not data:
             context.metrics.disk_reads.inc()
             body, next_offset = await self._replicas.read(
-                replica, context.store.read, replica.segment_id, entry.offset, max_bytes, end
+                replica, context.store.reader.read, replica.segment_id, entry.offset, max_bytes, end
             )
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
@@ -207,7 +207,7 @@ class FetchHandler:
             started_ms = context.clock.monotonic_ms()
             found = await self._replicas.read(
                 replica,
-                context.store.offset_for_time,
+                context.store.reader.offset_for_time,
                 *(replica.segment_id, entry.timestamp_ms, replica.high_watermark),
             )
             elapsed_ms = context.clock.monotonic_ms() - started_ms

@@ -30,7 +30,7 @@ from icecore_node.context import NodeContext
 from icecore_node.registry.replicas import Replicas
 from icecore_node.replica import order_checks
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import NO_TAIL, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, SEGMENT_ENGINE, SegmentIdentity
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.salvage import Salvage
 from icecore_replication import inputs
@@ -138,7 +138,7 @@ class NodeCommands:
         settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         if promised:  # a token alone is no promise, and worth no memory that outlives the process
             await context.executor.run(
-                context.store.set_promises,
+                context.store.promises.persist,
                 [(replica.segment_id, epoch) for replica, epoch in promised],
                 request.token,
             )
@@ -227,7 +227,7 @@ class NodeCommands:
             segment_id = identity.segment_id
             if segment_id in errors or self._replicas.get(segment_id) is not None:
                 continue
-            if self._orders.was_deleted(segment_id) or context.store.promised_epoch(segment_id):
+            if self._orders.was_deleted(segment_id) or context.store.promises.epoch_of(segment_id):
                 # Deleted, or set aside as damaged: an empty log must not take its place.
                 errors[segment_id] = NotReplicaError(f"segment {segment_id} was here and is gone")
             else:
@@ -248,6 +248,7 @@ class NodeCommands:
             segment_id=segment.segment_id,
             generation=segment.generation,
             epoch=segment.epoch,
+            engine=segment.settings.engine or SEGMENT_ENGINE,
         )
 
     async def _confirm(self, item: coordinator_pb2.OpenSegment) -> tuple[int, IcecoreError | None]:
@@ -280,7 +281,7 @@ class NodeCommands:
         start = (item.producer_snapshot, item.max_append_timestamp_ms)
         try:
             known = await self._context.executor.run(
-                self._context.store.starting_state, replica.segment_id
+                self._context.store.reader.starting_state, replica.segment_id
             )
         except IcecoreError as error:
             return error
@@ -445,17 +446,16 @@ def _refusal(error: IcecoreError | None) -> IcecoreError | None:
 def _to_create(
     request: coordinator_pb2.OpenRequest, fresh: Sequence[SegmentIdentity]
 ) -> tuple[list[SegmentIdentity], dict[int, tuple[bytes, int]]]:
-    """Arguments of ``SegmentStore.create``: what is to be confirmed costs no second sync so."""
+    """Arguments of ``ReplicaStore.create``: what is to be confirmed needs no second sync."""
     final = {each.segment.segment_id: each for each in request.segments if each.confirm}
     identities: list[SegmentIdentity] = []
     starts: dict[int, tuple[bytes, int]] = {}
     for each in fresh:
-        item = final.get(each.segment_id)
-        if item is None:
-            identities.append(each)
-            continue
-        identities.append(replace(each, base_offset=item.segment.base_offset))
-        starts[each.segment_id] = (item.producer_snapshot, item.max_append_timestamp_ms)
+        base_offset = each.base_offset
+        if (item := final.get(each.segment_id)) is not None:
+            base_offset = item.segment.base_offset
+            starts[each.segment_id] = (item.producer_snapshot, item.max_append_timestamp_ms)
+        identities.append(replace(each, base_offset=base_offset))
     return identities, starts
 
 

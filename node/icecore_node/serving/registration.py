@@ -27,7 +27,7 @@ from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.ports import Folder
 from icecore_node.registry.replicas import Replicas
-from icecore_node.storage.store import RecoveredReplica
+from icecore_node.storage.replica_catalog import FoundReplica
 
 _log = logging.getLogger(__name__)
 
@@ -132,10 +132,9 @@ class Registration:
         counter = max(folder.disk_counter, answer.disk_counter) + 1
         folder.join_cluster(answer.cluster_id)
         folder.keep_incarnation(answer.incarnation, counter)
-        self._context.store.join_cluster(answer.cluster_id)
 
 
-def inventory_of(found: RecoveredReplica) -> SegmentInventory:
+def inventory_of(found: FoundReplica) -> SegmentInventory:
     """One replica as the coordinator hears of it when its node registers."""
     return SegmentInventory(
         segment_id=found.identity.segment_id,

@@ -24,7 +24,7 @@ from icecore_node.context import NodeContext
 from icecore_node.ports import Buffer
 from icecore_node.registry.replicas import Replicas
 from icecore_node.roles.leader import Leader
-from icecore_node.storage.store import LogTail
+from icecore_node.storage.engine import LogTail
 from icecore_replication import inputs
 
 _log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ class FollowerStream:
             try:
                 tail = await self._replicas.read(
                     leader.replica,
-                    self._context.store.tail_at,
+                    self._context.store.reader.tail_at,
                     *(leader.replica.segment_id, entry.durable_end_offset),
                 )
             except InvalidRequestError:
@@ -315,7 +315,7 @@ class FollowerStream:
             try:
                 body, end = await self._replicas.read(
                     leader.replica,
-                    self._context.store.read,
+                    self._context.store.reader.read,
                     *(segment_id, start, room, durable_end_offset),
                 )
             except IcecoreError as error:

@@ -1,7 +1,8 @@
-"""The default storage engine and the data folder it lives in: segment files, index, control store.
+"""What a node keeps on its disk: segments, what is derived from them, and the control store.
 
-What a replica needs of any engine is ``storage/store.py``, what an engine needs of the world is
-``icecore_node/ports.py``: storage imports nothing else of the node. Only the programs look in: the
-node's (``__main__.py`` opens ``DataFolder`` and ``SegmentFileStore`` with their settings),
-``offline.py`` for the control store of a stopped node, and ``inspect.py``, which is one itself.
+``engine.py`` is the port of storage engines, ``segment_engine/`` the one of production;
+``replica_store.py`` joins engines and control store to what the node sees. Outside of this package
+only the values of ``engine.py``, ``ReplicaStore``, ``make_store`` (``engines.py``) and
+``DataFolder`` are used; what it needs of the world is ``icecore_node/ports.py``. Two programs look
+in from outside: ``offline.py`` at the control store of a stopped node, and ``inspect.py``.
 """

@@ -76,8 +76,8 @@ class DataFolder:
         try:
             control = _open_control(path)
             found = _check_owner(control, path, node_id, cluster_id)
-            disk_id = control.get("disk_id") or os.urandom(16)
-            control.put(node_id=node_id, disk_id=disk_id, cluster_id=found)
+            disk_id = control.database.get("disk_id") or os.urandom(16)
+            control.database.put(node_id=node_id, disk_id=disk_id, cluster_id=found)
             files = OsFileSystem(path, syncfs=syncfs, sync_threads=sync_threads)
             for folder in ("segments", "recycle"):
                 files.make_dirs(folder)
@@ -95,7 +95,7 @@ class DataFolder:
     @property
     def incarnation(self) -> int:
         """The last one persisted, 0 when none."""
-        return self.control.incarnation
+        return self.control.disk.incarnation
 
     def join_cluster(self, cluster_id: bytes) -> None:
         """Bind the folder to a cluster at the first registration, durably.
@@ -103,21 +103,21 @@ class DataFolder:
         Raises:
             WrongClusterError: It is bound to another one.
         """
-        self.control.join_cluster(cluster_id)
+        self.control.disk.join_cluster(cluster_id)
         self.cluster_id = cluster_id
 
     @property
     def disk_counter(self) -> int:
         """The last one persisted, 0 when none."""
-        return self.control.disk_counter
+        return self.control.disk.disk_counter
 
     def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
         """Persist the incarnation and the counter that it begins with; before the first beat."""
-        self.control.keep_incarnation(incarnation, disk_counter)
+        self.control.disk.keep_incarnation(incarnation, disk_counter)
 
     def raise_disk_counter(self) -> int:
         """Persist the next counter, and return it."""
-        return self.control.raise_disk_counter()
+        return self.control.disk.raise_disk_counter()
 
     def close(self) -> None:
         """Release index, control store and lock. Close the store first."""
@@ -177,7 +177,8 @@ def _check_owner(
     control: ControlStore, path: Path, node_id: int, cluster_id: bytes | None
 ) -> bytes | None:
     """The cluster the folder belongs to."""
-    stored_node, stored_cluster = control.get_number("node_id"), control.get("cluster_id")
+    database = control.database
+    stored_node, stored_cluster = database.get_number("node_id"), database.get("cluster_id")
     if stored_node and stored_node != node_id:
         raise WrongClusterError(
             f"data folder {path} belongs to node {stored_node}, this is node {node_id}"

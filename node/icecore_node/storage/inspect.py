@@ -20,6 +20,7 @@ from typing import Any
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
+from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
 from icecore_node.storage.segment_engine.segment_digest import check_whole, digest_of
 from icecore_node.storage.segment_engine.segment_header import (
@@ -28,7 +29,6 @@ from icecore_node.storage.segment_engine.segment_header import (
 )
 from icecore_node.storage.segment_engine.segment_names import file_name
 from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
-from icecore_node.storage.store import SegmentIdentity
 from icecore_replication.digest import current_digest
 
 

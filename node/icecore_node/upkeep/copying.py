@@ -35,7 +35,7 @@ from icecore_node.replica.order_checks import (
 from icecore_node.replica.orders import Order
 from icecore_node.replica.producer_state import state_at, with_digest
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import NO_TAIL, LogTail, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
 from icecore_node.upkeep.scrub import verify
 from icecore_replication.producers import ProducerTable
 
@@ -76,7 +76,7 @@ class SegmentCopier:
         header = replication_pb2.ReadSegmentHeader()
         if start == replica.base_offset:
             snapshot, max_append_timestamp_ms = await self._context.executor.run(
-                store.starting_state, replica.segment_id
+                store.reader.starting_state, replica.segment_id
             )
             header.producer_snapshot = snapshot
             header.max_append_timestamp_ms = max_append_timestamp_ms
@@ -84,7 +84,7 @@ class SegmentCopier:
         if start < end:
             data, _next_offset = await self._replicas.read(
                 replica,
-                store.read,
+                store.reader.read,
                 *(replica.segment_id, start, request.max_bytes or COPY_BYTES_MAX, end),
             )
         return framing.frame_bulk(header.SerializeToString(), [data])
@@ -212,7 +212,7 @@ class SegmentCopier:
         replica.promised_epoch = promise
         context = self._context
         promises = [(replica.segment_id, promise)]
-        await context.executor.run(context.store.set_promises, promises, context.token)
+        await context.executor.run(context.store.promises.persist, promises, context.token)
         self._replicas.note_promise(replica)
 
     async def _adjust(
@@ -233,7 +233,7 @@ class SegmentCopier:
                     f"segment {segment.segment_id}: a coordinator was told of "
                     f"{replica.told_end_offset}, it is not cut at {end_offset} until it is sealed"
                 )
-            at_end = await replica.worker.run(store.tail_at, replica.segment_id, end_offset)
+            at_end = await replica.worker.run(store.reader.tail_at, replica.segment_id, end_offset)
             _check(order, replica)
             if at_end.digest != expected_digest:
                 return
@@ -324,6 +324,7 @@ class SegmentCopier:
             segment_id=segment.segment_id,
             generation=segment.generation,
             epoch=segment.epoch,
+            engine=segment.settings.engine,
         )
         check_identity(identity, segment.base_offset)
         if prepared is not None:

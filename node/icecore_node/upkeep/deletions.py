@@ -16,7 +16,7 @@ from icecore_node.context import NodeContext
 from icecore_node.ports import DiskFailedError, WorkerQueue
 from icecore_node.registry.replicas import Replicas
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import SegmentStore
+from icecore_node.storage.replica_store import ReplicaStore
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Deletions:
         self._queue.close()
 
 
-def _delete(store: SegmentStore, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
+def _delete(store: ReplicaStore, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
     """Why it failed. A disk that failed ends the process (see Executor.worker)."""
     try:
         store.delete(segment_ids, token)

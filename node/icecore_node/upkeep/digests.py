@@ -76,7 +76,7 @@ class DigestReporter:
             return False
         try:
             replica.full_digest = await self._context.executor.run(
-                self._context.store.full_digest, replica.segment_id
+                self._context.store.reader.full_digest, replica.segment_id
             )
         except IcecoreError as error:
             is_here = self._replicas.get(replica.segment_id) is replica

@@ -43,15 +43,13 @@ class Salvage:
             (ref, answer)
             for ref, answer in zip(request.segments, answers, strict=True)
             if not answer.intact and not answer.HasField("error")
-            if ref.epoch >= store.promised_epoch(ref.segment_id)
+            if ref.epoch >= store.promises.epoch_of(ref.segment_id)
         ]
         promises = [(ref.segment_id, ref.epoch) for ref, _ in asked]
-        await context.executor.run(store.set_promises, promises, request.token)
+        await context.executor.run(store.promises.persist, promises, request.token)
         await context.pool.probe()  # what was under way when it was condemned is written, or not
         for ref, answer in asked:
-            tail = await context.executor.run(
-                store.salvage.tail, ref.segment_id, context.cluster_id
-            )
+            tail = await context.executor.run(store.salvage.tail, ref.segment_id)
             replica = self._replicas.get(ref.segment_id)
             if replica is not None:
                 replica.promised_epoch = max(replica.promised_epoch, ref.epoch)
@@ -75,15 +73,13 @@ class Salvage:
                 return
             if old is not None:
                 await self._replicas.set_aside(old)
-            found = await context.executor.run(
-                context.store.salvage.readmit, segment_id, context.cluster_id
-            )
+            found = await context.executor.run(context.store.salvage.readmit, segment_id)
             table = ProducerTable(found.producer_snapshot)
             for raw in found.headers:
                 table.apply_header(parse_header(raw))
             replica = Replica(context, found.identity, found.tail, table)
             replica.is_salvaged = True
-            replica.promised_epoch = context.store.promised_epoch(segment_id)
+            replica.promised_epoch = context.store.promises.epoch_of(segment_id)
             replica.segment = segment
             self._replicas.add(replica)
             _log.critical(

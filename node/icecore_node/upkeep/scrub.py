@@ -40,7 +40,7 @@ async def verify(
         OutOfSpaceError, OutOfResourcesError: It could not be read now, which says nothing of it.
     """
     try:
-        walk = context.store.verification(replica.segment_id)
+        walk = context.store.reader.verification(replica.segment_id)
         while not walk.digest:
             length = await replicas.read(replica, walk.step, STEP_BYTES)
             context.metrics.scrubbed_bytes.inc(length)

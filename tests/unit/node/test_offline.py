@@ -12,7 +12,7 @@ from icecore_node.storage.data_folder import DataFolder
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = DataFolder.open(tmp_path / "data", 3)
-    folder.control.set_promises([(7, 1 << 40)], (1 << 63) - 1)
+    folder.control.promises.persist([(7, 1 << 40)], (1 << 63) - 1)
     folder.close()
     return tmp_path / "data"
 
@@ -21,7 +21,7 @@ def promised(data: Path) -> tuple[int, int]:
     """Token, and promise of segment 7, as a node finds them."""
     folder = DataFolder.open(data, 3)
     try:
-        return folder.control.max_token, folder.control.promised_epoch(7)
+        return folder.control.promises.max_token, folder.control.promises.epoch_of(7)
     finally:
         folder.close()
 

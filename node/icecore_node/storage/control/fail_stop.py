@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError
 from icecore_node.ports import DiskFailedError, SyncFailedError
-from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engine import Condemn
 
 _log = logging.getLogger(__name__)
 
@@ -24,11 +24,11 @@ class FailStop:
     """The only way to sync segment files and their folders.
 
     Args:
-        control: Remembers the failure for the next start.
+        condemn: Remembers the failure for the next start.
     """
 
-    def __init__(self, control: ControlStore) -> None:
-        self._control = control
+    def __init__(self, condemn: Condemn) -> None:
+        self._condemn = condemn
 
     def sync(self, segment_ids: Sequence[int], sync: Callable[[], None]) -> None:
         """Call ``sync``.
@@ -45,7 +45,7 @@ class FailStop:
         except SyncFailedError as error:
             _log.critical("sync failed for segments %s: %s", list(segment_ids), error)
             try:
-                self._control.condemn(segment_ids, f"a sync had failed: {error}")
+                self._condemn(dict.fromkeys(segment_ids, f"a sync had failed: {error}"))
             except IcecoreError as another:
                 _log.critical("and that could not be stored: %s", another)
             # Even "no space" here means that pages are lost: never an OutOfSpaceError.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icecore.errors import StorageError
-from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
+from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
 
 Put = tuple[str, bytes, bytes]
 

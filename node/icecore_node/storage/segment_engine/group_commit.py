@@ -48,6 +48,7 @@ from collections.abc import Callable, Sequence
 from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError
 from icecore_node.ports import Buffer, DiskFailedError, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.engine import AppendRequest, BatchMark
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, pack_durable
 from icecore_node.storage.segment_engine.segment_log import (
@@ -55,7 +56,6 @@ from icecore_node.storage.segment_engine.segment_log import (
     SegmentLog,
     StoreSettings,
 )
-from icecore_node.storage.store import AppendRequest, BatchMark
 
 
 class _Part:
@@ -95,15 +95,15 @@ class GroupCommit:
         self._unsynced: set[int] = set()
         """Segments with bytes that were written and not yet synced, of all workers."""
 
-    def append(self, requests: list[AppendRequest]) -> None:
-        """See ``SegmentStore.append_group``."""
+    def append(self, requests: Sequence[AppendRequest]) -> None:
+        """See ``Engine.append_group``."""
         parts, rest = self._parts(requests)
         self._round(parts)
         for request in rest:  # rare: more than group_bytes_max for one segment
             if request.error is None:
                 self._one_by_one(request)
 
-    def _parts(self, requests: list[AppendRequest]) -> tuple[list[_Part], list[AppendRequest]]:
+    def _parts(self, requests: Sequence[AppendRequest]) -> tuple[list[_Part], list[AppendRequest]]:
         """Split by segment what fits into one round; the rest, in order, comes later."""
         parts: dict[int, _Part] = {}
         rest: list[AppendRequest] = []

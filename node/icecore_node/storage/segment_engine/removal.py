@@ -1,71 +1,67 @@
 """The end of files: what follows when a delete order is stored (R69).
 
-The intent is in the control store before anything here begins, so each step may be repeated, by a
+The order is in the control store before anything here begins, so each step may be repeated, by a
 later process too: let go of the log, keep the file for its blocks or unlink it, make that durable,
-forget the index, forget the replica. One commit and one sync per folder serve a whole group.
+forget the index. One sync per folder serves a whole group.
 """
 
 from collections.abc import Callable, Sequence
 
 from icecore_node.ports import FileSystem
-from icecore_node.storage.control.control_store import ControlStore, DeleteIntent
+from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.index import points
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
-from icecore_node.storage.segment_engine.segment_names import files_of
+from icecore_node.storage.segment_engine.segment_names import file_name, files_of, folder_name
 
 
 class Removal:
-    """Removes files of replicas whose deletion is stored; used by one thread at a time.
+    """Removes files of logs whose deletion is stored; used by one thread at a time.
 
     Args:
         file_system: Of the data folder.
         index: Its entries go too.
-        control: Holds the intents.
         pool: Takes files whose blocks are worth keeping.
-        sync_folders: Makes names durable; ends the process if that fails.
-        forget: Takes a replica's log out of use, if it has one.
+        sync_folder: Makes names durable; ends the process if that fails.
+        forget: Takes a log out of use, if there is one.
     """
 
     def __init__(
         self,
         file_system: FileSystem,
         index: points.EntryStore,
-        control: ControlStore,
         pool: RecyclePool,
-        sync_folders: Callable[[Sequence[str]], None],
+        sync_folder: Callable[[str], None],
         forget: Callable[[int], SegmentLog | None],
     ) -> None:
         self._fs = file_system
         self._index = index
-        self._control = control
         self._pool = pool
-        self._sync_folders = sync_folders
+        self._sync_folder = sync_folder
         self._forget = forget
 
-    def finish(self, intents: Sequence[DeleteIntent]) -> None:
-        """Carry out stored intents and forget them.
+    def remove(self, identities: Sequence[SegmentIdentity]) -> None:
+        """Remove files and index entries, durably.
 
-        Raises StorageError when a file is in the way; the intents stay.
+        Raises StorageError when a file is in the way.
         """
         folders: dict[str, None] = {}
         try:
-            for intent in intents:
-                self._remove(intent, folders)
+            for identity in identities:
+                self._remove(identity, folders)
         finally:  # what is done is durable, also when one of them failed
-            self._sync_folders(list(folders))
-        for intent in intents:
-            prefix = points.prefix_of(intent.segment_id, intent.generation)
-            points.forget(self._index, prefix)
-        self._control.finish_intents([each.segment_id for each in intents])
+            for folder in folders:
+                self._sync_folder(folder)
+        for identity in identities:
+            points.forget(self._index, points.key_prefix(identity))
 
-    def _remove(self, intent: DeleteIntent, folders: dict[str, None]) -> None:
-        """One replica's file and what was set aside of it; adds the folders to sync."""
-        folder = intent.name.rpartition("/")[0]
-        log = self._forget(intent.segment_id)
+    def _remove(self, identity: SegmentIdentity, folders: dict[str, None]) -> None:
+        """One log's file and what was set aside of it; adds the folders to sync."""
+        folder, name = folder_name(identity), file_name(identity)
+        log = self._forget(identity.segment_id)
         is_unread = log is not None and log.handle.close()
-        if is_unread and self._pool.put(intent.name, intent.segment_id):
+        if is_unread and self._pool.put(name, identity.segment_id):
             folders[folder] = folders[FOLDER] = None
-        for name in files_of(self._fs, intent.name):
+        for each in files_of(self._fs, name):
             folders[folder] = None
-            self._fs.unlink(name)
+            self._fs.unlink(each)

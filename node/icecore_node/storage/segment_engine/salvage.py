@@ -1,6 +1,6 @@
 """What can still be proved of a log that is UNKNOWN, and how it is used again by a person's word.
 
-A replica may be condemned although most of its bytes are right: a sync failed, the folder was an
+A log may be condemned although most of its bytes are right: a sync failed, the folder was an
 old copy, one sector is bad. Whatever chains from the segment's seed under right CRCs is what the
 leader wrote; only what may have followed is not known. Nothing is patched: the provable part is
 copied into a new file, synced (what a failed sync left in the page cache may be on no disk), and
@@ -13,13 +13,8 @@ from typing import NamedTuple
 
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
 from icecore_node.ports import DiskFailedError, File, FileSystem
-from icecore_node.storage.control.control_store import (
-    CONFIRMED,
-    QUARANTINED,
-    ControlStore,
-    ReplicaRow,
-)
 from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.engine import FoundLog, KnownLog, LogTail, SegmentIdentity
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
@@ -32,7 +27,6 @@ from icecore_node.storage.segment_engine.segment_names import (
     folder_name,
 )
 from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail
-from icecore_node.storage.store import LogTail, RecoveredReplica, SegmentIdentity
 
 COPY_BYTES = 1 << 20
 
@@ -47,73 +41,64 @@ class Provable(NamedTuple):
     position: int
 
 
-class LogSalvage:
-    """Looks at the files of UNKNOWN replicas. All methods block; only ``readmit`` changes anything.
+class FileSalvage:
+    """``LogSalvage`` over segment files. All methods block; only ``restore`` changes anything.
 
     Args:
         file_system: Of the data folder.
-        control: Says what should be there.
-        fail_stop: Of the store.
-        judge: Opens a replica whose file and record were put in place, as a start would.
+        fail_stop: Of the engine.
+        use: Judges a log whose file was put in its place, as a start would, and uses it.
     """
 
     def __init__(
         self,
         file_system: FileSystem,
-        control: ControlStore,
         fail_stop: FailStop,
-        judge: Callable[[ReplicaRow], RecoveredReplica],
+        use: Callable[[KnownLog], FoundLog],
     ) -> None:
         self._fs = file_system
-        self._control = control
         self._fail_stop = fail_stop
-        self._judge = judge
+        self._use = use
 
-    def tail(self, segment_id: int, cluster_id: bytes) -> LogTail | None:
-        """The end of the longest provable part; None when no file of this replica has any record
-        that can be proved: that is no empty log."""
-        row = self._control.row(segment_id)
-        found = None if row is None else self._longest(row, row.identity(cluster_id))
+    def tail(self, log: KnownLog) -> LogTail | None:
+        """See ``LogSalvage.tail``. None when no file has any record that can be proved: that is no
+        empty log."""
+        found = self._longest(log)
         return None if found is None else found.tail
 
-    def readmit(self, segment_id: int, cluster_id: bytes) -> RecoveredReplica:
-        """Make the provable part of a replica that was set aside its log, durably. To the next
-        start it is not intact all the same, until it is sealed.
-
-        Raises: NotReplicaError (nothing can be proved), StorageError.
-        """
-        row = self._control.row(segment_id)
-        found = None
-        if row is not None and row.state == QUARANTINED:
-            found = self._longest(row, row.identity(cluster_id))
-        if row is None or found is None:
-            raise NotReplicaError(f"nothing of segment {segment_id} can be salvaged here")
-        identity = row.identity(cluster_id)
+    def restore(self, log: KnownLog, remember: Callable[[], object]) -> FoundLog:
+        """See ``LogSalvage.restore``."""
+        identity = log.identity
+        found = self._longest(log)
+        if found is None:
+            raise NotReplicaError(f"nothing of segment {identity.segment_id} can be salvaged here")
         name = file_name(identity)
         self._fs.rename(self._copy(found, identity), name)
         self._fail_stop.sync([], lambda: self._fs.sync_dir(folder_name(identity)))
-        row = self._control.change_row(segment_id, state=CONFIRMED, damage="", rebuilding=1)
+        remember()
         _log.critical(
-            "salvaged segment_id=%d end_offset=%d from=%s", segment_id, found.tail.end_offset, name
+            "salvaged segment_id=%d end_offset=%d from=%s",
+            identity.segment_id,
+            found.tail.end_offset,
+            name,
         )
-        return self._judge(row)
+        return self._use(log)
 
-    def _longest(self, row: ReplicaRow, identity: SegmentIdentity) -> Provable | None:
+    def _longest(self, log: KnownLog) -> Provable | None:
         """Of the file in its place and those set aside before."""
-        if row.base_offset < 0 or row.state not in (CONFIRMED, QUARANTINED):
-            return None
         best: Provable | None = None
-        for name in files_of(self._fs, file_name(identity)):
-            found = self._provable(name, row, identity)
-            end_offset = row.base_offset if best is None else best.tail.end_offset
+        for name in files_of(self._fs, file_name(log.identity)):
+            found = self._provable(name, log)
+            end_offset = log.identity.base_offset if best is None else best.tail.end_offset
             if found is not None and found.tail.end_offset > end_offset:
                 best = found
         return best
 
-    def _provable(self, name: str, row: ReplicaRow, identity: SegmentIdentity) -> Provable | None:
+    def _provable(self, name: str, log: KnownLog) -> Provable | None:
         """Scan one file until something is not right; what can't be read is not right either."""
+        identity = log.identity
         try:
-            start = empty_tail(identity, row.start_timestamp_ms)
+            start = empty_tail(identity, log.start_timestamp_ms)
             file = self._fs.open(name)
         except (StorageError, InvalidRequestError) as error:
             _log.warning("not salvageable file=%s error=%s", name, error)

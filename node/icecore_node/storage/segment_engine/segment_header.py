@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from icecore.codec.batch import crc32c
-from icecore_node.storage.store import SegmentIdentity
+from icecore_node.storage.engine import SegmentIdentity
 
 FILE_HEADER_LENGTH: Final = 4096
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
 from icecore_node.ports import File
+from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
 from icecore_node.storage.files.open_files import LogFile
 from icecore_node.storage.index.points import PointMaker, key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
-from icecore_node.storage.store import BatchMark, LogTail, SegmentIdentity
 
 _RECENT_BATCHES = 4096
 _RECENT_TAILS = 64

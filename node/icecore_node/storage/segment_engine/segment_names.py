@@ -6,11 +6,11 @@ keeps its name and gets a numbered ending.
 """
 
 from icecore_node.ports import FileSystem
+from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
 )
-from icecore_node.storage.store import SegmentIdentity
 
 ASIDE = ".quarantined"
 """What the name of a file that was set aside has behind ``.log``, followed by a number."""

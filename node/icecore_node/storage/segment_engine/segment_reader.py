@@ -6,23 +6,25 @@ and every byte is CRC-checked before it is returned.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from icecore.codec.batch import HEADER_LENGTH, parse_header, peek
 from icecore.errors import (
     CorruptBatchError,
     InvalidRequestError,
+    NotReplicaError,
     OutOfResourcesError,
     StorageError,
 )
 from icecore_node.ports import File
+from icecore_node.storage.engine import NO_TAIL, LogTail
 from icecore_node.storage.index import points
 from icecore_node.storage.segment_engine.segment_digest import checked_digest
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 from icecore_node.storage.segment_engine.segment_runs import check_run, walk_to
 from icecore_node.storage.segment_engine.segment_scan import BatchScan
-from icecore_node.storage.store import NO_TAIL, LogTail
 from icecore_replication.digest import FullDigest
 
 _log = logging.getLogger(__name__)
@@ -34,15 +36,37 @@ def _damaged(log: SegmentLog, what: object) -> StorageError:
 
 
 class SegmentReader:
-    """Stateless but for the index; used by any number of threads."""
+    """``LogReader`` over segment files. Has no state of its own; used by any number of threads.
 
-    def __init__(self, index: points.EntryStore) -> None:
+    Args:
+        index: Where to begin a walk.
+        logs: Those in use, by segment id; another's, and only looked at.
+    """
+
+    def __init__(self, index: points.EntryStore, logs: Mapping[int, SegmentLog]) -> None:
         self._index = index
+        self._logs = logs
+
+    def holds(self, segment_id: int) -> bool:
+        """See ``LogReader.holds``."""
+        return segment_id in self._logs
+
+    def find(self, segment_id: int) -> SegmentLog:
+        """A log in use. Raises NotReplicaError when there is none."""
+        log = self._logs.get(segment_id)
+        if log is None:
+            raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+        return log
+
+    def tail(self, segment_id: int) -> LogTail:
+        """See ``LogReader.tail``."""
+        return self.find(segment_id).tail
 
     def read(
-        self, log: SegmentLog, offset: int, max_bytes: int, end_offset: int
+        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
-        """See ``SegmentStore.read``."""
+        """See ``LogReader.read``."""
+        log = self.find(segment_id)
         with log.handle.using() as file:
             tail, position = log.end
             end_offset = min(end_offset, tail.end_offset)
@@ -111,9 +135,10 @@ class SegmentReader:
         return BatchScan(file, log.identity, position, tail, log.end[1], with_bodies=False)
 
     def offset_for_time(
-        self, log: SegmentLog, timestamp_ms: int, end_offset: int
+        self, segment_id: int, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
-        """See ``SegmentStore.offset_for_time``."""
+        """See ``LogReader.offset_for_time``."""
+        log = self.find(segment_id)
         if not log.is_confirmed or log.tail.max_append_timestamp_ms < timestamp_ms:
             return None
         with log.handle.using() as file:
@@ -139,6 +164,10 @@ class SegmentReader:
         if scan.position < log.end[1]:
             raise _damaged(log, f"{scan.stop} at {scan.position}")
 
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+        """See ``LogReader.tail_at``."""
+        return self.end_at(self.find(segment_id), end_offset)[0]
+
     def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int]:
         """(tail, position) where the log ended at ``end_offset``."""
         with log.handle.using() as file:
@@ -160,8 +189,9 @@ class SegmentReader:
             )
         return tail, position
 
-    def headers(self, log: SegmentLog, end_offset: int) -> list[bytes]:
-        """See ``SegmentStore.headers``."""
+    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+        """See ``LogReader.headers``."""
+        log = self.find(segment_id)
         with log.handle.using() as file:
             scan = BatchScan(
                 file, log.identity, FILE_HEADER_LENGTH, log.start, log.end[1], with_bodies=False
@@ -174,14 +204,22 @@ class SegmentReader:
             self._check_whole(log, scan)
         return headers
 
-    def full_digest(self, log: SegmentLog) -> bytes:
-        """See ``SegmentStore.full_digest``."""
+    def full_digest(self, segment_id: int) -> bytes:
+        """See ``LogReader.full_digest``."""
+        log = self.find(segment_id)
         with log.handle.using() as file:
             position = log.end[1]
             scan = BatchScan(
                 file, log.identity, FILE_HEADER_LENGTH, log.start, position, with_bodies=True
             )
             return checked_digest(file, position, scan)
+
+    def verification(self, segment_id: int) -> "LogVerification":
+        """See ``LogReader.verification``."""
+        log = self.find(segment_id)
+        if not log.is_sealed:
+            raise InvalidRequestError(f"segment {segment_id} is not sealed here")
+        return LogVerification(log)
 
 
 class LogVerification:

@@ -13,7 +13,7 @@ import google_crc32c
 from icecore.codec.batch import HEADER_LENGTH, crc32c, peek
 from icecore.errors import CorruptBatchError
 from icecore_node.ports import File
-from icecore_node.storage.store import SegmentIdentity
+from icecore_node.storage.engine import SegmentIdentity
 
 _CRC = struct.Struct("<I")
 _CRC_AND_SEGMENT = struct.Struct("<IQ")

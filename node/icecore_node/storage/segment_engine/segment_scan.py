@@ -24,7 +24,7 @@ from icecore.codec.batch import (
 )
 from icecore.errors import CorruptBatchError
 from icecore_node.ports import File
-from icecore_node.storage.store import LogTail, SegmentIdentity
+from icecore_node.storage.engine import LogTail, SegmentIdentity
 
 _BATCH_SIGN = struct.pack("<IHH", MAGIC, VERSION, HEADER_LENGTH)
 _SCAN_BYTES = 1 << 18

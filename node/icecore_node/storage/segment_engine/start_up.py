@@ -1,4 +1,4 @@
-"""Start-up judgement of one replica: clean, torn, damaged or lost, and what it really holds.
+"""Start-up judgement of one log: clean, torn, damaged or lost, and what it really holds.
 
 A crash may drop, keep or garble any sector written since the last sync; everything before that
 must be there. Since at most G bytes go to a file between two syncs, three cases can be told apart
@@ -10,7 +10,7 @@ Batches are not aligned to sectors, so a new batch shares its first sector with 
 a disk writes a sector whole or not at all, and so never harms those, is assumed (SQLite calls it
 powersafe overwrite).
 
-What is wrong with one replica, a read error included, costs that replica alone (R55). A shortage of
+What is wrong with one log, a read error included, costs that log alone (R55). A shortage of
 descriptors or memory is nobody's damage, and ends the start instead.
 """
 
@@ -19,8 +19,15 @@ from dataclasses import dataclass, field, replace
 
 from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
 from icecore_node.ports import DiskFailedError, File, FileSystem
-from icecore_node.storage.control.control_store import PREPARED, SEALED, ReplicaRow
 from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.engine import (
+    NO_TAIL,
+    BatchMark,
+    KnownLog,
+    LogEnd,
+    LogTail,
+    SegmentIdentity,
+)
 from icecore_node.storage.index.points import (
     EntryStore,
     PointMaker,
@@ -37,7 +44,6 @@ from icecore_node.storage.segment_engine.segment_header import (
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
 from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
-from icecore_node.storage.store import NO_TAIL, BatchMark, LogTail, SegmentIdentity
 
 _PUTS_PER_WRITE = 5000
 _log = logging.getLogger(__name__)
@@ -45,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found. ``damage`` is empty for an intact replica."""
+    """What was found. ``damage`` is empty for an intact log."""
 
     damage: str = ""
     why: str = "clean"
@@ -57,40 +63,37 @@ class Verdict:
     cut_bytes: int = 0
 
 
-class Recovery:
-    """Judges the replicas of one data folder."""
+class StartUp:
+    """Judges the logs of one data folder."""
 
     def __init__(
         self,
         file_system: FileSystem,
         index: EntryStore,
-        cluster_id: bytes,
         settings: StoreSettings,
         fail_stop: FailStop,
     ) -> None:
         self._fs = file_system
         self._index = index
-        self._cluster_id = cluster_id
         self._settings = settings
         self._fail_stop = fail_stop
 
-    def judge(self, row: ReplicaRow) -> Verdict:
-        """Examine one replica, cut a torn tail, bring its index entries up to date.
+    def judge(self, log: KnownLog) -> Verdict:
+        """Examine one log, cut a torn tail, bring its index entries up to date.
 
         Raises:
             OutOfResourcesError: It could not be looked at.
-            DiskFailedError: A sync failed; the replica is condemned.
+            DiskFailedError: A sync failed; the log is condemned.
         """
-        identity = row.identity(self._cluster_id)
         verdict = Verdict()
         try:
-            verdict.tail = _first_tail(row, identity)  # refuses a record that no segment can have
-            name = file_name(identity)
+            verdict.tail = _first_tail(log)  # refuses a record that no segment can have
+            name = file_name(log.identity)
             if not self._fs.exists(name):
                 return _damaged(verdict, "the file is missing")
             file = self._fs.open(name)
             try:
-                self._examine(row, file, verdict)
+                self._examine(log, file, verdict)
                 verdict.size_bytes = file.size()
             finally:
                 file.close()
@@ -100,55 +103,47 @@ class Recovery:
             return _damaged(verdict, f"it cannot be read: {error}")
         return verdict
 
-    def _examine(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
-        identity = row.identity(self._cluster_id)
+    def _examine(self, log: KnownLog, file: File, verdict: Verdict) -> None:
+        identity = log.identity
+        is_prepared = identity.base_offset < 0
         found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
         if found is None:
             _damaged(verdict, "the file header is damaged")
             return
-        if row.state == PREPARED:
+        if is_prepared:
             # A confirm that did not finish may have left its base in the file: not yet promised.
-            found = SegmentIdentity(
-                found.cluster_id,
-                found.topic_id,
-                found.partition,
-                found.segment_id,
-                found.generation,
-                found.epoch,
-            )
+            found = replace(found, base_offset=-1)
         if found != identity:
             _damaged(verdict, f"the file belongs to {found}")
-        elif row.state == PREPARED:
+        elif is_prepared:
             verdict.why = "prepared"
-        elif row.state == SEALED:
-            self._sealed(row, file, verdict)
+        elif log.sealed is not None:
+            self._sealed(log, log.sealed, file, verdict)
         else:
-            self._unsealed(row, file, verdict)
+            self._unsealed(log, file, verdict)
 
     # --- sealed -------------------------------------------------------------------------------
 
-    def _sealed(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
-        """Size and last tail come from the control store; the bytes are scrubbed elsewhere."""
-        identity = row.identity(self._cluster_id)
+    def _sealed(self, log: KnownLog, end: LogEnd, file: File, verdict: Verdict) -> None:
+        """Size and last tail are those of its seal; the bytes are scrubbed elsewhere."""
+        identity = log.identity
         size = file.size()
-        if size < row.end_position:
-            _damaged(verdict, f"{size} bytes of a sealed log of {row.end_position}")
+        if size < end.position:
+            _damaged(verdict, f"{size} bytes of a sealed log of {end.position}")
             return
-        if size > row.end_position:
-            file.truncate(row.end_position)
+        if size > end.position:
+            file.truncate(end.position)
             self._fail_stop.sync([identity.segment_id], file.fdatasync)
-        verdict.position = row.end_position
+        verdict.position = end.position
         durable = read_durable(self._index, key_prefix(identity), FILE_HEADER_LENGTH)
-        is_empty = row.end_offset == identity.base_offset
-        is_known = durable is not None and durable[0] == row.end_position
+        is_empty = end.tail.end_offset == identity.base_offset
+        is_known = durable is not None and durable[0] == end.position
         if is_known and (is_empty or has_points(self._index, identity)):
             return
-        start = empty_tail(identity, row.start_timestamp_ms)
-        scan = BatchScan(
-            file, identity, FILE_HEADER_LENGTH, start, row.end_position, with_bodies=False
-        )
+        start = empty_tail(identity, log.start_timestamp_ms)
+        scan = BatchScan(file, identity, FILE_HEADER_LENGTH, start, end.position, with_bodies=False)
         points = self._points(scan, [])
-        if scan.position != row.end_position or scan.tail.digest != verdict.tail.digest:
+        if scan.position != end.position or scan.tail.digest != verdict.tail.digest:
             _damaged(verdict, f"sealed log broken at {scan.position}: {scan.stop}")
             return
         # Synced when it was sealed, whatever the index has forgotten since.
@@ -156,9 +151,9 @@ class Recovery:
 
     # --- unsealed -----------------------------------------------------------------------------
 
-    def _unsealed(self, row: ReplicaRow, file: File, verdict: Verdict) -> None:
-        identity = row.identity(self._cluster_id)
-        start = empty_tail(identity, row.start_timestamp_ms)
+    def _unsealed(self, log: KnownLog, file: File, verdict: Verdict) -> None:
+        identity = log.identity
+        start = empty_tail(identity, log.start_timestamp_ms)
         durable = self._durable_entry(identity)
         durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
         size = file.size()
@@ -266,19 +261,12 @@ def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
                     _log.warning("unknown file kept: %s/%s", folder, name)
 
 
-def _first_tail(row: ReplicaRow, identity: SegmentIdentity) -> LogTail:
-    if row.state == PREPARED or row.base_offset < 0:
+def _first_tail(log: KnownLog) -> LogTail:
+    if log.identity.base_offset < 0:
         return NO_TAIL
-    if row.state == SEALED:
-        return LogTail(
-            end_offset=row.end_offset,
-            last_header_crc32c=row.last_header_crc32c,
-            digest=row.seal_digest,
-            max_append_timestamp_ms=row.end_timestamp_ms,
-            max_known_high_watermark=row.high_watermark,
-            length_bytes=row.end_position - FILE_HEADER_LENGTH,
-        )
-    return empty_tail(identity, row.start_timestamp_ms)
+    if log.sealed is not None:
+        return log.sealed.tail
+    return empty_tail(log.identity, log.start_timestamp_ms)
 
 
 def _with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:

@@ -10,7 +10,8 @@ import pytest
 from icecore.errors import IcecoreError
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.metrics import NodeMetrics
-from icecore_node.storage.store import NO_TAIL, AppendRequest, LogTail, SegmentStore
+from icecore_node.storage.engine import NO_TAIL, AppendRequest, LogTail
+from icecore_node.storage.replica_store import ReplicaStore
 from tests.simulation.executor import SimExecutor
 from tests.simulation.loop import SimLoop
 from tests.simulation.ports import SimClock
@@ -56,7 +57,7 @@ def test_a_broken_owner_costs_no_other_its_result(loop: SimLoop, mistakes: int) 
     first, broken, last = Owner(), Owner(mistakes=mistakes), Owner()
 
     async def main() -> int:
-        store: SegmentStore = Store()  # type: ignore[assignment]
+        store: ReplicaStore = Store()  # type: ignore[assignment]
         executor = SimExecutor(None, random.Random(1))
         worker = IoWorker("io-0", store, executor, SimClock(loop), NodeMetrics(), 100)
         for owner in (first, broken, last):

@@ -29,7 +29,7 @@ from icecore_node.replica.order_checks import (
     objection,
 )
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import NO_TAIL, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, SegmentIdentity
 from icecore_replication.effects import Append, FailProduce
 from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
 from tests.conformance.log_builder import identity

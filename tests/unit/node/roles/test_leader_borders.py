@@ -16,7 +16,7 @@ from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader, Offered
-from icecore_node.storage.store import NO_TAIL, LogTail, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
 from icecore_replication.inputs import StreamOpened, Tick
 from icecore_replication.invariants import InvariantError
 from icecore_replication.producers import ProducerTable

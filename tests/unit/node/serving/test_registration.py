@@ -70,7 +70,6 @@ class World:
         self.on_register: Callable[[], None] = lambda: None
         store = SimpleNamespace(
             condemn=lambda ids, why: self.done.append(f"condemned {list(ids)}"),
-            join_cluster=lambda _: None,
         )
         self.context: Any = SimpleNamespace(
             node_id=1,

@@ -8,10 +8,10 @@ import pytest
 from icecore.errors import ConfigurationError
 from icecore_node.storage import inspect
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.inspect import ReplicaReport, verify_folder
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_store import SegmentFileStore
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.store_harness import append, opened
 
@@ -25,8 +25,8 @@ class Inspected:
     def __init__(self, path: Path) -> None:
         self.path = path
         folder = DataFolder.open(path, 1, CLUSTER)
-        store = SegmentFileStore(folder.files, folder.index, folder.control, CLUSTER)
-        store.recover()
+        store = make_store(folder.files, folder.index, folder.control, CLUSTER)
+        store.start_up()
         self.logs: list[LogBuilder] = []
         for segment_id in (SEALED, UNSEALED):
             log = opened(store, segment_id)
@@ -34,7 +34,7 @@ class Inspected:
             self.logs.append(log)
         sealed = self.logs[0].tail
         store.seal(SEALED, sealed.end_offset, sealed.digest)
-        self.full_digest = store.full_digest(SEALED)
+        self.full_digest = store.reader.full_digest(SEALED)
         store.close()
         folder.close()
 

@@ -10,7 +10,8 @@ from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.store import NO_TAIL, LogTail, RecoveredReplica, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.upkeep.salvage import Salvage
 from icecore_replication.producers import ProducerTable
 from tests.support.replication_setup import segment
@@ -39,8 +40,9 @@ class Node:
         pool = SimpleNamespace(probe=self.probe, worker_for=lambda *_: None)
         store = SimpleNamespace(
             salvage=SimpleNamespace(tail=self.tail, readmit=self.readmit),
-            promised_epoch=lambda segment_id: self.promised.get(segment_id, 0),
-            set_promises=self.promise,
+            promises=SimpleNamespace(
+                epoch_of=lambda segment_id: self.promised.get(segment_id, 0), persist=self.promise
+            ),
         )
         self.context: Any = SimpleNamespace(
             executor=self, pool=pool, store=store, cluster_id=b"c" * 16
@@ -58,14 +60,14 @@ class Node:
         self.done.append(f"promised {promises} {token}")
         self.promised.update(promises)
 
-    def tail(self, segment_id: int, _: bytes) -> LogTail | None:
+    def tail(self, segment_id: int) -> LogTail | None:
         self.done.append(f"looked {segment_id}")
         return TAIL if segment_id == 1 else None
 
-    def readmit(self, segment_id: int, _: bytes) -> RecoveredReplica:
+    def readmit(self, segment_id: int) -> FoundReplica:
         self.done.append(f"readmitted {segment_id}")
         snapshot = ProducerTable().snapshot()
-        return RecoveredReplica(identity(), False, "", TAIL, producer_snapshot=snapshot)
+        return FoundReplica(identity(), False, "", TAIL, producer_snapshot=snapshot)
 
     def get(self, segment_id: int) -> Replica | None:
         return self.held.get(segment_id)

@@ -14,11 +14,10 @@ from icecore.errors import (
     StorageError,
     WrongClusterError,
 )
+from icecore_node.storage.control.control_database import RESERVE_BYTES
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
-    RESERVE_BYTES,
     ControlStore,
-    DeleteIntent,
     ReplicaRow,
 )
 
@@ -48,15 +47,15 @@ def reopened(store: ControlStore, path: Path) -> ControlStore:
 
 def count_commits(store: ControlStore) -> list[str]:
     commits: list[str] = []
-    store._connection.set_trace_callback(
+    store.database._connection.set_trace_callback(
         lambda statement: commits.append(statement) if statement == "COMMIT" else None
     )
     return commits
 
 
 def test_every_commit_is_synced(store: ControlStore) -> None:
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store.database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store.database._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_rows_come_back(store: ControlStore, path: Path) -> None:
@@ -69,61 +68,68 @@ def test_rows_come_back(store: ControlStore, path: Path) -> None:
     store = reopened(store, path)
     assert store.rows() == [row(1), changed]
     assert store.row(2) == changed and store.row(3) is None
-    assert [store.promised_epoch(segment_id) for segment_id in (1, 2, 3)] == [4, 5, 0]
+    assert [store.promises.epoch_of(segment_id) for segment_id in (1, 2, 3)] == [4, 5, 0]
     with pytest.raises(NotReplicaError):
         store.change_row(3, state=CONFIRMED)
     store.close()
 
 
 def test_promises_of_rows_only_rise(store: ControlStore) -> None:
-    store.set_promises([(1, 9)], 0)
+    store.promises.persist([(1, 9)], 0)
     store.put_rows([row(1)], [(1, 4)])
-    assert store.promised_epoch(1) == 9
+    assert store.promises.epoch_of(1) == 9
 
 
 def test_promises_and_token(store: ControlStore, path: Path) -> None:
     commits = count_commits(store)
-    store.set_promises([(number, 2) for number in range(1000)], 5)
-    store.set_promises([(7, 2)], 5)
+    store.promises.persist([(number, 2) for number in range(1000)], 5)
+    store.promises.persist([(7, 2)], 5)
     assert len(commits) == 1  # what is known already costs nothing
     for promises, token in (([(8, 3), (7, 1)], 5), ([(7, 3)], 4)):
         with pytest.raises(FencedError):
-            store.set_promises(promises, token)
-    assert (store.promised_epoch(7), store.promised_epoch(8), store.max_token) == (2, 2, 5)
-    store.set_promises([], 6)
+            store.promises.persist(promises, token)
+    assert (store.promises.epoch_of(7), store.promises.epoch_of(8), store.promises.max_token) == (
+        2,
+        2,
+        5,
+    )
+    store.promises.persist([], 6)
     store = reopened(store, path)
-    assert (store.promised_epoch(7), store.promised_epoch(8), store.max_token) == (2, 2, 6)
+    assert (store.promises.epoch_of(7), store.promises.epoch_of(8), store.promises.max_token) == (
+        2,
+        2,
+        6,
+    )
     store.close()
 
 
 def test_an_intent_survives_until_it_is_finished(store: ControlStore, path: Path) -> None:
     store.put_rows([row(1)], [(1, 4)])
-    intent = DeleteIntent(1, 0, "segments/x/0/1.0.log", 8)
-    store.put_intents([intent], 8)
+    store.put_intents([1], 8)
     with pytest.raises(FencedError):
-        store.put_intents([DeleteIntent(2, 0, "y", 7)], 7)
+        store.put_intents([2], 7)
     store = reopened(store, path)
-    assert store.intents() == [intent] and store.max_token == 8
+    assert store.intents() == [1] and store.promises.max_token == 8
     store.finish_intents([1])
     store = reopened(store, path)
     assert store.intents() == [] and store.rows() == []
-    assert store.promised_epoch(1) == 4  # an old leader may still be about
+    assert store.promises.epoch_of(1) == 4  # an old leader may still be about
     store.close()
 
 
 def test_who_the_node_is(store: ControlStore, path: Path) -> None:
-    assert (store.cluster_id, store.disk_id, store.incarnation) == (b"", b"", 0)
-    store.put(disk_id=b"\x01" * 16, note=1)
-    store.join_cluster(b"c" * 16)
-    store.join_cluster(b"c" * 16)
-    store.keep_incarnation(41, 7)
+    assert (store.disk.cluster_id, store.disk.disk_id, store.disk.incarnation) == (b"", b"", 0)
+    store.database.put(disk_id=b"\x01" * 16, note=1)
+    store.disk.join_cluster(b"c" * 16)
+    store.disk.join_cluster(b"c" * 16)
+    store.disk.keep_incarnation(41, 7)
     with pytest.raises(WrongClusterError):
-        store.join_cluster(b"d" * 16)
+        store.disk.join_cluster(b"d" * 16)
     store = reopened(store, path)
-    assert (store.cluster_id, store.disk_id) == (b"c" * 16, b"\x01" * 16)
-    assert (store.incarnation, store.get_number("note")) == (41, 1)
-    store.put(note=None)
-    assert store.get("note") is None
+    assert (store.disk.cluster_id, store.disk.disk_id) == (b"c" * 16, b"\x01" * 16)
+    assert (store.disk.incarnation, store.database.get_number("note")) == (41, 1)
+    store.database.put(note=None)
+    assert store.database.get("note") is None
     store.close()
 
 
@@ -183,17 +189,17 @@ def test_the_reserve_pays_for_promises_on_a_full_disk(
 ) -> None:
     reserve = path.with_suffix(".reserve")
     assert reserve.stat().st_size == RESERVE_BYTES
-    store._connection.close()
-    store._connection = FullConnection(path, reserve, hopeless=hopeless)  # type: ignore[assignment]
+    store.database._connection.close()
+    store.database._connection = FullConnection(path, reserve, hopeless=hopeless)  # type: ignore[assignment]
     if hopeless:
         with pytest.raises(OutOfSpaceError):
-            store.set_promises([(1, 2)], 3)
-        assert (store.promised_epoch(1), store.max_token) == (0, 0)
+            store.promises.persist([(1, 2)], 3)
+        assert (store.promises.epoch_of(1), store.promises.max_token) == (0, 0)
         return
-    store.set_promises([(1, 2)], 3)
+    store.promises.persist([(1, 2)], 3)
     assert not reserve.exists()
-    store.keep_reserve()
+    store.database.keep_reserve()
     assert reserve.stat().st_size == RESERVE_BYTES
     store = reopened(store, path)
-    assert (store.promised_epoch(1), store.max_token) == (2, 3)
+    assert (store.promises.epoch_of(1), store.promises.max_token) == (2, 3)
     store.close()

@@ -28,7 +28,7 @@ def test_a_failed_sync_condemns_the_files_it_concerns(tmp_path: Path) -> None:
         raise SyncFailedError("no space")  # even then pages are lost
 
     control = control_store(tmp_path)
-    fail_stop = FailStop(control)
+    fail_stop = FailStop(control.condemn)
     fail_stop.sync([1], lambda: None)
     assert damaged(control) == []
     with pytest.raises(DiskFailedError) as caught:
@@ -47,7 +47,7 @@ def test_a_sync_that_was_never_tried_is_no_failed_sync(tmp_path: Path, error: Ic
 
     control = control_store(tmp_path)
     with pytest.raises(type(error)) as caught:
-        FailStop(control).sync([1], sync)
+        FailStop(control.condemn).sync([1], sync)
     assert caught.value is error
     assert damaged(control) == []
     control.close()

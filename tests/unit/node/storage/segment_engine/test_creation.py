@@ -10,11 +10,12 @@ import pytest
 
 from icecore.errors import OutOfResourcesError
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import OsFileSystem
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
+from tests.conformance.store_harness import segment_engine
 from tests.simulation.index import SimIndex, SimIndexDisk
 
 
@@ -30,11 +31,11 @@ class Folder:
         self.control = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.start()
 
-    def start(self) -> list[RecoveredReplica]:
+    def start(self) -> list[FoundReplica]:
         control = ControlStore(self.control)
         index = SimIndex(self.index, None)
-        self.store = SegmentFileStore(self.files, index, control, CLUSTER, self.settings)
-        return self.store.recover()
+        self.store = make_store(self.files, index, control, CLUSTER, self.settings)
+        return self.store.start_up()
 
 
 @pytest.fixture
@@ -82,15 +83,15 @@ def test_files_that_cannot_be_opened_cost_nobody_else(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = with_data(folder)
-    folder.store._open_files.make_room(100)
+    segment_engine(folder.store)._open_files.make_room(100)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", short_of(errno.EMFILE, lambda name: name.endswith(".log")))
         with pytest.raises(OutOfResourcesError):
-            folder.store.read(1, 0, 1000, 1)
+            folder.store.reader.read(1, 0, 1000, 1)
         refused = log.request(1)
         folder.store.append_group([refused])
         assert isinstance(refused.error, OutOfResourcesError)
-    assert folder.store.read(1, 0, 1 << 20, 1)[1] == 1
+    assert folder.store.reader.read(1, 0, 1 << 20, 1)[1] == 1
     folder.store.truncate(1, 1)  # what an owner does after a failed append
     again = log.request_of(1, 2)
     folder.store.append_group([again])
@@ -106,7 +107,7 @@ def test_the_reserve_is_for_what_is_there(folder: Folder, monkeypatch: pytest.Mo
     assert isinstance(error, OutOfResourcesError) and error.retriable
     assert "94 of 100" in error.message and "ulimit" in error.message
     assert known is None  # it is there already: that takes nothing
-    assert len(folder.store._open_files) == 0  # idle files went first
+    assert len(segment_engine(folder.store)._open_files) == 0  # idle files went first
     assert folder.store.create([identity(2)]) == [None]
 
 

@@ -7,10 +7,11 @@ import pytest
 from icecore.errors import IcecoreError, OutOfResourcesError, StorageError
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_store import SegmentFileStore
 from tests.conformance.log_builder import CLUSTER, LogBuilder
+from tests.conformance.store_harness import segment_engine
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 
@@ -31,8 +32,8 @@ class Group:
             group_bytes_max=group_bytes_max,
         )
         files, index = SimFileSystem(self.disk, None), SimIndex(SimIndexDisk(), None)
-        self.store = SegmentFileStore(files, index, self.control, CLUSTER, settings)
-        self.store.recover()
+        self.store = make_store(files, index, self.control, CLUSTER, settings)
+        self.store.start_up()
         self.logs = [LogBuilder(number) for number in range(1, COUNT + 1)]
         starts = {log.identity.segment_id: (b"", 0) for log in self.logs}
         assert self.store.create([log.identity for log in self.logs], starts) == [None] * COUNT
@@ -73,7 +74,7 @@ def test_no_more_files_stay_open_than_may() -> None:
     for _ in range(3):
         assert group.append() == [None] * COUNT
     assert group.append(1) == [None]
-    assert len(group.store._open_files) == 2
+    assert len(segment_engine(group.store)._open_files) == 2
 
 
 def test_a_syncfs_that_fails_leaves_all_in_doubt_whose_bytes_were_on_their_way() -> None:

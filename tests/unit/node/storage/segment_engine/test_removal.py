@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import StorageError
+from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.files.file_system import OsFileSystem
 from icecore_node.storage.segment_engine.recycle import RecyclePool
@@ -106,9 +107,9 @@ def test_a_group_is_two_commits_whatever_its_size(
     for segment_id in range(1, 9):
         append(disk, confirmed(disk, segment_id), [100])
     commits = []
-    commit = ControlStore._commit
+    commit = ControlDatabase.commit
     monkeypatch.setattr(
-        ControlStore, "_commit", lambda self, change: (commits.append(1), commit(self, change))
+        ControlDatabase, "commit", lambda self, change: (commits.append(1), commit(self, change))
     )
     disk.store.delete(list(range(1, 9)), 3)
     assert len(commits) == 2

@@ -27,7 +27,7 @@ def test_a_segment_may_be_deleted_while_its_digest_is_computed(
 
     monkeypatch.setattr(SegmentReader, "full_digest", slowly)
     with pytest.raises(NotReplicaError):
-        store.full_digest(1)
+        store.reader.full_digest(1)
     store.close()
 
 
@@ -36,12 +36,12 @@ def test_a_stored_digest_in_an_earlier_format_is_computed_again(tmp_path: Path) 
     log = opened(disk.store, 1)
     append(disk.store, log, 3)
     disk.store.seal(1, log.tail.end_offset, log.tail.digest)
-    full = disk.store.full_digest(1)
+    full = disk.store.reader.full_digest(1)
     disk.store.close()
     ControlStore(disk.control).change_row(1, full_digest=bytes(32))
 
     [found] = disk.open()
     assert found.intact and found.full_digest == b""  # so that the node computes it again
-    assert disk.store.full_digest(1) == full
+    assert disk.store.reader.full_digest(1) == full
     assert ControlStore(disk.control).rows()[0].full_digest == full
     disk.store.close()

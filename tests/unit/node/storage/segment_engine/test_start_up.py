@@ -10,11 +10,12 @@ import pytest
 from icecore.errors import OutOfResourcesError, StorageError
 from icecore_node.storage.control.control_store import ControlStore, ReplicaRow
 from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.engines import make_store
+from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
@@ -37,13 +38,13 @@ class Node:
         self.control = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.start()
 
-    def start(self) -> list[RecoveredReplica]:
+    def start(self) -> list[FoundReplica]:
         files, index = SimFileSystem(self.disk, None), SimIndex(self.index, None)
-        self.store = SegmentFileStore(files, index, ControlStore(self.control), CLUSTER, SETTINGS)
-        return self.store.recover()
+        self.store = make_store(files, index, ControlStore(self.control), CLUSTER, SETTINGS)
+        return self.store.start_up()
 
 
-def write(store: SegmentFileStore, segment_id: int, *, sealed: bool) -> LogBuilder:
+def write(store: ReplicaStore, segment_id: int, *, sealed: bool) -> LogBuilder:
     log = LogBuilder(segment_id)
     assert store.create([log.identity], {segment_id: (b"", 0)}) == [None]
     request = log.request(3)
@@ -91,14 +92,14 @@ def test_a_record_that_can_t_be_costs_one_replica(topic_id: bytes) -> None:
     node.disk.names[file_name(row.identity(CLUSTER))] = node.disk.names[
         file_name(found[1].identity)
     ]
-    assert node.store.salvage.tail(9, CLUSTER) is None
+    assert node.store.salvage.tail(9) is None
 
 
 def test_a_failed_sync_that_an_earlier_version_noted() -> None:
     node = Node()
     for number in (1, 2, 3):
         write(node.store, number, sealed=number == 1)
-    ControlStore(node.control).put(poisoned=b"fsync folder recycle")
+    ControlStore(node.control).database.put(poisoned=b"fsync folder recycle")
     for _ in range(2):
         assert [each.intact for each in node.start()] == [True, False, False]
 
@@ -201,19 +202,17 @@ def test_an_index_that_rots_at_run_time_is_begun_anew() -> None:
 
 
 def test_a_flipped_bit_of_rocksdb(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def start() -> tuple[DataFolder, SegmentFileStore]:
+    def start() -> tuple[DataFolder, ReplicaStore]:
         folder = DataFolder.open(tmp_path, 1, CLUSTER)
-        return folder, SegmentFileStore(
-            folder.files, folder.index, folder.control, CLUSTER, SETTINGS
-        )
+        return folder, make_store(folder.files, folder.index, folder.control, CLUSTER, SETTINGS)
 
     folder, store = start()
-    store.recover()
+    store.start_up()
     logs = [write(store, number, sealed=number < 20) for number in range(1, 30)]
     store.close()
     folder.close()
     folder, store = start()
-    store.recover()
+    store.start_up()
     store.close()
     folder.close()
     tables = sorted((tmp_path / "index").glob("*.sst"))
@@ -223,9 +222,12 @@ def test_a_flipped_bit_of_rocksdb(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         data[40] ^= 4
         table.write_bytes(data)
     folder, store = start()
-    assert all(found.intact for found in store.recover())
+    assert all(found.intact for found in store.start_up())
     assert "is damaged and" in caplog.text  # it will be rebuilt, or was begun anew
     for log in logs:
-        assert store.read(log.identity.segment_id, 0, 1 << 20, 3) == (log.bytes_between(0, 3), 3)
+        assert store.reader.read(log.identity.segment_id, 0, 1 << 20, 3) == (
+            log.bytes_between(0, 3),
+            3,
+        )
     store.close()
     folder.close()

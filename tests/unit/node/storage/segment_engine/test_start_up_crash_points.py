@@ -14,7 +14,9 @@ import pytest
 from icecore.errors import StorageError
 from icecore_node.ports import DiskFailedError, SyncFailedError
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     confirm_slot,
@@ -22,8 +24,6 @@ from icecore_node.storage.segment_engine.segment_header import (
 )
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.index import SimIndex, SimIndexDisk
 
@@ -50,16 +50,16 @@ class Disk:
         self.file_system = OsFileSystem(root)
         self.open()
 
-    def open(self) -> list[RecoveredReplica]:
+    def open(self) -> list[FoundReplica]:
         """A new process recovers."""
-        self.store = SegmentFileStore(
+        self.store = make_store(
             self.file_system,
             SimIndex(self.index_disk, None),
             ControlStore(self.control),
             CLUSTER,
             SETTINGS,
         )
-        return self.store.recover()
+        return self.store.start_up()
 
     def path(self, segment_id: int = 1) -> Path:
         """The data file."""
@@ -126,7 +126,7 @@ def check_goes_on(disk: Disk, log: LogBuilder, count: int) -> None:
         assert request.error is None
     (found,) = disk.open()
     assert found.intact and found.tail == log.tail
-    data, end = disk.store.read(1, 0, 1 << 20, FAR)
+    data, end = disk.store.reader.read(1, 0, 1 << 20, FAR)
     assert (data, end) == (b"".join(log.batches), log.tail.end_offset)
 
 
@@ -181,7 +181,7 @@ def test_every_crash_point_of_the_last_group(
         assert found.tail.digest == log.tails[expected].digest
         assert found.headers == log.headers()[:expected]
         assert disk.path().stat().st_size == positions(log)[expected]
-        data, _ = disk.store.read(1, 0, 1 << 20, FAR)
+        data, _ = disk.store.reader.read(1, 0, 1 << 20, FAR)
         assert data == b"".join(log.batches[:expected])
         cut += expected < len(log.batches)
         check_goes_on(disk, log, expected)
@@ -289,7 +289,7 @@ def test_rot_of_a_body_below_the_durable_end_is_found_by_the_reader(disk: Disk) 
     (found,) = disk.open()
     assert found.intact
     with pytest.raises(StorageError):
-        disk.store.read(1, 2, 1, FAR)
+        disk.store.reader.read(1, 2, 1, FAR)
 
 
 def test_a_file_shorter_than_its_durable_end(disk: Disk) -> None:

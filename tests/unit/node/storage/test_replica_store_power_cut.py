@@ -15,9 +15,9 @@ import pytest
 
 from icecore.errors import IcecoreError
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engines import make_store
+from icecore_node.storage.replica_catalog import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.segment_store import SegmentFileStore
-from icecore_node.storage.store import RecoveredReplica
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
@@ -73,15 +73,15 @@ class Life:
         self.model = Model()
         self.cuts = 0
 
-    def start(self) -> list[RecoveredReplica]:
-        self.store = SegmentFileStore(
+    def start(self) -> list[FoundReplica]:
+        self.store = make_store(
             SimFileSystem(self.disk, None),
             SimIndex(self.index_disk, None),
             ControlStore(self.control),
             CLUSTER,
             SETTINGS,
         )
-        return self.store.recover()
+        return self.store.start_up()
 
     def die(self) -> None:
         self.disk.faults.operations_to_live = None
@@ -162,8 +162,8 @@ class Life:
 
     def promise(self) -> None:
         pairs = [(number, self.rng.randrange(100)) for number in self.model.segments]
-        pairs = [(one, max(epoch, self.store.promised_epoch(one))) for one, epoch in pairs]
-        self.store.set_promises(pairs, 1)
+        pairs = [(one, max(epoch, self.store.promises.epoch_of(one))) for one, epoch in pairs]
+        self.store.promises.persist(pairs, 1)
         self.model.promises.update(pairs)
 
     def sync_index(self) -> None:
@@ -183,7 +183,7 @@ class Life:
 
     # --- what must be there -------------------------------------------------------------------
 
-    def check(self, found: list[RecoveredReplica]) -> None:
+    def check(self, found: list[FoundReplica]) -> None:
         model = self.model
         replicas = {replica.identity.segment_id: replica for replica in found}
         assert set(replicas) <= set(model.segments) | model.creating
@@ -204,9 +204,9 @@ class Life:
                 self.check_intact(segment_id, one, replica)
         model.creating, model.deleting, model.asiding = set(), set(), set()
         for segment_id, epoch in model.promises.items():
-            assert self.store.promised_epoch(segment_id) >= epoch
+            assert self.store.promises.epoch_of(segment_id) >= epoch
 
-    def check_intact(self, segment_id: int, one: Expected, replica: RecoveredReplica) -> None:
+    def check_intact(self, segment_id: int, one: Expected, replica: FoundReplica) -> None:
         assert replica.intact, replica.why
         log = one.log
         one.sealed |= replica.sealed_end_offset is not None
@@ -222,13 +222,13 @@ class Life:
         one.done = count
         offset, data = 0, b""
         while offset < count:
-            run, offset = self.store.read(segment_id, offset, 3000, FAR)
+            run, offset = self.store.reader.read(segment_id, offset, 3000, FAR)
             assert run
             data += run
         assert data == b"".join(log.batches)
         if one.sealed:
             assert replica.seal_digest == log.tail.digest
-            self.store.full_digest(segment_id)
+            self.store.reader.full_digest(segment_id)
 
 
 @pytest.mark.parametrize("seed", range(40))

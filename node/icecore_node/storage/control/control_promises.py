@@ -1,0 +1,102 @@
+"""What a node has promised: epochs of segments, and the highest coordinator's token it obeyed.
+
+A lost promise is a lost fence and therefore lost data. All are kept in memory, too: they are asked
+for all the time.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from icecore.errors import FencedError
+from icecore_node.storage.control.control_database import ControlDatabase
+
+_PUT_PROMISE = "INSERT OR REPLACE INTO promises VALUES (?, ?)"
+
+
+class Promises:
+    """The promises of one node; thread-safe."""
+
+    def __init__(self, database: ControlDatabase) -> None:
+        self._database = database
+        self._epochs: dict[int, int] = dict(database.load("SELECT segment_id, epoch FROM promises"))
+        self._max_token = database.get_number("max_token")
+
+    @property
+    def max_token(self) -> int:
+        """The highest coordinator token seen."""
+        return self._max_token
+
+    def epoch_of(self, segment_id: int) -> int:
+        """The highest epoch promised for a segment, 0 when none."""
+        return self._epochs.get(segment_id, 0)
+
+    def persist(self, promises: Sequence[tuple[int, int]], token: int) -> None:
+        """Store (segment_id, promised_epoch) pairs and the coordinator's token in one sync.
+
+        Raises:
+            FencedError: A higher promise or token is stored; then nothing is changed.
+        """
+        with self._database.lock:
+            self.check_token(token)
+            for segment_id, epoch in promises:
+                stored = self.epoch_of(segment_id)
+                if epoch < stored:
+                    raise FencedError(
+                        f"segment {segment_id}: epoch {stored} is promised, {epoch} is stale",
+                        segment_id=segment_id,
+                        epoch=stored,
+                    )
+            is_known = all(self._epochs.get(one) == epoch for one, epoch in promises)
+            if is_known and token == self._max_token:
+                return
+
+            def change(connection: sqlite3.Connection) -> None:
+                put_epochs(connection, promises)
+                put_token(connection, token)
+
+            self._database.commit(change)
+            self.note(promises, token)
+
+    def reset_token(self, token: int) -> None:
+        """A person's word: the highest token seen is this one. For ``offline.py`` only."""
+        with self._database.lock:
+            self._database.commit(lambda connection: put_token(connection, token))
+            self._max_token = token
+
+    def reset_epoch(self, segment_id: int, epoch: int) -> None:
+        """A person's word: this epoch is promised and no higher one. For ``offline.py`` only."""
+        with self._database.lock:
+            promise = [(segment_id, epoch)]
+            self._database.commit(lambda connection: put_epochs(connection, promise))
+            self._epochs.update(promise)
+
+    # --- for commits of other parts, which hold the lock ---------------------------------------
+
+    def check_token(self, token: int) -> None:
+        """Raises FencedError for a token that is older than one seen."""
+        if token < self._max_token:
+            raise FencedError(
+                f"coordinator token {token} is stale, {self._max_token} was seen",
+                token=self._max_token,
+            )
+
+    def higher(self, promises: Iterable[tuple[int, int]]) -> dict[int, int]:
+        """Those that are above what is promised."""
+        return {one: epoch for one, epoch in promises if epoch > self.epoch_of(one)}
+
+    def note(self, promises: Iterable[tuple[int, int]], token: int | None = None) -> None:
+        """These were committed."""
+        self._epochs.update(promises)
+        if token is not None:
+            self._max_token = token
+
+
+def put_epochs(connection: sqlite3.Connection, promises: Iterable[tuple[int, int]]) -> None:
+    """Within a transaction."""
+    connection.executemany(_PUT_PROMISE, promises)
+
+
+def put_token(connection: sqlite3.Connection, token: int) -> None:
+    """Within a transaction."""
+    values = ("max_token", str(token).encode())
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)

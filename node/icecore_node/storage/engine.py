@@ -1,0 +1,347 @@
+"""The port of storage engines: the bytes of segments, whoever keeps them and in whatever form.
+
+An engine makes, extends, reads, cuts, seals and removes logs. It knows no promises, tokens,
+coordinators or delete orders: those are in the control store, one for all engines, and
+``replica_store.py`` joins the two. ``segment_engine.py`` (one file per segment) is the engine of
+production; every engine passes ``tests/conformance/engine_suite.py``.
+
+The order of bytes and control store is part of this port. Where something must be stored before
+bytes may be used, the caller hands in ``remember``: the engine calls it once the bytes are durable,
+and uses them only after it has returned. When it raises, the log is to its users what it was
+before. What an engine finds wrong with a log by itself it tells ``Condemn`` before anybody else.
+
+The loop owns the *tail* of each log (next offset, chain, digest) and stamps batches; an engine owns
+bytes and indexes. All methods block. ``append_group`` and whatever changes a log run on the I/O
+worker of the log's partition, reads on any thread. Each method that touches the disk may raise
+OutOfSpaceError or OutOfResourcesError: a shortage, which says nothing about any log (R52).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from icecore.errors import IcecoreError
+from icecore_node.ports import Buffer
+
+SEGMENT_ENGINE: Final = "segment"
+"""What the settings of a segment call the engine with one file per segment."""
+
+Condemn: TypeAlias = Callable[[Mapping[int, str]], None]
+"""Stores for each segment id why its log can't be trusted, durably, in one sync."""
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIdentity:
+    """What is fixed about a replica; kept with its bytes, checked at each open."""
+
+    cluster_id: bytes
+    topic_id: bytes
+    partition: int
+    segment_id: int
+    generation: int
+    epoch: int
+    base_offset: int = -1
+    """-1 while prepared; ``confirm`` writes the real one."""
+    engine: str = SEGMENT_ENGINE
+    """Who keeps the bytes: ``SegmentSettings.engine`` of the segment's record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The end of a log: enough to append to it, compare it and resume it after a restart."""
+
+    end_offset: int
+    last_header_crc32c: int
+    """Header CRC of the batch that ends there; the chain seed when the log is empty."""
+    digest: bytes
+    """Rolling seal digest over all headers."""
+    max_append_timestamp_ms: int
+    max_known_high_watermark: int
+    length_bytes: int
+    """Of all batches from the base to here."""
+
+
+NO_TAIL: Final = LogTail(
+    end_offset=-1,
+    last_header_crc32c=0,
+    digest=b"",
+    max_append_timestamp_ms=0,
+    max_known_high_watermark=0,
+    length_bytes=0,
+)
+"""Of a log whose base is not known, or that can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a log ends."""
+
+    tail: LogTail
+    position: int
+    """In the engine's own measure; the control store keeps it for sealed logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMark:
+    """One batch of an append, as the indexes need it."""
+
+    base_offset: int
+    append_timestamp_ms: int
+    length_bytes: int
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """Contiguous stamped batches for one segment, in order, as a list of buffers."""
+
+    segment_id: int
+    buffers: list[Buffer]
+    marks: list[BatchMark]
+    tail: LogTail
+    """The tail once these batches are in the log."""
+    error: IcecoreError | None = None
+    """Set by ``append_group``: these batches are not durable and not readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewLog:
+    """A log to be made: confirmed at the base of its identity, or prepared when that is -1."""
+
+    identity: SegmentIdentity
+    start_timestamp_ms: int = 0
+    """``max_append_timestamp_ms`` of the empty log."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedLog:
+    """A log that was made, and is durable under its name."""
+
+    segment_id: int
+    replaces_data: bool
+    """In its place lay bytes that may have been confirmed once; they were set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """A log as it is remembered; what is found of it is compared with that."""
+
+    identity: SegmentIdentity
+    """Its base offset is -1 while it is only prepared."""
+    start_timestamp_ms: int = 0
+    sealed: LogEnd | None = None
+
+
+@dataclass(slots=True)
+class FoundLog:
+    """What there is of a log."""
+
+    tail: LogTail
+    why: str
+    """For people: how it was judged (``clean``, ``torn tail cut at …``, ``lost durable tail``)."""
+    damage: str = ""
+    """Why it is UNKNOWN: missing, damaged, or not provably complete. Empty when it is none."""
+    headers: list[bytes] = field(default_factory=list)
+    """152-byte headers of all batches of an *unsealed* log."""
+
+
+# --- the port -------------------------------------------------------------------------------------
+
+
+class Verification(Protocol):
+    """One pass over the bytes of a sealed log, in steps. Each step blocks."""
+
+    digest: bytes
+    """The full digest as it was found, once the last step is done; empty before."""
+
+    def step(self, max_bytes: int) -> int:
+        """Check about ``max_bytes`` more.
+
+        Returns:
+            How many bytes were checked.
+
+        Raises:
+            StorageError: Damage. A step may be repeated: nothing has moved.
+            NotReplicaError: The log is gone.
+        """
+        ...
+
+
+class LogReader(Protocol):
+    """Reads of logs, by segment id. Each method raises NotReplicaError when there is no such log,
+    and StorageError when it is damaged."""
+
+    def holds(self, segment_id: int) -> bool:
+        """Whether there is such a log, in use."""
+        ...
+
+    def tail(self, segment_id: int) -> LogTail:
+        """The durable tail."""
+        ...
+
+    def read(
+        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int]:
+        """Whole batches from the one that holds ``offset``, at least one and about ``max_bytes``,
+        none beyond ``end_offset``; and the offset after them. Every byte is CRC-checked.
+
+        Nothing below ``end_offset`` yet: no bytes, and ``offset``.
+
+        Raises:
+            InvalidRequestError: The log begins after ``offset``.
+        """
+        ...
+
+    def offset_for_time(
+        self, segment_id: int, timestamp_ms: int, end_offset: int
+    ) -> tuple[int, int] | None:
+        """(base offset, append time) of the first batch below ``end_offset`` with append time
+        >= ``timestamp_ms``; None when there is none. Exact."""
+        ...
+
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+        """The tail as it was when the log ended at ``end_offset``.
+
+        Raises:
+            InvalidRequestError: No batch ends there.
+        """
+        ...
+
+    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+        """152-byte headers of all batches below ``end_offset``."""
+        ...
+
+    def full_digest(self, segment_id: int) -> bytes:
+        """SHA-256 tree (1 MiB leaves) over the batch bytes of a sealed log, read from disk and
+        CRC-checked."""
+        ...
+
+    def verification(self, segment_id: int) -> Verification:
+        """Start to read a sealed log back, to see whether it is still what was sealed.
+
+        Raises:
+            InvalidRequestError: It is not sealed.
+        """
+        ...
+
+
+class LogSalvage(Protocol):
+    """What can be proved of logs that are not trusted, in their place or set aside."""
+
+    def tail(self, log: KnownLog) -> LogTail | None:
+        """The end of the longest part that CRCs and chain prove; None when nothing can be proved.
+        Changes nothing."""
+        ...
+
+    def restore(self, log: KnownLog, remember: Callable[[], object]) -> FoundLog:
+        """Make that part of a log that was set aside the log in its place, durably, and use it.
+
+        Raises:
+            NotReplicaError: Nothing can be proved.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """All logs of one node that this engine keeps."""
+
+    @property
+    def reader(self) -> LogReader:
+        """For reads."""
+        ...
+
+    @property
+    def salvage(self) -> LogSalvage:
+        """For what is not trusted."""
+        ...
+
+    def start_up(
+        self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
+    ) -> list[FoundLog]:
+        """Judge and repair the logs of earlier processes; once. Only ``drop`` may come before it.
+
+        A torn tail is cut. Damage in the middle never is: such a log is condemned before this
+        returns, not used, and costs no other log anything. Derived data is brought up to date.
+
+        Args:
+            logs: What should be here.
+            untrusted: Logs whose bytes are to stay as they are.
+
+        Returns:
+            One for each of ``logs``, in their order.
+        """
+        ...
+
+    def create(
+        self, logs: Sequence[NewLog], remember: Callable[[Sequence[CreatedLog]], None]
+    ) -> dict[int, IcecoreError]:
+        """Make logs that this engine does not hold. ``remember`` gets those that were made; when it
+        raises, they go again.
+
+        Returns:
+            By segment id, why some could not be made; nothing of those stays.
+        """
+        ...
+
+    def confirm(
+        self, identity: SegmentIdentity, start_timestamp_ms: int, remember: Callable[[], object]
+    ) -> LogTail:
+        """Fix the base offset of a log without batches, durably. Not trusted to be whole before
+        ``remember``: a crash may tear what is written here."""
+        ...
+
+    def append_group(self, requests: Sequence[AppendRequest]) -> None:
+        """Write all, sync each touched log once, index all in one batch.
+
+        Sets ``error`` on requests that did not become durable; nothing of them is readable, and
+        later requests of the same log fail too until it is truncated or dropped. A sync that fails
+        raises DiskFailedError: the process must end (fail-stop).
+        """
+        ...
+
+    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+        """Cut an unsealed log at a batch border, durably. The largest high watermark that was known
+        stays known.
+
+        Raises:
+            InvalidRequestError: No batch ends there, or the log is sealed or only prepared.
+        """
+        ...
+
+    def seal(
+        self,
+        segment_id: int,
+        end_offset: int,
+        seal_digest: bytes,
+        remember: Callable[[LogEnd], None],
+    ) -> None:
+        """Make a log final, durably: its bytes never change again. Space it does not need goes back
+        to the file system. Does nothing when it is final already.
+
+        Raises:
+            InvalidRequestError: The log does not end there with this digest.
+        """
+        ...
+
+    def set_aside(self, identity: SegmentIdentity) -> None:
+        """Keep the bytes of a log under another name, durably, and use it no more."""
+        ...
+
+    def drop(self, identities: Sequence[SegmentIdentity]) -> None:
+        """Remove logs and what was set aside of them, durably. What is not here counts as removed,
+        so this may be repeated after a crash at any point.
+
+        Raises:
+            StorageError: Something of them is in the way; some may be gone.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Make derived data durable; called about once a second. A shortage is only logged."""
+        ...
+
+    def close(self) -> None:
+        """Flush, and let go of all logs."""
+        ...

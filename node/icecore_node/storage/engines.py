@@ -1,0 +1,33 @@
+"""Which storage engines a node has. The one place that names them; another one is a line here."""
+
+from icecore_node.ports import FileSystem, Index
+from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engine import SEGMENT_ENGINE
+from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
+from icecore_node.storage.segment_engine.segment_log import StoreSettings
+
+_DEFAULTS = StoreSettings()
+
+
+def make_store(
+    file_system: FileSystem,
+    index: Index,
+    control: ControlStore,
+    cluster_id: bytes,
+    settings: StoreSettings = _DEFAULTS,
+) -> ReplicaStore:
+    """The store of one data folder, with all engines; call its ``start_up`` before anything else.
+
+    Args:
+        file_system: The data folder.
+        index: For what engines derive from their bytes.
+        control: What must never be forgotten.
+        cluster_id: Empty before the first registration.
+        settings: Sizes.
+
+    Raises:
+        StorageError: The folder can't be used.
+    """
+    engine = SegmentEngine(file_system, index, settings, control.condemn)
+    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id)

@@ -1,0 +1,120 @@
+"""Which replicas this node has, who keeps the bytes of each, and what is remembered of it.
+
+The parts of ``ReplicaStore`` share it. It turns records of the control store into what engines are
+asked for, and what they find into what the node is told.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from icecore.errors import NotReplicaError, UnsupportedError
+from icecore_node.storage.control.control_store import SEALED, ControlStore, ReplicaRow
+from icecore_node.storage.engine import (
+    NO_TAIL,
+    Engine,
+    FoundLog,
+    KnownLog,
+    LogEnd,
+    LogTail,
+    SegmentIdentity,
+)
+from icecore_replication.digest import current_digest
+
+
+@dataclass(slots=True)
+class FoundReplica:
+    """What start-up found of one replica."""
+
+    identity: SegmentIdentity
+    intact: bool
+    """False = UNKNOWN: missing, damaged, or not provably complete; it counts for nothing."""
+    why: str
+    """For people: how it was judged (``clean``, ``torn tail cut at …``, ``lost durable tail``)."""
+    tail: LogTail
+    sealed_end_offset: int | None = None
+    seal_digest: bytes = b""
+    full_digest: bytes = b""
+    producer_snapshot: bytes = b""
+    """State through ``base_offset``, as stored by ``confirm``."""
+    headers: list[bytes] = field(default_factory=list)
+    """152-byte headers of all batches of an *unsealed* log (to rebuild the producer state)."""
+
+
+class ReplicaCatalog:
+    """Replicas by segment id.
+
+    Args:
+        control: Remembers them.
+        engines: By the name that ``SegmentSettings.engine`` has for each.
+        cluster_id: Whose replicas they are; empty before the first registration.
+    """
+
+    def __init__(
+        self, control: ControlStore, engines: Mapping[str, Engine], cluster_id: bytes
+    ) -> None:
+        self.control = control
+        self.engines = engines
+        self.cluster_id = cluster_id
+
+    def row(self, segment_id: int) -> ReplicaRow:
+        """What is remembered of a replica. Raises NotReplicaError when there is none."""
+        row = self.control.row(segment_id)
+        if row is None:
+            raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+        return row
+
+    def engine(self, segment_id: int) -> Engine:
+        """Who keeps the bytes of a replica. Raises NotReplicaError, UnsupportedError."""
+        return self.engine_named(self.row(segment_id).engine)
+
+    def engine_named(self, name: str) -> Engine:
+        """An engine of this node. Raises UnsupportedError when it has none of that name."""
+        engine = self.engines.get(name)
+        if engine is None:
+            raise UnsupportedError(f"this node has no storage engine {name[:64]!r}")
+        return engine
+
+    def identity(self, row: ReplicaRow) -> SegmentIdentity:
+        """What is fixed about a replica."""
+        return row.identity(self.cluster_id)
+
+    def known(self, row: ReplicaRow) -> KnownLog:
+        """What an engine compares with the bytes that it finds."""
+        sealed = None
+        if row.state == SEALED:
+            tail = LogTail(
+                end_offset=row.end_offset,
+                last_header_crc32c=row.last_header_crc32c,
+                digest=row.seal_digest,
+                max_append_timestamp_ms=row.end_timestamp_ms,
+                max_known_high_watermark=row.high_watermark,
+                length_bytes=row.length_bytes,
+            )
+            sealed = LogEnd(tail, row.end_position)
+        return KnownLog(self.identity(row), row.start_timestamp_ms, sealed)
+
+    def found(self, row: ReplicaRow, log: FoundLog) -> FoundReplica:
+        """A replica as its node is told of it."""
+        replica = FoundReplica(
+            identity=self.identity(row),
+            intact=not log.damage,
+            why=log.why,
+            tail=log.tail,
+            producer_snapshot=row.snapshot,
+        )
+        if log.damage:
+            return replica
+        if row.rebuilding:
+            replica.intact, replica.why = False, "rebuilding: not certified as complete"
+        if row.state == SEALED:
+            replica.sealed_end_offset = row.end_offset
+            replica.seal_digest = row.seal_digest
+            replica.full_digest = current_digest(row.full_digest)
+        else:
+            replica.headers = log.headers
+        return replica
+
+
+def unusable(why: str) -> FoundLog:
+    """Of a log that nobody looked at, because it is known to be of no use."""
+    return FoundLog(NO_TAIL, why, damage=why)

@@ -1,0 +1,42 @@
+"""What can be proved of UNKNOWN replicas, for the decisions that only a person makes (R46)."""
+
+from functools import partial
+
+from icecore.errors import NotReplicaError
+from icecore_node.storage.control.control_store import CONFIRMED, QUARANTINED
+from icecore_node.storage.engine import LogTail
+from icecore_node.storage.replica_catalog import FoundReplica, ReplicaCatalog
+
+
+class ReplicaSalvage:
+    """Looks at replicas that nobody trusts. All methods block."""
+
+    def __init__(self, catalog: ReplicaCatalog) -> None:
+        self._catalog = catalog
+
+    def tail(self, segment_id: int) -> LogTail | None:
+        """The end of the longest part that CRCs and chain prove; None when nothing of this replica
+        can be proved, which is no empty log."""
+        row = self._catalog.control.row(segment_id)
+        if row is None or row.base_offset < 0 or row.state not in (CONFIRMED, QUARANTINED):
+            return None
+        engine = self._catalog.engine_named(row.engine)
+        return engine.salvage.tail(self._catalog.known(row))
+
+    def readmit(self, segment_id: int) -> FoundReplica:
+        """Make that part of a quarantined replica its log, durably. To this start and the next it
+        is not intact all the same, until it is sealed.
+
+        Raises:
+            NotReplicaError: Nothing can be proved.
+            StorageError: It could not be read or written.
+        """
+        catalog = self._catalog
+        row = catalog.control.row(segment_id)
+        if row is None or row.base_offset < 0 or row.state != QUARANTINED:
+            raise NotReplicaError(f"nothing of segment {segment_id} can be salvaged here")
+        change = partial(
+            catalog.control.change_row, segment_id, state=CONFIRMED, damage="", rebuilding=1
+        )
+        log = catalog.engine_named(row.engine).salvage.restore(catalog.known(row), change)
+        return catalog.found(catalog.row(segment_id), log)

@@ -1,0 +1,302 @@
+"""The default engine: one file per segment, and a RocksDB index that is derived from the files.
+
+Bytes go through ``group_commit.py``, new files through ``creation.py``, start-up through
+``start_up.py``, reads through ``segment_reader.py``; here is the life of a log: confirmed, cut,
+sealed, set aside, dropped. What is in which file is in ``segment_file.py``.
+
+Which logs are in use is known here alone (``_logs``): a log gets in when it was judged at start or
+when the control store has its record, and gets out before its file is touched. The caller sees to
+it that only one thread at a time creates, sets aside and drops.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from icecore.errors import (
+    SHORTAGES,
+    IcecoreError,
+    InvalidRequestError,
+    StorageError,
+)
+from icecore_node.ports import DiskFailedError, FileSystem, Index
+from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.engine import (
+    NO_TAIL,
+    AppendRequest,
+    Condemn,
+    CreatedLog,
+    FoundLog,
+    KnownLog,
+    LogEnd,
+    LogTail,
+    NewLog,
+    SegmentIdentity,
+)
+from icecore_node.storage.files.open_files import LogFile, OpenFiles
+from icecore_node.storage.index import points
+from icecore_node.storage.index.derived_index import DerivedIndex
+from icecore_node.storage.index.points import Put
+from icecore_node.storage.segment_engine.creation import Creation
+from icecore_node.storage.segment_engine.group_commit import GroupCommit
+from icecore_node.storage.segment_engine.recycle import RecyclePool
+from icecore_node.storage.segment_engine.removal import Removal
+from icecore_node.storage.segment_engine.salvage import FileSalvage
+from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH, confirm_slot
+from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
+from icecore_node.storage.segment_engine.segment_names import aside_name, file_name, folder_name
+from icecore_node.storage.segment_engine.segment_reader import SegmentReader
+from icecore_node.storage.segment_engine.segment_scan import empty_tail
+from icecore_node.storage.segment_engine.start_up import StartUp, Verdict, report_unknown_files
+
+_log = logging.getLogger(__name__)
+
+
+class SegmentEngine:
+    """``Engine`` over the segment files of one data folder."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        index: Index,
+        settings: StoreSettings,
+        condemn: Condemn,
+    ) -> None:
+        """
+        Args:
+            file_system: The data folder.
+            index: Offset and time points, durable ends.
+            settings: Sizes.
+            condemn: Told of logs that can't be trusted any more.
+        """
+        self._fs = file_system
+        self._settings = settings
+        self._condemn = condemn
+        self._logs: dict[int, SegmentLog] = {}
+        file_system.make_dirs("segments")
+        self._fail_stop = FailStop(condemn)
+        self._open_files = OpenFiles(settings.open_files_max, file_system.open)
+        pool = RecyclePool(file_system, settings, self._sync_folder)
+        self._index = DerivedIndex(index, self._standing)
+        self.reader = SegmentReader(self._index, self._logs)
+        self.salvage = FileSalvage(file_system, self._fail_stop, self._judged)
+        self._commit = GroupCommit(
+            file_system, self._index, settings, self._appendable, self._fail_stop
+        )
+        self._creation = Creation(file_system, settings, self._fail_stop, pool, self._open_files)
+        self._removal = Removal(file_system, self._index, pool, self._sync_folder, self._forget)
+        self._start_up = StartUp(file_system, self._index, settings, self._fail_stop)
+
+    # --- start-up -----------------------------------------------------------------------------
+
+    def start_up(
+        self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
+    ) -> list[FoundLog]:
+        """See ``Engine.start_up``."""
+        verdicts: dict[int, Verdict] = {}
+        rebuilds = self._index.rebuilds
+        self._judge_all(logs, verdicts)
+        if self._index.rebuilds != rebuilds:
+            # What was judged before has lost its points: once more, with a new index.
+            self._logs.clear()
+            self._judge_all(logs, verdicts)
+        known = {file_name(identity) for identity in untrusted}
+        known.update(file_name(log.identity) for log in logs)
+        try:
+            report_unknown_files(self._fs, known)
+        except StorageError as error:
+            _log.error("not all folders can be read: %s", error)
+        return [_found(verdicts[log.identity.segment_id]) for log in logs]
+
+    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[int, Verdict]) -> None:
+        """Judge the logs that have no damage so far, use what is sound, condemn what is not."""
+        damage: dict[int, str] = {}
+        for log in logs:
+            segment_id = log.identity.segment_id
+            if segment_id in verdicts and verdicts[segment_id].damage:
+                continue
+            verdict = verdicts[segment_id] = self._start_up.judge(log)
+            if verdict.damage:
+                damage[segment_id] = verdict.damage
+            else:
+                self._use(log, verdict)
+        self._condemn(damage)
+
+    def _judged(self, log: KnownLog) -> FoundLog:
+        verdict = self._start_up.judge(log)
+        if not verdict.damage:
+            self._use(log, verdict)
+        return _found(verdict)
+
+    def _use(self, known: KnownLog, verdict: Verdict) -> None:
+        """From now on there is such a log."""
+        if verdict.cut_bytes:
+            _log.warning("segment %d: %s", known.identity.segment_id, verdict.why)
+        log = self._opened(known.identity, known.start_timestamp_ms, verdict.size_bytes)
+        log.end = (verdict.tail, verdict.position)
+        log.is_sealed = known.sealed is not None
+
+    def _opened(
+        self, identity: SegmentIdentity, start_timestamp_ms: int, size_bytes: int
+    ) -> SegmentLog:
+        start = NO_TAIL
+        if identity.base_offset >= 0:
+            start = empty_tail(identity, start_timestamp_ms)
+        handle = LogFile(identity.segment_id, file_name(identity), self._open_files)
+        log = SegmentLog(identity, handle, size_bytes, start, self._settings)
+        self._logs[identity.segment_id] = log
+        return log
+
+    def _standing(self) -> list[Put]:
+        """How far each log that is written is durable, for an index that is begun anew. Sealed
+        ones get nothing, so that the next start scans them and gives them their points again."""
+        return [
+            points.pack_durable(log.prefix, log.end[1], log.tail)
+            for log in list(self._logs.values())
+            if log.is_confirmed and not log.is_sealed and not log.is_being_cut
+        ]
+
+    # --- create and confirm -------------------------------------------------------------------
+
+    def create(
+        self, logs: Sequence[NewLog], remember: Callable[[Sequence[CreatedLog]], None]
+    ) -> dict[int, IcecoreError]:
+        """See ``Engine.create``."""
+        made, errors = self._creation.make(logs)
+        try:
+            remember([CreatedLog(one.log.identity.segment_id, one.replaces_data) for one in made])
+        except IcecoreError:
+            self._creation.undo(made)
+            raise
+        for each in made:
+            self._opened(each.log.identity, each.log.start_timestamp_ms, each.size_bytes)
+        return errors
+
+    def confirm(
+        self, identity: SegmentIdentity, start_timestamp_ms: int, remember: Callable[[], object]
+    ) -> LogTail:
+        """See ``Engine.confirm``."""
+        log = self.reader.find(identity.segment_id)
+        slot, position = confirm_slot(identity)
+        with log.handle.using() as file:
+            file.pwritev([slot], position)
+            self._sync_file(log)
+        remember()
+        log.identity = identity
+        log.start = empty_tail(identity, start_timestamp_ms)
+        log.end = (log.start, FILE_HEADER_LENGTH)
+        return log.start
+
+    # --- append -------------------------------------------------------------------------------
+
+    def append_group(self, requests: Sequence[AppendRequest]) -> None:
+        """See ``Engine.append_group``."""
+        self._commit.append(requests)
+
+    def _appendable(self, segment_id: int) -> SegmentLog:
+        log = self.reader.find(segment_id)
+        if log.failed is not None:
+            raise log.failed
+        if log.is_sealed or not log.is_confirmed:
+            state = "sealed" if log.is_sealed else "not confirmed"
+            raise InvalidRequestError(f"segment {segment_id} is {state}")
+        return log
+
+    def _sync_file(self, log: SegmentLog) -> None:
+        """Sync outside a group: after an error the file is never trusted again."""
+        try:
+            self._fail_stop.sync([log.identity.segment_id], log.file.fdatasync)
+        except DiskFailedError as error:
+            log.failed = error
+            raise
+
+    # --- the end of a log ---------------------------------------------------------------------
+
+    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+        """See ``Engine.truncate``."""
+        log = self.reader.find(segment_id)
+        if log.is_sealed or not log.is_confirmed:
+            raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
+        tail, position = self.reader.end_at(log, end_offset)
+        # What was known stays known: the tripwire compares it with later decisions.
+        known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
+        tail = replace(tail, max_known_high_watermark=known)
+        with log.handle.using() as file:
+            log.is_being_cut = True
+            try:
+                points.forget_from(self._index, log.prefix, position, tail)
+                file.truncate(position)
+                self._sync_file(log)
+                log.rewind(tail, position, self._settings)
+            finally:
+                log.is_being_cut = False
+        return tail
+
+    def seal(
+        self,
+        segment_id: int,
+        end_offset: int,
+        seal_digest: bytes,
+        remember: Callable[[LogEnd], None],
+    ) -> None:
+        """See ``Engine.seal``."""
+        log = self.reader.find(segment_id)
+        tail, position = log.end
+        if not log.is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
+            raise InvalidRequestError(
+                f"segment {segment_id} ends at {tail.end_offset} with digest {tail.digest.hex()}, "
+                f"to be sealed at {end_offset} with {seal_digest.hex()}"
+            )
+        if log.is_sealed:
+            return
+        with log.handle.using() as file:
+            file.truncate(position)
+            self._sync_file(log)
+        log.allocated = position
+        remember(LogEnd(tail, position))
+        log.is_sealed = True
+
+    # --- setting aside and dropping -----------------------------------------------------------
+
+    def set_aside(self, identity: SegmentIdentity) -> None:
+        """See ``Engine.set_aside``."""
+        log = self._forget(identity.segment_id)
+        if log is not None:
+            log.handle.close()
+        name = file_name(identity)
+        if self._fs.exists(name):
+            self._fs.rename(name, aside_name(self._fs, name))
+            self._sync_folder(folder_name(identity))
+        points.forget(self._index, points.key_prefix(identity))
+
+    def drop(self, identities: Sequence[SegmentIdentity]) -> None:
+        """See ``Engine.drop``."""
+        self._removal.remove(identities)
+
+    def _forget(self, segment_id: int) -> SegmentLog | None:
+        return self._logs.pop(segment_id, None)
+
+    def _sync_folder(self, name: str) -> None:
+        """Of a folder in which a name has changed: whose it was is settled in the control store."""
+        self._fail_stop.sync([], partial(self._fs.sync_dir, name))
+
+    # --- the end of the process ---------------------------------------------------------------
+
+    def flush(self) -> None:
+        """See ``Engine.flush``."""
+        try:
+            self._index.flush()
+        except SHORTAGES as error:
+            _log.warning("the index lags: %s", error)
+
+    def close(self) -> None:
+        """See ``Engine.close``. Who opened files and index closes those."""
+        for log in self._logs.values():
+            log.handle.close()
+        self._logs.clear()
+        self.flush()
+
+
+def _found(verdict: Verdict) -> FoundLog:
+    return FoundLog(verdict.tail, verdict.why, verdict.damage, verdict.headers)
