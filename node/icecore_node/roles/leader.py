@@ -148,7 +148,11 @@ class Leader:
                     clock_ms=clock_ms,
                 )
             )
+        log_end_offset = self.core.log_end_offset
         self.feed(*happened)
+        if self.core.log_end_offset > log_end_offset:
+            for stream in self.streams.values():
+                stream.mark_data(self.replica.segment_id)
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
@@ -166,12 +170,8 @@ class Leader:
 
     def feed(self, *happened: inputs.LeaderInput) -> None:
         """Step the core once and perform what it asks."""
-        log_end_offset = self.core.log_end_offset
         for effect in self.core.step(happened, self._context.clock.monotonic_ms()):
             self._perform(effect)
-        if self.core.log_end_offset > log_end_offset:
-            for stream in self.streams.values():
-                stream.mark_data(self.replica.segment_id)
 
     # --- what is done ---------------------------------------------------------------------------
 
