@@ -82,7 +82,9 @@ class InSync:
 
     def raise_own_end(self, end_offset: int) -> None:
         """The leader's own disk has everything below."""
-        if self.followers.raise_end(self._node_id, end_offset):
+        durable = self.followers.durable
+        if end_offset > durable[self._node_id]:
+            durable[self._node_id] = end_offset
             self._moved = True
 
     def record(

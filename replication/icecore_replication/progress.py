@@ -74,7 +74,7 @@ class Followers:
     ) -> None:
         self._base_offset = base_offset
         self.durable: dict[int, int] = dict.fromkeys(replicas, base_offset)
-        """Invariant: of exactly the replicas; the leader's own is raised by ``raise_end`` only."""
+        """Invariant: of exactly the replicas. Only ``InSync`` writes the leader's own."""
         self.by_node = {
             node_id: Progress(nodes.get(node_id), now_ms, base_offset)
             for node_id in replicas
@@ -127,13 +127,6 @@ class Followers:
         self.forget(node.node_id)
         early, follower.early = follower.early, None
         return early if early is not None and early.incarnation == node.incarnation else None
-
-    def raise_end(self, node_id: int, end_offset: int) -> bool:
-        """The leader's own disk has everything below; whether that is news."""
-        is_news = end_offset > self.durable[node_id]
-        if is_news:
-            self.durable[node_id] = end_offset
-        return is_news
 
     def disqualify(self, node_id: int, why: str) -> bool:
         """Nothing of it counts, and it must leave the in-sync set; False if it is no replica."""

@@ -32,7 +32,7 @@ from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
 from icecore_node.roles.receiver import LeaderLinks
 from icecore_replication import inputs
-from icecore_replication.leading import ReplicaFacts, Role, role_of
+from icecore_replication.leading import Role, role_of
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class Replicas:
         elif segment.state is SegmentState.SEALED:
             if replica.leader is not None:
                 replica.leader.feed(inputs.SegmentUpdated(segment))
-            if self._role_of(replica, segment) is Role.SEAL:
+            if role_of(segment, replica.facts) is Role.SEAL:
                 self._seal_later(replica, segment)
             elif replica.follower is not None:
                 # Sealed without this copy: nobody sends the rest, and readers must go elsewhere.
@@ -191,7 +191,7 @@ class Replicas:
             replica.leader.feed(inputs.SegmentUpdated(segment))
             return
         self.note_promise(replica)
-        role = self._role_of(replica, segment)
+        role = role_of(segment, replica.facts)
         if role is Role.LEAD:
             self._lead(replica, segment)
         elif role is Role.FOLLOW and replica.follower is not None:
@@ -199,19 +199,6 @@ class Replicas:
         elif role is Role.FOLLOW and not self._is_paused:
             link = self._links.to(segment.leader)
             replica.follower = Follower(self._context, self, replica, segment, link)
-
-    def _role_of(self, replica: Replica, segment: Segment) -> Role:
-        facts = ReplicaFacts(
-            node_id=self._context.node_id,
-            incarnation=self._context.incarnation,
-            base_offset=replica.base_offset,
-            promised_epoch=replica.promised_epoch,
-            is_intact=replica.intact,
-            is_sealed=replica.sealed,
-            is_all_durable=replica.tail.end_offset == replica.durable_tail.end_offset,
-            has_led=replica.led_in_this_process,
-        )
-        return role_of(segment, facts)
 
     def note_promise(self, replica: Replica) -> None:
         """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""

@@ -21,6 +21,7 @@ from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, Segme
 from icecore_replication import inputs
 from icecore_replication.follower import FollowerCore
 from icecore_replication.leader import LeaderCore
+from icecore_replication.leading import ReplicaFacts
 from icecore_replication.producers import ProducerTable
 
 
@@ -144,6 +145,20 @@ class Replica:
     def idle(self) -> bool:
         """Neither led, followed nor sealed: fenced, or waiting for an assignment."""
         return self.leader is None and self.follower is None and not self.sealed
+
+    @property
+    def facts(self) -> ReplicaFacts:
+        """What matters for the role that a record gives it."""
+        return ReplicaFacts(
+            node_id=self.context.node_id,
+            incarnation=self.context.incarnation,
+            base_offset=self.base_offset,
+            promised_epoch=self.promised_epoch,
+            is_intact=self.intact,
+            is_sealed=self.sealed,
+            is_all_durable=self.tail.end_offset == self.durable_tail.end_offset,
+            has_led=self.led_in_this_process,
+        )
 
     def covers(self, offset: int) -> bool:
         """Whether a reader at ``offset`` belongs to this replica (the end of a sealed segment

@@ -155,7 +155,11 @@ class Leader:
                     clock_ms=clock_ms,
                 )
             )
+        log_end_offset = self.core.log_end_offset
         self.feed(*happened)
+        if self.core.log_end_offset > log_end_offset:
+            for stream in self.streams.values():
+                stream.mark_data(self.replica.segment_id)
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
@@ -173,16 +177,11 @@ class Leader:
 
     def feed(self, *happened: inputs.LeaderInput) -> None:
         """Step the core once and perform what it asks."""
-        log_end_offset = self.core.log_end_offset
         try:
             for effect in self._checked.step(happened, self._context.clock.monotonic_ms()):
                 self._perform(effect)
         except AssertionError as broken:
             self._context.fail_stop(self._checked, broken)
-            return
-        if self.core.log_end_offset > log_end_offset:
-            for stream in self.streams.values():
-                stream.mark_data(self.replica.segment_id)
 
     # --- what is done ---------------------------------------------------------------------------
 
