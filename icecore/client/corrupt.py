@@ -12,6 +12,7 @@ from icecore.client.fetcher import Chunk, Reader
 from icecore.codec.columns import BatchColumns
 from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError
+from icecore.process.log import event
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +61,21 @@ class Decoder:
 
     def _refuse(self, chunk: Chunk, why: Exception) -> None:
         reader, next_offset = chunk.reader, chunk.header.end_offset
-        where = f"{self._topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
         if self._policy == "skip":
             self.skipped += 1
             reader.delivered = next_offset
-            _log.warning("%s can't be decoded, going on at %d: %s", where, next_offset, why)
+            event(
+                _log,
+                logging.WARNING,
+                "batch_skipped",
+                topic=self._topic,
+                partition=reader.partition,
+                offset=chunk.from_offset,
+                next_offset=next_offset,
+                error=why,
+            )
             return
+        where = f"{self._topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
         error = CorruptBatchError(
             f"{where} can't be decoded: {why}; seek to {next_offset} to go on behind it",
             topic=self._topic,

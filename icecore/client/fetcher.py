@@ -29,6 +29,7 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
+from icecore.process.log import event
 from icecore.rpc import convert, framing
 from icecore.v1 import data_pb2
 
@@ -440,9 +441,14 @@ class Fetcher:
                 high_watermark=max(segment.base_offset, reader.high_watermark),
             )
         if segment.is_lost:
-            _log.warning(
-                "records [%d, %d) of %s/%d were declared lost: skipped",
-                *(reader.offset, segment.end_offset, self._topic, reader.partition),
+            event(
+                _log,
+                logging.WARNING,
+                "lost_records_skipped",
+                topic=self._topic,
+                partition=reader.partition,
+                offset=reader.offset,
+                next_offset=segment.end_offset,
             )
             reader.offset = segment.end_offset
             reader.use_leader()

@@ -36,6 +36,7 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Acks
+from icecore.process.log import event
 from icecore.rpc import convert, framing
 from icecore.v1 import data_pb2
 
@@ -55,7 +56,7 @@ _THROTTLE_MAX_MS = 60_000
 _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _Entry = tuple[PartitionQueue, list[Batch]]
 
@@ -126,7 +127,7 @@ class Sender:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("a producer can't go on", exc_info=error)
+            event(_log, logging.ERROR, "producer_broken", error=error, exc_info=error)
         if not self._is_closing and (error is not None or task.cancelled()):
             self._on_broken()
 
@@ -262,8 +263,15 @@ class Sender:
             results, throttle_ms = await self._call(node_id, entries)
         except IcecoreError as error:
             results = [error] * sum(len(batches) for _, batches in entries)
-        except Exception:
-            logger.exception("a produce request failed unexpectedly")
+        except Exception as error:
+            event(
+                _log,
+                logging.ERROR,
+                "produce_failed",
+                node_id=node_id,
+                error=error,
+                exc_info=error,
+            )
             failure = InternalError("the request failed unexpectedly; the log has the details")
             results = [failure] * sum(len(batches) for _, batches in entries)
         at = 0

@@ -29,10 +29,11 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
+from icecore.process.log import event
 from icecore.rpc.ports import CallContext, Handlers, StreamHandler, UnaryHandler
 from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 _BREAK_GRACE_S = 5.0
@@ -310,7 +311,7 @@ def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
     error = task.exception()
     if error is None or isinstance(error, IcecoreError):
         return error
-    logger.error("%s failed", method, exc_info=error)
+    event(_log, logging.ERROR, "call_failed", method=method, error=error, exc_info=error)
     return InternalError("unexpected failure; the server's log has the details")
 
 

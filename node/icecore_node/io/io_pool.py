@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
@@ -179,11 +180,11 @@ def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) 
     try:
         owner.on_appended(tail, error)
     except Exception as mistake:
-        _log.critical("event=owner_broken error=%r", mistake, exc_info=mistake)
+        event(_log, logging.CRITICAL, "owner_broken", error=mistake, exc_info=mistake)
         try:
             owner.on_broken(f"the result of an append was not understood: {mistake!r}")
         except Exception as another:
-            _log.critical("event=owner_broken error=%r", another, exc_info=another)
+            event(_log, logging.CRITICAL, "owner_broken", error=another, exc_info=another)
 
 
 def _nothing() -> None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.ports import Folder
@@ -50,7 +51,7 @@ class DiskReport:
         try:
             beat.disk_counter = await self._context.executor.run(self._folder.raise_disk_counter)
         except IcecoreError as error:
-            _log.warning("disk counter not raised error=%s", error)
+            event(_log, logging.WARNING, "disk_counter_kept", error=error)
         ends = {
             each.segment_id: each.durable_tail.end_offset
             for each in self._replicas

@@ -17,6 +17,7 @@ from icecore.errors import (
     NotReplicaError,
     UnavailableError,
 )
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
 from icecore.v1 import coordinator_pb2
@@ -73,10 +74,10 @@ class Registration:
         if answer.disk_unknown:
             held = [replica.segment_id for replica in self._replicas]
             why = "the data folder is older than one that this node had before"
-            _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
+            event(_log, logging.CRITICAL, "disk_condemned", segments=len(held), why=why)
             await self._condemn(held, why, inventory)
         elif shrunk := list(answer.unknown_segment_ids):
-            _log.critical("logs went back, and count for nothing segment_ids=%s", shrunk)
+            event(_log, logging.CRITICAL, "logs_condemned", segment_ids=shrunk)
             await self._condemn(shrunk, "the log was longer once", inventory)
         await context.executor.run(self._keep, answer)
         context.cluster_id = answer.cluster_id
@@ -84,11 +85,13 @@ class Registration:
         context.incarnation = answer.incarnation
         for segment_id in answer.delete_segment_ids:
             self._delete_later(segment_id)
-        _log.info(
-            "registered node_id=%d incarnation=%d cluster_id=%s",
-            context.node_id,
-            context.incarnation,
-            context.cluster_id.hex(),
+        event(
+            _log,
+            logging.INFO,
+            "registered",
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            cluster_id=context.cluster_id,
         )
 
     async def stay(self, inventory: Sequence[SegmentInventory]) -> None:
@@ -101,7 +104,8 @@ class Registration:
             except FencedError:
                 if coordinator.was_heard:
                     raise
-                _log.warning("incarnation %d was forgotten, again", self._context.incarnation)
+                forgotten = self._context.incarnation
+                event(_log, logging.WARNING, "incarnation_forgotten", incarnation=forgotten)
                 await self.register(inventory)
 
     async def _condemn(

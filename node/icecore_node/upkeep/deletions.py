@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.ports import DiskFailedError, WorkerQueue
 from icecore_node.registry.replicas import Replicas
@@ -69,10 +70,10 @@ class Deletions:
                 await replica.worker.run(_nothing)
                 await self._remove(replica)
             except IcecoreError as error:
-                _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
+                event(_log, logging.WARNING, "not_deleted", segment_id=segment_id, error=error)
                 return
             self._replicas.remove(replica)
-            _log.info("deleted segment_id=%d", segment_id)
+            event(_log, logging.INFO, "deleted", segment_id=segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.registry.replicas import Replicas
@@ -85,14 +86,18 @@ class DiskWatch:
             try:
                 used_bytes, free_bytes = await context.executor.run(context.files.space)
             except IcecoreError as error:
-                _log.warning("how full the disk is is unknown error=%s", error)
+                event(_log, logging.WARNING, "disk_space_unknown", error=error)
                 await asyncio.sleep(LOOK_S)
                 continue
             level = disk_level(used_bytes, free_bytes, self._limits, self._level)
             if level is not self._level:
-                _log.warning(
-                    "disk level=%s used_bytes=%d free_bytes=%d",
-                    *(level.name.lower(), used_bytes, free_bytes),
+                event(
+                    _log,
+                    logging.WARNING,
+                    "disk_level",
+                    level=level,
+                    used_bytes=used_bytes,
+                    free_bytes=free_bytes,
                 )
                 self._level = level
                 self._coordinator.read_only = level >= DiskLevel.READ_ONLY

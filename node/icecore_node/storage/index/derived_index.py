@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
+from icecore.process.log import event
 from icecore_node.ports import Index
 from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.index.points import Put
@@ -65,7 +66,7 @@ class DerivedIndex:
             self.lag_count += 1
             self._lagging = puts[-_LAGGING_PUTS_MAX:]
             if self.lag_count == 1:
-                _log.error("the index lags: %s", error)
+                event(_log, logging.ERROR, "index_lags", error=error)
         except StorageError as error:
             self._begin_anew(error, puts)
 
@@ -123,7 +124,7 @@ class DerivedIndex:
 
     def _begin_anew(self, why: IcecoreError, puts: Sequence[Put] = ()) -> None:
         """The lock is held: no entry of before can come after. ``puts`` come last."""
-        _log.error("event=index_rebuilt the index is damaged and begun anew: %s", why)
+        event(_log, logging.ERROR, "index_rebuilt", error=why)
         self.rebuilds += 1
         try:
             with self._flush_lock:
@@ -132,4 +133,4 @@ class DerivedIndex:
             self._index.write([*self._standing(), *puts])
         except IcecoreError as error:
             self._is_off = True
-            _log.error("event=index_off going on without an index for now: %s", error)
+            event(_log, logging.ERROR, "index_off", error=error)

@@ -22,6 +22,7 @@ from icecore.errors import (
     OutOfSpaceError,
     StorageError,
 )
+from icecore.process.log import event
 
 FAMILIES = ("offset", "time", "durable")
 
@@ -73,7 +74,7 @@ class RocksIndex:
                 raise found from error
             if "lock" in str(error).lower():
                 raise ConfigurationError(f"index {path} is already in use: {error}") from error
-            _log.error("index %s is damaged and will be rebuilt: %s", path, error)
+            event(_log, logging.ERROR, "index_rebuilt", path=path, error=error)
             self._create()
 
     def _create(self) -> None:
@@ -188,7 +189,7 @@ class RocksIndex:
             self._db.close()
         except Exception as error:
             # The last flush found no space, say: what is missing is replayed at the next start.
-            _log.warning("index closed with an error: %s", error)
+            event(_log, logging.WARNING, "index_close_failed", error=error)
 
 
 def _family() -> Any:
