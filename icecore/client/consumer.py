@@ -125,9 +125,7 @@ class Consumer:
             topic,
             fetch_bytes=checks.size_bytes("fetch_bytes", fetch_bytes, checks.UINT32_MAX),
             buffer_bytes=checks.size_bytes("max_bytes", max_bytes),
-            max_wait_ms=checks.whole(
-                *("max_wait_ms", max_wait_ms, 0, checks.UINT32_MAX), error=ConfigurationError
-            ),
+            max_wait_ms=checks.milliseconds("max_wait_ms", max_wait_ms, 0),
             on_out_of_range=on_out_of_range,
         )
         self._current: _Decoded | None = None

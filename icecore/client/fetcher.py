@@ -227,8 +227,8 @@ class Fetcher:
         for reader in self.readers.values():
             if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
                 continue
-            node_id = reader.node_id or self._metadata.leader(self._topic, reader.partition)
-            if node_id and self._metadata.address(node_id):
+            node_id = reader.node_id or self._metadata.view.leader(self._topic, reader.partition)
+            if node_id and self._metadata.view.address(node_id):
                 wanting.setdefault(node_id, []).append(reader)
             else:
                 self._failed(reader, NotLeaderError("there is no leader at the moment"))
@@ -264,11 +264,11 @@ class Fetcher:
         self.dispatch()
 
     async def _call(self, node_id: int, readers: list[Reader]) -> tuple[list[Any], memoryview]:
-        address = self._metadata.address(node_id)
+        address = self._metadata.view.address(node_id)
         if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.FetchHeader(
-            cluster_id=self._metadata.cluster_id,
+            cluster_id=self._metadata.view.cluster_id,
             max_bytes=min(self._buffer_bytes, _ANSWER_BYTES_MAX),
             max_wait_ms=self._max_wait_ms,
         )
@@ -311,7 +311,7 @@ class Fetcher:
         reader.attempts = 0
         if result.segment_sealed and reader.offset >= result.sealed_end_offset:
             reader.use_leader()
-            following = [n for n in result.successor_node_ids if self._metadata.is_up(n)]
+            following = [n for n in result.successor_node_ids if self._metadata.view.is_up(n)]
             if following:
                 reader.node_id = following[0]
             elif not reader.is_at_end:
@@ -460,8 +460,8 @@ class Fetcher:
 
     def _choose(self, reader: Reader, segment: Segment) -> int:
         """The leader while there is one that answers, else any replica; 0 when none is known."""
-        nodes = [n for n in (segment.leader, *segment.replicas) if self._metadata.address(n)]
-        good = [n for n in nodes if self._metadata.is_up(n) and n not in reader.avoided]
+        nodes = [n for n in (segment.leader, *segment.replicas) if self._metadata.view.address(n)]
+        good = [n for n in nodes if self._metadata.view.is_up(n) and n not in reader.avoided]
         if not good:
             reader.avoided.clear()
             good = nodes

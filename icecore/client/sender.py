@@ -154,7 +154,7 @@ class Sender:
             return
         if queue.identity is None and self._identities.current is not None:
             queue.identity, queue.next_sequence = self._identities.current, 0
-        leader = self._metadata.leader(queue.topic, queue.partition)
+        leader = self._metadata.view.leader(queue.topic, queue.partition)
         if queue.identity is None or not leader:
             queue.is_busy = True
             away = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
@@ -285,11 +285,11 @@ class Sender:
 
     async def _call(self, node_id: int, entries: list[_Entry]) -> tuple[list[Any], int]:
         """One ProducePartitionResult per batch, and for how many ms to hold back."""
-        address = self._metadata.address(node_id)
+        address = self._metadata.view.address(node_id)
         if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.ProduceHeader(
-            cluster_id=self._metadata.cluster_id,
+            cluster_id=self._metadata.view.cluster_id,
             acks=cast(Any, int(self._acks)),
             timeout_ms=self._request_timeout_ms,
         )
@@ -337,7 +337,7 @@ class Sender:
                 raise LeaderLostError(f"node {node_id} does not answer and leads no more")
 
     def _is_led_elsewhere(self, queue: PartitionQueue, node_id: int) -> bool:
-        found = self._metadata.partition(queue.topic, queue.partition)
+        found = self._metadata.view.partition(queue.topic, queue.partition)
         has_other = found is not None and found.leader not in (0, node_id)
         return has_other or self._recreated(queue) is not None
 

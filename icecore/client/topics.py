@@ -178,5 +178,5 @@ class Topics:
         count = len(topic.queues)
         for _ in range(3):
             topic.sticky = int(self._rng.random() * count)
-            if self._metadata.leader(topic.name, topic.sticky):
+            if self._metadata.view.leader(topic.name, topic.sticky):
                 return
