@@ -31,8 +31,16 @@ def list_segments(
     session.output.table(
         [{**row, "lossy": "lossy" if row["lossy"] else ""} for row in rows],
         (
-            *("partition", "segment_id", "state", "epoch", "base_offset", "end_offset"),
-            *("leader", "replicas", "isr", "lossy"),
+            "partition",
+            "segment_id",
+            "state",
+            "epoch",
+            "base_offset",
+            "end_offset",
+            "leader",
+            "replicas",
+            "isr",
+            "lossy",
         ),
     )
 
@@ -111,8 +119,15 @@ def verify(
         session.output.table(
             report["replicas"],
             (
-                *("topic_id", "partition", "segment_id", "state", "base_offset", "end_offset"),
-                *("batches", "bytes", "problem"),
+                "topic_id",
+                "partition",
+                "segment_id",
+                "state",
+                "base_offset",
+                "end_offset",
+                "batches",
+                "bytes",
+                "problem",
             ),
             f"{data_folder}: {len(report['replicas'])} replicas, {report['damaged']} damaged",
         )

@@ -144,7 +144,12 @@ def list_topics(
     session.output.rows(
         [_summary(topic) for topic in topics],
         (
-            *("name", "partitions", "replicas", "records", "segments", "under_replicated"),
+            "name",
+            "partitions",
+            "replicas",
+            "records",
+            "segments",
+            "under_replicated",
             "leaderless",
         ),
     )
@@ -301,8 +306,16 @@ def _show(output: Output, topic: TopicDescription) -> None:
     settings = plain(topic.settings)
     shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
     columns = (
-        *("partition", "leader", "isr", "replicas", "epoch", "start", "high_watermark"),
-        *("segments", "missing", "lossy"),
+        "partition",
+        "leader",
+        "isr",
+        "replicas",
+        "epoch",
+        "start",
+        "high_watermark",
+        "segments",
+        "missing",
+        "lossy",
     )
     output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
 
