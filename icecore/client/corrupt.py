@@ -1,8 +1,8 @@
 """What a consumer does with a batch that cannot be decoded: stop at it, or go on behind it.
 
-Nodes refuse such batches since they decode what is produced; older ones may be stored. Whoever
-stops, stops for good: going on is a ``seek``, never a second attempt to iterate, so that no record
-is passed over in silence.
+Nodes decode what is produced and refuse such batches; older ones may be stored. A consumer that
+stops goes on only after a ``seek``, never by iterating again, so that no record is skipped in
+silence.
 """
 
 import logging
@@ -83,6 +83,6 @@ class Decoder:
             offset=chunk.from_offset,
             next_offset=next_offset,
         )
-        reader.move_to(chunk.from_offset)  # what is in store behind it is void
+        reader.move_to(chunk.from_offset)  # what was fetched behind it is dropped
         self._failed = (reader, reader.generation, error)
         raise error from why

@@ -179,7 +179,7 @@ class Producer:
         """Refuse further records, wait for the outcome of those buffered, close the connections.
 
         Raises:
-            IcecoreError: As ``flush``; everything is closed all the same.
+            IcecoreError: As ``flush``; everything is closed nevertheless.
         """
         self._is_closed = True
         self._topics.close()

@@ -42,7 +42,7 @@ from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
-remember so many batches of a producer, an older one would not be recognised as a duplicate."""
+remember this many batches of a producer, an older one would not be recognised as a duplicate."""
 REQUESTS_PER_NODE_MAX = 5
 REQUEST_BYTES_MIN = 256 << 10
 """Of a request beside others to the same node. Less than that waits for the next answer, at most

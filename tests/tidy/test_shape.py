@@ -72,8 +72,6 @@ NOT_YET: dict[str, frozenset[str]] = {
             "tests/support/cluster_states.py",
             "tests/unit/coordinator/decisions/test_placement.py",
             "tests/unit/coordinator/services/test_node_handlers_recovery_request.py",
-            "tests/unit/icecore/rpc/test_parts.py",
-            "benchmarks/report.py",
         }
     ),
 }

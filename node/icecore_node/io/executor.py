@@ -147,7 +147,7 @@ class ThreadExecutor:
         return await loop.run_in_executor(self._pool, self._guarded, function, *args)
 
     def _guarded(self, function: Callable[..., T], *args: object) -> T:
-        """On the reader's thread: at once, and also when the caller waits no more."""
+        """On the reader's thread: it ends the process at once, also when nobody waits."""
         try:
             return function(*args)
         except DiskFailedError as error:

@@ -1,4 +1,4 @@
-"""What beats tell of the disk, so that it is noticed when the disk goes back (R58, R59).
+"""What beats tell of the disk, so that an older copy of the disk is noticed (R58, R59).
 
 A counter in the data folder grows while the process runs, and is durable before the beat that
 carries it: a copy of the folder has it as it was then. Durable ends of unsealed logs say the same
@@ -22,12 +22,12 @@ BEATS_PER_REPORT = 4
 
 
 class DiskReport:
-    """Fills in the part of heartbeats that is about the disk.
+    """Fills in the part of heartbeats that describes the disk.
 
     Args:
         context: The node.
         folder: Keeps the counter.
-        replicas: All there are, at any time.
+        replicas: All of the node; read at each beat.
     """
 
     def __init__(self, context: NodeContext, folder: Folder, replicas: Iterable[Replica]) -> None:
@@ -44,7 +44,7 @@ class DiskReport:
         self._told = {}
 
     async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
-        """Add what is due. A folder that can't be written costs the news, not the beat."""
+        """Add what is due. When the folder can't be written, the beat has no counter."""
         self._beats += 1
         if self._beats % BEATS_PER_REPORT != 1:
             return

@@ -111,7 +111,7 @@ class Registration:
     async def _condemn(
         self, segment_ids: Sequence[int], why: str, inventory: Sequence[SegmentInventory]
     ) -> None:
-        """What the disk holds of these segments counts for nothing, after a restart too.
+        """What the disk holds of these segments counts for nothing, also after a restart.
 
         Durable before the incarnation is: with that the folder looks as good as new.
         """
@@ -147,7 +147,7 @@ def inventory_of(found: RecoveredReplica) -> SegmentInventory:
 
 
 class Gate:
-    """Stands before the handlers of a node: closed while it has no incarnation.
+    """Stands before the handlers of a node, and is closed while the node has no incarnation.
 
     An answer is also held back when the incarnation changed while it was made. What a handler
     found on the disk may have become UNKNOWN by then.
@@ -157,7 +157,7 @@ class Gate:
         self._context = context
 
     def for_clients(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
-        """DataService: refused as by a node that leads and holds nothing, yet."""
+        """DataService: refused as by a node that leads and holds nothing."""
         refusals = {"Produce": NotLeaderError, "InitProducer": UnavailableError}
         return {
             method: self._guarded(handler, refusals.get(_name(method), NotReplicaError))
@@ -169,8 +169,8 @@ class Gate:
         return {name: self._guarded(each, UnavailableError) for name, each in handlers.items()}
 
     def for_followers(self, handler: StreamHandler) -> StreamHandler:
-        """The stream of ReplicationService. One that is open ends by itself: it is of leaders, and
-        who registers again leads nothing."""
+        """The stream of ReplicationService. An open stream ends by itself: it belongs to leaders,
+        and a node that registers again leads nothing."""
 
         async def guarded(stream: ServerStream, call: CallContext) -> None:
             self._pass(UnavailableError)
@@ -200,7 +200,7 @@ class Gate:
         return guarded
 
     def _pass(self, refusal: type[IcecoreError]) -> int:
-        """The incarnation of now. Raises ``refusal`` while there is none."""
+        """The current incarnation. Raises ``refusal`` while there is none."""
         if not self._context.incarnation:
             raise refusal("this node is not registered with its coordinator yet: try again")
         return self._context.incarnation

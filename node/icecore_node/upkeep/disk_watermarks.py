@@ -1,10 +1,10 @@
 """What a node does as its disk fills: take no new replicas, then follow no more.
 
-A full disk is met in time instead of in the middle of an append. From ``disk_read_only_percent``
+This happens in time, and not in the middle of an append. From ``disk_read_only_percent``
 on the node is READ_ONLY: it gets no new replicas, and its active segments roll onto other nodes.
 From ``disk_full_percent`` on it stops following, so that nobody waits for it; what it leads goes on
-until it is rolled. A disk with ``disk_free_bytes_min`` free is never called full, however large it
-is. The way back starts a little lower, lest a node goes to and fro.
+until it is rolled. A disk with ``disk_free_bytes_min`` free never counts as full, however large it
+is. A node returns to a lower level only a little below the limit, so that it does not alternate.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 BACK_PERCENT = 2.0
-"""So much lower than the way up is the way back,"""
+"""A level is left this far below its limit,"""
 BACK_FREE = 1.1
-"""or so many times ``disk_free_bytes_min`` must be free."""
+"""or when this many times ``disk_free_bytes_min`` are free."""
 
 
 class DiskLevel(IntEnum):
@@ -42,7 +42,7 @@ class DiskLimits:
     read_only_percent: float
     full_percent: float
     free_bytes_min: int
-    """A disk with so much free is ROOMY; 0 = each disk is, always."""
+    """A disk with this much free is ROOMY; with 0 every disk is."""
 
 
 def disk_level(

@@ -78,7 +78,7 @@ class RocksIndex:
             self._create()
 
     def _create(self) -> None:
-        """An empty database in the place of what is there."""
+        """Create an empty database in place of the one that is there."""
         shutil.rmtree(self._path, ignore_errors=True)
         try:
             self._open(self._path)
@@ -188,7 +188,7 @@ class RocksIndex:
         try:
             self._db.close()
         except Exception as error:
-            # The last flush found no space, say: what is missing is replayed at the next start.
+            # For example, the last flush found no space. The next start replays what is missing.
             event(_log, logging.WARNING, "index_close_failed", error=error)
 
 
