@@ -200,7 +200,7 @@ class Bench:
             case "stop":
                 self._cluster.stop_node(victim)
             case "pause":
-                self._cluster.pause_node(victim)
+                self._cluster.node(victim).pause()
             case "drop":
                 assert self._network is not None
                 name = f"node-{victim}"
@@ -208,7 +208,7 @@ class Bench:
 
     def _bring_back(self, victim: int) -> None:
         if self._how == "pause":
-            self._cluster.resume_node(victim)
+            self._cluster.node(victim).resume()
         elif self._network is not None:
             self._network.heal()
         else:

@@ -15,13 +15,25 @@ from typing import Any
 Line = Mapping[str, Any]
 
 COLUMNS = (
-    ("system", "system"), ("what", "benchmark"), ("B", "record_bytes"),
-    ("partitions", "partitions"), ("keys", "spread"), ("RF", "rf"), ("acks", "acks"),
-    ("flush", "flush"), ("API", "api"), ("records/s", "records_s"), ("MB/s", "mb_s"),
-    ("of limit", "ratio_to_fresh"), ("of gRPC", "ratio_to_hop"), ("p50 ms", "p50_ms"),
-    ("p99 ms", "p99_ms"), ("p99.9 ms", "p999_ms"), ("× least", "ratio_to_least_ms"),
+    ("system", "system"),
+    ("what", "benchmark"),
+    ("B", "record_bytes"),
+    ("partitions", "partitions"),
+    ("keys", "spread"),
+    ("RF", "rf"),
+    ("acks", "acks"),
+    ("flush", "flush"),
+    ("API", "api"),
+    ("records/s", "records_s"),
+    ("MB/s", "mb_s"),
+    ("of limit", "ratio_to_fresh"),
+    ("of gRPC", "ratio_to_hop"),
+    ("p50 ms", "p50_ms"),
+    ("p99 ms", "p99_ms"),
+    ("p99.9 ms", "p999_ms"),
+    ("× least", "ratio_to_least_ms"),
     ("of Kafka", "records_s_to_kafka"),
-)  # fmt: skip
+)
 LATENCIES = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms"}
 SERIES = ("system", "spread", "acks", "flush", "api")
 

@@ -286,7 +286,7 @@ class Producer:
             refused.raise_refused()
 
     def close(self) -> None:
-        """Refuse further records, flush, close. Raises as ``flush``; it is closed all the same.
+        """Refuse further records, flush, close. Raises as ``flush``, and is closed then, too.
 
         In a fork of the process this does nothing: the producer is the parent's.
         """

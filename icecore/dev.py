@@ -67,6 +67,14 @@ class Member:
         """Of the newest process; 0 before the first start."""
         return self.process.pid if self.process else 0
 
+    def pause(self) -> None:
+        """SIGSTOP: alive, silent, and with its connections open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after :meth:`pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
         """The last lines this process has printed since it was started."""
         return "\n".join(self._log().splitlines()[-lines:])
@@ -356,14 +364,6 @@ class LocalCluster:
     def stop_node(self, node_id: int) -> None:
         """SIGTERM one node and wait for its clean end (SIGKILL after ``stop_timeout_s``)."""
         self._end([self.node(node_id)])
-
-    def pause_node(self, node_id: int) -> None:
-        """SIGSTOP: alive, silent, and with its connections open."""
-        os.kill(self.node(node_id).pid, signal.SIGSTOP)
-
-    def resume_node(self, node_id: int) -> None:
-        """SIGCONT after :meth:`pause_node`."""
-        os.kill(self.node(node_id).pid, signal.SIGCONT)
 
     def _kill(self, member: Member) -> None:
         member.expected_to_run = False

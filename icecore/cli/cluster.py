@@ -55,8 +55,14 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     ]
     totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "pages")}
     columns = (
-        *("node_id", "address", "state", "rack", "leads", "replicas"),
-        *("disk_used", "disk_free"),
+        "node_id",
+        "address",
+        "state",
+        "rack",
+        "leads",
+        "replicas",
+        "disk_used",
+        "disk_free",
     )
     title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
     output.table(rows, columns, title)

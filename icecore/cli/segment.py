@@ -127,8 +127,15 @@ def verify(
         session.output.table(
             report["replicas"],
             (
-                *("topic_id", "partition", "segment_id", "state", "base_offset", "end_offset"),
-                *("batches", "bytes", "problem"),
+                "topic_id",
+                "partition",
+                "segment_id",
+                "state",
+                "base_offset",
+                "end_offset",
+                "batches",
+                "bytes",
+                "problem",
             ),
             f"{data_folder}: {len(report['replicas'])} replicas, {report['damaged']} damaged",
         )

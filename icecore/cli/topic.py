@@ -144,8 +144,14 @@ def list_topics(
     session.output.rows(
         [_summary(topic) for topic in topics],
         (
-            *("name", "partitions", "replicas", "records", "segments", "length_bytes"),
-            *("under_replicated", "leaderless"),
+            "name",
+            "partitions",
+            "replicas",
+            "records",
+            "segments",
+            "length_bytes",
+            "under_replicated",
+            "leaderless",
         ),
     )
 
@@ -302,8 +308,17 @@ def _show(output: Output, topic: TopicDescription) -> None:
     settings = plain(topic.settings)
     shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
     columns = (
-        *("partition", "leader", "isr", "replicas", "epoch", "start", "high_watermark"),
-        *("segments", "length_bytes", "missing", "lossy"),
+        "partition",
+        "leader",
+        "isr",
+        "replicas",
+        "epoch",
+        "start",
+        "high_watermark",
+        "segments",
+        "length_bytes",
+        "missing",
+        "lossy",
     )
     output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
 

@@ -118,7 +118,7 @@ class Admin:
 
         Raises:
             UnknownTopicError: There is no such topic.
-            IcecoreError: A segment could not be rolled; the settings are changed all the same.
+            IcecoreError: A segment could not be rolled; the settings are changed nevertheless.
         """
         request = admin_pb2.AlterTopicRequest(
             name=checks.topic_name(name), settings=_settings_to_proto(settings, fields)

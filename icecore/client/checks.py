@@ -175,6 +175,11 @@ def whole(
     return number
 
 
+def milliseconds(name: str, given: object, least: int) -> int:
+    """A whole number of them that fits its field in a message. Raises as ``whole``."""
+    return whole(name, given, least, UINT32_MAX, error=ConfigurationError)
+
+
 def size_bytes(name: str, given: Any, high: int = SIZE_BYTES_MAX) -> int:
     """A size of a constructor. Raises TypeError, ConfigurationError."""
     return whole(name, given, 1, high, error=ConfigurationError)

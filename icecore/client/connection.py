@@ -31,7 +31,11 @@ _M = TypeVar("_M", bound=Message)
 _ADDRESS = re.compile(r".+:[0-9]{1,5}")
 _ATTEMPT_S = 5.0
 _ADMIN_RETRIED = (
-    *(UnavailableError, RequestTimeoutError, NotCoordinatorError, ThrottledError, ConflictError),
+    UnavailableError,
+    RequestTimeoutError,
+    NotCoordinatorError,
+    ThrottledError,
+    ConflictError,
 )
 
 

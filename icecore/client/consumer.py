@@ -71,7 +71,7 @@ class Consumer:
         on_recreated: When the topic is deleted and another one made under its name: ``fail`` with
             TopicRecreatedError, or ``restart`` with the first records of the new one. What was
             fetched of the old one comes first, either way.
-        max_bytes: Of batches that lie in store, all partitions together.
+        max_bytes: Of batches that were fetched and not delivered yet, all partitions together.
         fetch_bytes: The same per partition; also what one answer holds per partition.
         max_wait_ms: How long a node holds a fetch back when there is no data.
         timeout_s: Seconds to find the topic and the start offsets.
@@ -125,9 +125,7 @@ class Consumer:
             topic,
             fetch_bytes=checks.size_bytes("fetch_bytes", fetch_bytes, checks.UINT32_MAX),
             buffer_bytes=checks.size_bytes("max_bytes", max_bytes),
-            max_wait_ms=checks.whole(
-                *("max_wait_ms", max_wait_ms, 0, checks.UINT32_MAX), error=ConfigurationError
-            ),
+            max_wait_ms=checks.milliseconds("max_wait_ms", max_wait_ms, 0),
             on_out_of_range=on_out_of_range,
         )
         self._current: _Decoded | None = None
@@ -336,7 +334,7 @@ class Consumer:
         self._decoder.check()
         fetcher = self._fetcher
         if self._fetches_yielded != fetcher.started:
-            # Who only iterates over what is in store would never let the next fetch go out.
+            # Who iterates over fetched batches only would never let the next fetch go out.
             self._fetches_yielded = fetcher.started
             await asyncio.sleep(0)
         while True:
@@ -378,7 +376,7 @@ class Consumer:
             raise InvalidRequestError(f"partition {partition} is not read here")
         lookup = self._lookup
         offset = (await lookup.find(partition, position)).offset
-        if reader.is_left:  # what is in store of it still counts
+        if reader.is_left:  # what was fetched of it still counts
             raise topic_recreated(self._topic, lookup.topic_id, self._fetcher.topic_id)
         reader.move_to(offset)
         self._fetcher.dispatch()

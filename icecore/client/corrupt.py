@@ -1,8 +1,8 @@
 """What a consumer does with a batch that cannot be decoded: stop at it, or go on behind it.
 
-Nodes refuse such batches since they decode what is produced; older ones may be stored. Whoever
-stops, stops for good: going on is a ``seek``, never a second attempt to iterate, so that no record
-is passed over in silence.
+Nodes decode what is produced and refuse such batches; older ones may be stored. A consumer that
+stops goes on only after a ``seek``, never by iterating again, so that no record is skipped in
+silence.
 """
 
 import logging
@@ -12,6 +12,7 @@ from icecore.client.fetcher import Chunk, Reader
 from icecore.codec.columns import BatchColumns
 from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError
+from icecore.process.log import event
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +61,21 @@ class Decoder:
 
     def _refuse(self, chunk: Chunk, why: Exception) -> None:
         reader, next_offset = chunk.reader, chunk.header.end_offset
-        where = f"{self._topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
         if self._policy == "skip":
             self.skipped += 1
             reader.delivered = next_offset
-            _log.warning("%s can't be decoded, going on at %d: %s", where, next_offset, why)
+            event(
+                _log,
+                logging.WARNING,
+                "batch_skipped",
+                topic=self._topic,
+                partition=reader.partition,
+                offset=chunk.from_offset,
+                next_offset=next_offset,
+                error=why,
+            )
             return
+        where = f"{self._topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
         error = CorruptBatchError(
             f"{where} can't be decoded: {why}; seek to {next_offset} to go on behind it",
             topic=self._topic,
@@ -73,6 +83,6 @@ class Decoder:
             offset=chunk.from_offset,
             next_offset=next_offset,
         )
-        reader.move_to(chunk.from_offset)  # what is in store behind it is void
+        reader.move_to(chunk.from_offset)  # what was fetched behind it is dropped
         self._failed = (reader, reader.generation, error)
         raise error from why

@@ -29,6 +29,7 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
+from icecore.process.log import event
 from icecore.rpc import convert, framing
 from icecore.v1 import data_pb2
 
@@ -38,7 +39,7 @@ OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 
 _FETCHES_PER_NODE_MAX = 2  # a second one for partitions that turn up while the first one waits
 _ANSWER_BYTES_MAX = 4 << 20
-"""Of one answer: the next one is on its way while this one is worked off."""
+"""Of one answer: the next one is on its way while this one is delivered."""
 _ANSWER_GRACE_S = 5.0
 # Another replica or a moment may help, but not for ever.
 _SUSPICIOUS = (InternalError, StorageError, CorruptBatchError, UnknownTopicError)
@@ -59,7 +60,7 @@ class Reader:
         self.generation = 0
         """Grows with each seek; what was fetched before is void."""
         self.is_left = False
-        """Its topic is gone, another one is read: what is in store counts, nothing more comes."""
+        """Its topic is gone and another one is read: what was fetched counts, no more comes."""
         self.node_id = 0
         """Where to read; 0 means from the leader."""
         self.segment_id = 0
@@ -90,7 +91,7 @@ class Reader:
         self.use_leader()
 
     def fetch_from(self, offset: int) -> None:
-        """Go on fetching from ``offset``; what is in store comes before it."""
+        """Go on fetching from ``offset``; what was fetched already lies before it."""
         self.offset = offset
         if not self.buffered_bytes:
             self.delivered = offset
@@ -122,8 +123,8 @@ class Fetcher:
         connection: The way to the cluster.
         metadata: Who leads what.
         topic: The topic read.
-        fetch_bytes: Per partition, of one answer and of what lies in store.
-        buffer_bytes: Of all that lies in store.
+        fetch_bytes: Per partition, of one answer and of what was fetched and not delivered.
+        buffer_bytes: Of all that was fetched and not delivered.
         max_wait_ms: How long a node waits for data.
         on_out_of_range: What to do when an offset is not in the log (any more).
     """
@@ -161,8 +162,7 @@ class Fetcher:
         """Set when there is a chunk, a failure, or an end."""
 
     def begin(self, topic_id: bytes, readers: list[Reader]) -> None:
-        """Read this topic from now on. What was under way for another one is void, but not what
-        lies in store."""
+        """Read this topic from now on. Requests for another one are void; fetched batches stay."""
         for reader in self.readers.values():
             reader.is_left = True
         self.topic_id, self._recreated = topic_id, None
@@ -189,13 +189,13 @@ class Fetcher:
 
     @property
     def is_exhausted(self) -> bool:
-        """Nothing is in store, and every reader has reached its end."""
+        """Everything fetched is delivered, and every reader has reached its end."""
         return self.is_closed or (
             not self.chunks and all(reader.is_at_end for reader in self.readers.values())
         )
 
     def take(self) -> Chunk | None:
-        """The next chunk in store that a seek has not made void; makes room for more."""
+        """The next fetched chunk that no seek has made void; makes room for more."""
         found = None
         while found is None and self.chunks:
             chunk = self.chunks.popleft()
@@ -226,8 +226,8 @@ class Fetcher:
         for reader in self.readers.values():
             if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
                 continue
-            node_id = reader.node_id or self._metadata.leader(self._topic, reader.partition)
-            if node_id and self._metadata.address(node_id):
+            node_id = reader.node_id or self._metadata.view.leader(self._topic, reader.partition)
+            if node_id and self._metadata.view.address(node_id):
                 wanting.setdefault(node_id, []).append(reader)
             else:
                 self._failed(reader, NotLeaderError("there is no leader at the moment"))
@@ -263,11 +263,11 @@ class Fetcher:
         self.dispatch()
 
     async def _call(self, node_id: int, readers: list[Reader]) -> tuple[list[Any], memoryview]:
-        address = self._metadata.address(node_id)
+        address = self._metadata.view.address(node_id)
         if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.FetchHeader(
-            cluster_id=self._metadata.cluster_id,
+            cluster_id=self._metadata.view.cluster_id,
             max_bytes=min(self._buffer_bytes, _ANSWER_BYTES_MAX),
             max_wait_ms=self._max_wait_ms,
         )
@@ -310,14 +310,14 @@ class Fetcher:
         reader.attempts = 0
         if result.segment_sealed and reader.offset >= result.sealed_end_offset:
             reader.use_leader()
-            following = [n for n in result.successor_node_ids if self._metadata.is_up(n)]
+            following = [n for n in result.successor_node_ids if self._metadata.view.is_up(n)]
             if following:
                 reader.node_id = following[0]
             elif not reader.is_at_end:
                 self._failed(reader, NotLeaderError("the next segment is not known here yet"))
 
     def _store(self, reader: Reader, data: memoryview) -> None:
-        """Check batches and put them in store; a corrupt one and all after it are left out."""
+        """Check batches and keep them; a corrupt one and all after it are left out."""
         for position, header in iter_batches(data):
             verify_producer_crc(data, position, header)
             if header.end_offset <= reader.offset:
@@ -440,9 +440,14 @@ class Fetcher:
                 high_watermark=max(segment.base_offset, reader.high_watermark),
             )
         if segment.is_lost:
-            _log.warning(
-                "records [%d, %d) of %s/%d were declared lost: skipped",
-                *(reader.offset, segment.end_offset, self._topic, reader.partition),
+            event(
+                _log,
+                logging.WARNING,
+                "lost_records_skipped",
+                topic=self._topic,
+                partition=reader.partition,
+                offset=reader.offset,
+                next_offset=segment.end_offset,
             )
             reader.offset = segment.end_offset
             reader.use_leader()
@@ -454,8 +459,8 @@ class Fetcher:
 
     def _choose(self, reader: Reader, segment: Segment) -> int:
         """The leader while there is one that answers, else any replica; 0 when none is known."""
-        nodes = [n for n in (segment.leader, *segment.replicas) if self._metadata.address(n)]
-        good = [n for n in nodes if self._metadata.is_up(n) and n not in reader.avoided]
+        nodes = [n for n in (segment.leader, *segment.replicas) if self._metadata.view.address(n)]
+        good = [n for n in nodes if self._metadata.view.is_up(n) and n not in reader.avoided]
         if not good:
             reader.avoided.clear()
             good = nodes

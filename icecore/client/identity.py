@@ -87,10 +87,11 @@ class Identities:
         return finding.result()
 
     async def _ask(self) -> Identity:
-        request = data_pb2.InitProducerRequest(cluster_id=self._metadata.cluster_id)
+        request = data_pb2.InitProducerRequest(cluster_id=self._metadata.view.cluster_id)
         if self._name is not None:
             self._name.fill(request)
-        nodes = [node for node in self._metadata.nodes if self._metadata.is_up(node.node_id)]
+        view = self._metadata.view
+        nodes = [node for node in view.nodes.values() if view.is_up(node.node_id)]
         if not nodes:
             raise UnavailableError("no node is up")
         node = nodes[int(self._connection.rng.random() * len(nodes))]

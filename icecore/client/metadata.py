@@ -1,4 +1,4 @@
-"""Who leads which partition, cached; asked again when a node turns out not to.
+"""Who leads which partition, cached, and asked for again when a node turns out not to.
 
 Requests to refresh coalesce into one call, and calls keep a distance, so that a failover with a
 thousand partitions does not become a thousand questions.
@@ -7,11 +7,10 @@ thousand partitions does not become a thousand questions.
 import asyncio
 from collections.abc import Callable
 
+from icecore.client.cluster_view import ClusterView, errors_of, has_moved
 from icecore.client.connection import Backoff, Connection, share
-from icecore.client.types import ClusterView, PartitionMetadata, TopicMetadata
+from icecore.client.types import TopicMetadata
 from icecore.errors import IcecoreError, TopicRecreatedError, UnknownTopicError
-from icecore.model import NodeInfo, NodeState
-from icecore.rpc import convert
 from icecore.v1 import admin_pb2
 
 _DISTANCE_MS = 40.0
@@ -19,7 +18,7 @@ _AGE_MS_MAX = 60_000.0
 
 
 class Metadata:
-    """The cluster as last seen.
+    """The cluster as last seen (``view``), and the questions that keep it up to date.
 
     Args:
         connection: The way to the coordinator.
@@ -41,49 +40,17 @@ class Metadata:
         """Called when a topic turns out to be another one than before."""
 
     @property
-    def cluster_id(self) -> bytes:
-        """16 bytes, empty before the first answer."""
-        return self._view.cluster_id
-
-    @property
-    def nodes(self) -> list[NodeInfo]:
-        """All nodes known."""
-        return list(self._view.nodes.values())
-
-    @property
-    def age_ms(self) -> float:
-        """Time since the last answer."""
-        return self._connection.clock.monotonic_ms() - self._refreshed_ms
+    def view(self) -> ClusterView:
+        """The newest answers together; ask for it anew, because it is replaced by the next one."""
+        return self._view
 
     def known(self, topic: str) -> TopicMetadata | None:
-        """The cached topic, None when it was never found."""
+        """The topic as last seen, None when it was never found."""
         return self._view.topics.get(topic)
-
-    def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
-        """The cached partition, None when there is none."""
-        found = self._view.topics.get(topic)
-        if found is None or not 0 <= partition < len(found.partitions):
-            return None
-        return found.partitions[partition]
 
     def error(self, topic: str) -> IcecoreError | None:
         """What the coordinator said about the topic the last time, None when it is fine."""
         return self._errors.get(topic)
-
-    def address(self, node_id: int) -> str | None:
-        """``host:port`` of a node, None when it is unknown."""
-        node = self._view.nodes.get(node_id)
-        return node.address if node is not None and node.address else None
-
-    def is_up(self, node_id: int) -> bool:
-        """Whether the coordinator thinks the node is up."""
-        node = self._view.nodes.get(node_id)
-        return node is not None and node.state is not NodeState.DOWN
-
-    def leader(self, topic: str, partition: int) -> int:
-        """Node id of the leader, 0 when there is none or its address is unknown."""
-        found = self.partition(topic, partition)
-        return found.leader if found is not None and self.address(found.leader) else 0
 
     async def topic(self, name: str, *, timeout_s: float, is_fresh: bool = False) -> TopicMetadata:
         """The topic, asked for until it is there; ``is_fresh`` asks even if it is known.
@@ -132,10 +99,10 @@ class Metadata:
     async def until_moved(self, topic: str, partition: int, timeout_s: float) -> bool:
         """Sleep, but only until somebody's refresh shows a new leader of the partition; whether
         one did."""
-        before = self.partition(topic, partition)
+        before = self._view.partition(topic, partition)
         try:
             async with asyncio.timeout(timeout_s):
-                while not _has_moved(before, self.partition(topic, partition)):
+                while not has_moved(before, self._view.partition(topic, partition)):
                     await self._refreshed.wait()
         except TimeoutError:
             return False
@@ -150,7 +117,7 @@ class Metadata:
         while True:
             await asyncio.sleep(_AGE_MS_MAX / 2000)
             try:
-                if self._names and self.age_ms > _AGE_MS_MAX:
+                if self._names and self._age_ms() > _AGE_MS_MAX:
                     await self.refresh()
             except IcecoreError:
                 continue  # who needs it now finds out and says so
@@ -165,32 +132,27 @@ class Metadata:
             await asyncio.wait(tasks)
 
     async def _refresh(self) -> None:
-        if (wait_ms := _DISTANCE_MS - self.age_ms) > 0:
+        if (wait_ms := _DISTANCE_MS - self._age_ms()) > 0:
             await asyncio.sleep(wait_ms / 1000)
         request = admin_pb2.GetMetadataRequest(topics=sorted(self._names))
         answer = await self._connection.admin(
             "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=self._timeout_s
         )
-        topics = dict(self._view.topics)
-        has_other = False
+        before, now = self._view, self._view.after(answer)
+        refused = errors_of(answer)
         for message in answer.topics:
-            error = convert.error_from_proto(message.error)
-            if error is None and not message.partitions:  # it is being made: nothing can be sent
-                error = UnknownTopicError(f"topic {message.name} has no partitions yet")
-            if error is not None:
-                self._errors[message.name] = error
-                continue
             self._errors.pop(message.name, None)
-            before = topics.get(message.name)
-            topics[message.name] = found = _topic(message, before)
-            has_other = has_other or (before is not None and before.topic_id != found.topic_id)
-        nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
-        self._view = ClusterView(answer.cluster_id, nodes, topics)
+        self._errors.update(refused)
+        self._view = now
         self._refreshed_ms = self._connection.clock.monotonic_ms()
         self._refreshed.set()
         self._refreshed.clear()
-        if has_other:
+        if now.has_other_topic_than(before):
             self.on_recreated()
+
+    def _age_ms(self) -> float:
+        """Since the last answer."""
+        return self._connection.clock.monotonic_ms() - self._refreshed_ms
 
 
 def topic_recreated(name: str, before: bytes, now: bytes) -> TopicRecreatedError:
@@ -202,32 +164,3 @@ def topic_recreated(name: str, before: bytes, now: bytes) -> TopicRecreatedError
         topic_id=before.hex(),
         new_topic_id=now.hex(),
     )
-
-
-def _has_moved(before: PartitionMetadata | None, now: PartitionMetadata | None) -> bool:
-    if now is None or not now.leader:
-        return False
-    return before is None or now.epoch > before.epoch or not before.leader
-
-
-def _topic(message: admin_pb2.TopicMetadata, before: TopicMetadata | None) -> TopicMetadata:
-    """The topic of an answer; a partition never goes back to an older epoch."""
-    same = before if before is not None and before.topic_id == message.topic_id else None
-    partitions = []
-    for found in sorted(message.partitions, key=lambda p: p.partition):
-        partition = PartitionMetadata(
-            partition=found.partition,
-            log_start_offset=found.log_start_offset,
-            segment_id=found.segment_id,
-            epoch=found.epoch,
-            leader=found.leader,
-            replicas=tuple(found.replicas),
-            isr=tuple(found.isr),
-            tail_base_offset=found.tail_base_offset,
-        )
-        if same is not None and found.partition < len(same.partitions):
-            old = same.partitions[found.partition]
-            partition = old if old.epoch > partition.epoch else partition
-        partitions.append(partition)
-    partitioner = message.settings.partitioner or "xxh64"
-    return TopicMetadata(message.name, message.topic_id, tuple(partitions), partitioner)

@@ -169,7 +169,7 @@ class OffsetLookup:
         self, partition: int, target: data_pb2.ListOffsetsPartition
     ) -> data_pb2.ListOffsetsResult:
         await self._metadata.topic(self._topic, timeout_s=self._timeout_s)
-        leader = self._metadata.leader(self._topic, partition)
+        leader = self._metadata.view.leader(self._topic, partition)
         if not leader:
             raise NotLeaderError(f"{self._topic}/{partition} has no leader at the moment")
         return await self._ask(leader, partition, target)
@@ -177,8 +177,8 @@ class OffsetLookup:
     async def _ask_replica(
         self, partition: int, segment: Segment, target: data_pb2.ListOffsetsPartition
     ) -> data_pb2.ListOffsetsResult:
-        nodes = [n for n in segment.replicas if self._metadata.address(n)]
-        up = [n for n in nodes if self._metadata.is_up(n)] or nodes
+        nodes = [n for n in segment.replicas if self._metadata.view.address(n)]
+        up = [n for n in nodes if self._metadata.view.is_up(n)] or nodes
         if not up:
             raise NotReplicaError(f"no replica of segment {segment.segment_id} is known")
         chosen = up[int(self._connection.rng.random() * len(up))]
@@ -189,7 +189,7 @@ class OffsetLookup:
     ) -> data_pb2.ListOffsetsResult:
         topic = await self._metadata.topic(self._topic, timeout_s=self._timeout_s)
         self._check_topic(topic.topic_id)
-        address = self._metadata.address(node_id)
+        address = self._metadata.view.address(node_id)
         if address is None:
             raise UnavailableError(f"the address of node {node_id} is unknown")
         question = data_pb2.ListOffsetsPartition(topic_id=topic.topic_id, partition=partition)
@@ -198,7 +198,7 @@ class OffsetLookup:
             address,
             "ListOffsets",
             data_pb2.ListOffsetsRequest(
-                cluster_id=self._metadata.cluster_id, partitions=[question]
+                cluster_id=self._metadata.view.cluster_id, partitions=[question]
             ),
             data_pb2.ListOffsetsResponse,
             timeout_s=_ATTEMPT_S,

@@ -34,7 +34,6 @@ from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import KEY_HASH_SEED
 from icecore.codec.record import Codec
 from icecore.errors import (
-    ConfigurationError,
     InvalidRequestError,
     RecordTooLargeError,
     ThrottledError,
@@ -127,10 +126,7 @@ class Producer:
             idempotent=is_idempotent,
             identities=self._identities,
             request_bytes_max=checks.size_bytes("request_bytes_max", request_bytes_max),
-            request_timeout_ms=checks.whole(
-                *("request_timeout_ms", request_timeout_ms, 1, checks.UINT32_MAX),
-                error=ConfigurationError,
-            ),
+            request_timeout_ms=checks.milliseconds("request_timeout_ms", request_timeout_ms, 1),
             delivery_timeout_ms=delivery_timeout_ms,
             on_done=self._buffer.release,
             on_broken=self._abandon,
@@ -183,7 +179,7 @@ class Producer:
         """Refuse further records, wait for the outcome of those buffered, close the connections.
 
         Raises:
-            IcecoreError: As ``flush``; everything is closed all the same.
+            IcecoreError: As ``flush``; everything is closed nevertheless.
         """
         self._is_closed = True
         self._topics.close()

@@ -36,12 +36,13 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Acks
+from icecore.process.log import event
 from icecore.rpc import convert, framing
 from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
-remember so many batches of a producer, an older one would not be recognised as a duplicate."""
+remember this many batches of a producer, an older one would not be recognised as a duplicate."""
 REQUESTS_PER_NODE_MAX = 5
 REQUEST_BYTES_MIN = 256 << 10
 """Of a request beside others to the same node. Less than that waits for the next answer, at most
@@ -55,7 +56,7 @@ _THROTTLE_MAX_MS = 60_000
 _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _Entry = tuple[PartitionQueue, list[Batch]]
 
@@ -126,7 +127,7 @@ class Sender:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            logger.error("a producer can't go on", exc_info=error)
+            event(_log, logging.ERROR, "producer_broken", error=error, exc_info=error)
         if not self._is_closing and (error is not None or task.cancelled()):
             self._on_broken()
 
@@ -153,7 +154,7 @@ class Sender:
             return
         if queue.identity is None and self._identities.current is not None:
             queue.identity, queue.next_sequence = self._identities.current, 0
-        leader = self._metadata.leader(queue.topic, queue.partition)
+        leader = self._metadata.view.leader(queue.topic, queue.partition)
         if queue.identity is None or not leader:
             queue.is_busy = True
             away = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
@@ -262,8 +263,15 @@ class Sender:
             results, throttle_ms = await self._call(node_id, entries)
         except IcecoreError as error:
             results = [error] * sum(len(batches) for _, batches in entries)
-        except Exception:
-            logger.exception("a produce request failed unexpectedly")
+        except Exception as error:
+            event(
+                _log,
+                logging.ERROR,
+                "produce_failed",
+                node_id=node_id,
+                error=error,
+                exc_info=error,
+            )
             failure = InternalError("the request failed unexpectedly; the log has the details")
             results = [failure] * sum(len(batches) for _, batches in entries)
         at = 0
@@ -277,11 +285,11 @@ class Sender:
 
     async def _call(self, node_id: int, entries: list[_Entry]) -> tuple[list[Any], int]:
         """One ProducePartitionResult per batch, and for how many ms to hold back."""
-        address = self._metadata.address(node_id)
+        address = self._metadata.view.address(node_id)
         if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.ProduceHeader(
-            cluster_id=self._metadata.cluster_id,
+            cluster_id=self._metadata.view.cluster_id,
             acks=cast(Any, int(self._acks)),
             timeout_ms=self._request_timeout_ms,
         )
@@ -329,7 +337,7 @@ class Sender:
                 raise LeaderLostError(f"node {node_id} does not answer and leads no more")
 
     def _is_led_elsewhere(self, queue: PartitionQueue, node_id: int) -> bool:
-        found = self._metadata.partition(queue.topic, queue.partition)
+        found = self._metadata.view.partition(queue.topic, queue.partition)
         has_other = found is not None and found.leader not in (0, node_id)
         return has_other or self._recreated(queue) is not None
 

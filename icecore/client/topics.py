@@ -146,7 +146,7 @@ class Topics:
             route(topic)
         except IcecoreError as error:
             return error
-        except Exception as error:  # those behind them have an outcome all the same
+        except Exception as error:  # those behind them still get their outcome
             return InternalError(f"records for topic {topic.name} found no batch: {error!r}")
         return None
 
@@ -178,5 +178,5 @@ class Topics:
         count = len(topic.queues)
         for _ in range(3):
             topic.sticky = int(self._rng.random() * count)
-            if self._metadata.leader(topic.name, topic.sticky):
+            if self._metadata.view.leader(topic.name, topic.sticky):
                 return

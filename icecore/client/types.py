@@ -1,7 +1,6 @@
 """What the client API takes and returns: plain values, never protobuf messages."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from icecore.client import checks
@@ -193,12 +192,3 @@ class RollResult:
 
     rolled: int
     errors: tuple[Exception, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """One answer of the coordinator to *who serves what*."""
-
-    cluster_id: bytes = b""
-    nodes: Mapping[int, NodeInfo] = field(default_factory=dict)
-    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)

@@ -1,4 +1,4 @@
 """A batch as bytes and as columns: header, framing, records, Arrow views. No I/O.
 
-It imports only ``errors.py`` and ``model.py``.
+It imports only ``icecore/errors.py`` and ``icecore/model.py``.
 """

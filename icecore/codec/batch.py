@@ -47,17 +47,22 @@ MAX_TIMESTAMP_MS = 253_402_300_799_999
 _FRAME_AND_LEADER = struct.Struct("<IHHIIQQqqqqqII")
 # The codec's three reserved bytes are read as its high bytes: non-zero makes the codec unknown.
 _PRODUCER = struct.Struct("<IIIIIIqqQQIIII")
-_HEADER = struct.Struct("<IHHIIQQqqqqqIIIIIIIIqqQQIIII")
+_FORMAT = struct.Struct("<IHH")
+_FIELDS = struct.Struct("<IIQQqqqqqIIIIIIIIqqQQIII")
+"""Those of ``BatchHeader``, in their order."""
 _U32 = struct.Struct("<I")
 _PRODUCER_IDS = struct.Struct("<QQI")
 _OFFSETS = struct.Struct("<qq")
 _SEED = struct.Struct("<16s16sIQqQ")
 
+_FIELDS_START = 8
 _LEADER_START = 16
 _PRODUCER_START = 80
 _PRODUCER_CRC_FROM = 84
 _PRODUCER_IDS_START = 120
+_RESERVED_START = 148
 _ZEROS = (0,) * 9
+_RESERVED = bytes(HEADER_LENGTH - _RESERVED_START)
 _UNSTAMPED = bytes(_PRODUCER_START - _LEADER_START)
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_SEQUENCE = (1 << 64) - 1
@@ -145,6 +150,35 @@ class BatchHeader(NamedTuple):
     payload_length: int
 
 
+_CODEC = BatchHeader._fields.index("codec")
+
+
+class ProducerPart(NamedTuple):
+    """What a producer writes into a header, in the order of the format, but for the CRC."""
+
+    producer_flags: int
+    codec: int
+    record_count: int
+    index_length: int
+    uncompressed_length: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    base_sequence: int
+    producer_epoch: int
+    schema_id: int
+    payload_length: int
+
+
+class Compacted(NamedTuple):
+    """What else stands in the leader part of a batch that compaction has rewritten."""
+
+    end_offset: int
+    """Exclusive; more than base + count, where records were dropped."""
+    delete_horizon_ms: int = 0
+    """When tombstones may be dropped, 0 when unset."""
+
+
 def pad8(length: int) -> int:
     """``length`` rounded up to a multiple of 8 bytes."""
     return (length + 7) & ~7
@@ -187,21 +221,21 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """
     if position < 0 or len(buffer) - position < HEADER_LENGTH:
         raise _corrupt(position, "the header is cut short")
-    fields = _HEADER.unpack_from(buffer, position)
-    magic, version, header_length, _, header_crc = fields[:5]
+    magic, version, header_length = _FORMAT.unpack_from(buffer, position)
     if magic != MAGIC:
         raise _corrupt(position, f"magic is {magic:#010x}")
     if version != VERSION or header_length != HEADER_LENGTH:
         raise _corrupt(position, f"version {version} with header length {header_length}")
     raw = bytes(buffer[position : position + HEADER_LENGTH])
-    if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != header_crc:
+    fields = list(_FIELDS.unpack_from(raw, _FIELDS_START))
+    codec = fields[_CODEC]
+    is_known = codec < len(_CODECS) and raw[_RESERVED_START:] == _RESERVED
+    fields[_CODEC] = _CODECS[codec] if is_known else Codec.NONE
+    header = BatchHeader._make(fields)
+    if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != header.header_crc32c:
         raise _corrupt(position, "header CRC mismatch")
-    codec, zero = fields[16], fields[27]
-    if codec >= len(_CODECS) or zero:
+    if not is_known:
         raise _corrupt(position, "unknown codec or reserved bytes not zero")
-    kept = list(fields[3:27])
-    kept[13] = _CODECS[codec]
-    header = BatchHeader(*kept)
     _check_lengths(header, position)
     return header
 
@@ -265,11 +299,11 @@ def stamp(
     append_timestamp_ms: int,
     high_watermark: int,
     prev_header_crc32c: int,
-    leader_flags: int = 0,
-    end_offset: int | None = None,
-    delete_horizon_ms: int = 0,
+    compacted: Compacted | None = None,
 ) -> tuple[bytes, int]:
     """The leader's header for the batch at ``position`` and its CRC; the body stays as it is.
+
+    The fields are arguments and no value of their own: to build one takes as long as to stamp.
 
     Args:
         buffer: Holds the batch; only the producer part of its header is read.
@@ -281,14 +315,16 @@ def stamp(
         append_timestamp_ms: The leader's clock at append.
         high_watermark: At append.
         prev_header_crc32c: The chain: CRC of the previous header, or ``chain_seed``.
-        leader_flags: ``LeaderFlag`` bits.
-        end_offset: Exclusive; only a compacted batch has another one than base + count.
-        delete_horizon_ms: When compaction may drop tombstones, 0 when unset.
+        compacted: Of a batch that compaction has rewritten.
 
     Raises:
         InvalidRequestError: The offsets would leave the range of i63.
     """
-    end = base_offset + header.record_count if end_offset is None else end_offset
+    if compacted is None:
+        end, delete_horizon_ms, flags = base_offset + header.record_count, 0, 0
+    else:
+        end, delete_horizon_ms = compacted
+        flags = LeaderFlag.COMPACTED
     if not 0 <= base_offset <= end <= _MAX_OFFSET:
         raise InvalidRequestError(f"offsets {base_offset}..{end} leave the range of i63")
     front = _FRAME_AND_LEADER.pack(
@@ -305,7 +341,7 @@ def stamp(
         high_watermark,
         delete_horizon_ms,
         prev_header_crc32c,
-        leader_flags,
+        flags,
     )
     raw = front + buffer[position + _PRODUCER_START : position + HEADER_LENGTH]
     crc: int = google_crc32c.value(raw)
@@ -358,13 +394,11 @@ def _check_caps(header: BatchHeader, limits: BatchLimits) -> None:
         )
 
 
-def assemble(producer_fields: tuple[int, ...], body: list[Buffer], leader_flags: int = 0) -> bytes:
+def assemble(part: ProducerPart, body: list[Buffer], leader_flags: int = 0) -> bytes:
     """A whole batch with a zero leader part, but for the flags of a compacted one.
 
     Args:
-        producer_fields: ``producer_flags, codec, record_count, index_length, uncompressed_length,
-            min_timestamp_ms, max_timestamp_ms, producer_id, base_sequence, producer_epoch,
-            schema_id, payload_length``.
+        part: What the producer says of it.
         body: Index section and payload, padded: its bytes follow the header as they are.
         leader_flags: ``LeaderFlag`` bits; zero in a Produce.
 
@@ -376,7 +410,7 @@ def assemble(producer_fields: tuple[int, ...], body: list[Buffer], leader_flags:
     if batch_length > BATCH_BYTES_LIMIT:
         raise BatchTooLargeError(f"{batch_length} bytes exceed the format's {BATCH_BYTES_LIMIT}")
     try:
-        producer = _PRODUCER.pack(0, *producer_fields, 0)
+        producer = _PRODUCER.pack(0, *part, 0)
     except struct.error as error:
         raise InvalidRequestError(f"a header field is out of range: {error}") from error
     producer_crc = crc32c_of_parts([producer[4:], *body])

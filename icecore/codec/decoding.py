@@ -260,7 +260,7 @@ def decode(
     """Bounds-checked columns of the batch at ``position``, views without a copy where possible.
 
     CRCs are not checked here, ``batch.verify_producer_crc`` does that; wrong bytes under a right
-    CRC are refused all the same.
+    CRC are refused nevertheless.
 
     Raises:
         CorruptBatchError: A length, count, offset, validity bit, padding or text is wrong.

@@ -16,6 +16,7 @@ from icecore.codec.batch import (
     Codec,
     LeaderFlag,
     ProducerFlag,
+    ProducerPart,
     assemble,
     set_producer,
 )
@@ -120,11 +121,21 @@ def finish(
         body = [stored, PADDING[-stored_length & 7]]
     low, high = int(times.min()), int(times.max())
     producer_id, base_sequence, producer_epoch, schema_id = ids
-    fields = (
-        *(flags, int(codec), len(times), index.length, uncompressed_length, low, high),
-        *(producer_id, base_sequence, producer_epoch, schema_id, stored_length),
+    part = ProducerPart(
+        producer_flags=flags,
+        codec=int(codec),
+        record_count=len(times),
+        index_length=index.length,
+        uncompressed_length=uncompressed_length,
+        min_timestamp_ms=low,
+        max_timestamp_ms=high,
+        producer_id=producer_id,
+        base_sequence=base_sequence,
+        producer_epoch=producer_epoch,
+        schema_id=schema_id,
+        payload_length=stored_length,
     )
-    return assemble(fields, [*index, *body], leader_flags)
+    return assemble(part, [*index, *body], leader_flags)
 
 
 def encode_columns(

@@ -1,4 +1,4 @@
-"""Starts a program of ours, ours for certain: ``python -P .../icecore/launch.py node --data …``.
+"""Starts a program of ours and no other: ``python -P …/launch.py icecore_node --data …``.
 
 ``python -m icecore_node`` would take a ``node.py`` of the working directory, or of a folder in
 PYTHONPATH, for ours. Here the folder of this file says where our packages are; all other modules

@@ -11,6 +11,7 @@ import resource
 import time
 
 from icecore.errors import ConfigurationError
+from icecore.process.log import event
 
 DESCRIPTORS_MIN = 1024
 """What a server needs to be of use; most systems allow far more."""
@@ -68,8 +69,8 @@ def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             limit = wanted
         except (OSError, ValueError) as error:
-            _log.warning("event=descriptor_limit_kept limit=%d error=%s", limit, error)
-    _log.info("event=descriptor_limit limit=%d before=%d", limit, soft)
+            event(_log, logging.WARNING, "descriptor_limit_kept", limit=limit, error=error)
+    event(_log, logging.INFO, "descriptor_limit", limit=limit, before=soft)
     if limit < least:
         raise ConfigurationError(
             f"only {limit} files and connections may be open at once, {least} are needed: raise the"

@@ -1,18 +1,15 @@
 """The network port over gRPC: opaque bytes both ways, and our errors as gRPC statuses.
 
 Handlers and callers see bodies and IcecoreErrors only (``icecore/rpc/statuses.py`` maps them). A
-handler always runs to its end: that a
-caller gave up drops the answer, it does not interrupt the handler halfway.
+handler always runs to its end: when its caller gives up, the answer is dropped and the handler is
+not interrupted halfway.
 """
 
 import asyncio
-import errno
-import ipaddress
 import logging
 import os
-import socket
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Coroutine
 from typing import Any, Final
 
 # gRPC's core writes its own notices ("Got goaway") to stderr; ours go through logging.
@@ -29,14 +26,22 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
+from icecore.process.log import event
+from icecore.rpc.grpc_streams import (
+    GrpcClientStream,
+    GrpcServerStream,
+    is_cancelling,
+    mark_retrieved,
+)
+from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.ports import CallContext, Handlers, StreamHandler, UnaryHandler
+from icecore.rpc.standard_services import add_standard_services
 from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 _BREAK_GRACE_S = 5.0
-_EOF_GRACE_S = 0.02
 
 _Options = list[tuple[str, Any]]
 
@@ -70,148 +75,6 @@ _SERVER_OPTIONS: _Options = [
 ]
 
 
-# --- streams ------------------------------------------------------------------------------------
-
-
-def _mark_retrieved(task: "asyncio.Future[Any]") -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-class _Reads:
-    """The messages of a stream, read one ahead by a task of its own.
-
-    gRPC breaks the whole stream when a read is cancelled; here a cancelled reader, for example in
-    ``asyncio.timeout``, just leaves the message for the next one. One task per stream instead of
-    one per message is most of the cost of a read.
-    """
-
-    def __init__(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._read = read
-        self._messages: deque[Any] = deque()
-        self._end: BaseException | None = None
-        """Why nothing comes any more; ``EOF`` is a message like others, and stays."""
-        self._waiter: asyncio.Future[None] | None = None
-        self._room = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
-
-    def fail(self, error: BaseException) -> None:
-        """End the messages: what was not read yet is dropped."""
-        self._messages.clear()
-        self._end = error
-        self._wake()
-
-    async def next(self) -> Any:
-        if self._pump is None:
-            self._pump = asyncio.ensure_future(self._read_ahead())
-            self._pump.add_done_callback(_mark_retrieved)
-        while not self._messages and self._end is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if not self._messages:
-            assert self._end is not None
-            raise self._end
-        if self._messages[0] is grpc.aio.EOF:
-            return grpc.aio.EOF
-        self._room.set()
-        return self._messages.popleft()
-
-    async def _read_ahead(self) -> None:
-        while True:
-            try:
-                message = await self._read()
-            except asyncio.CancelledError:
-                self.fail(UnavailableError("the stream broke"))
-                raise
-            except Exception as error:  # raised to who reads
-                self.fail(error)
-                return
-            self._messages.append(message)
-            self._wake()
-            if message is grpc.aio.EOF:
-                return
-            if len(self._messages) > 1:
-                self._room.clear()
-                await self._room.wait()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-class _GrpcClientStream:
-    """See ``icecore.rpc.ports.ClientStream``."""
-
-    def __init__(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
-        self._call = call
-        self._reads = _Reads(call.read)
-
-    async def read(self) -> bytes | None:
-        try:
-            body = await self._reads.next()
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
-        return None if body is grpc.aio.EOF else body
-
-    async def write(self, body: bytes) -> None:
-        try:
-            await self._call.write(body)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
-        except asyncio.InvalidStateError as error:
-            raise UnavailableError("the stream is closed") from error
-        except asyncio.CancelledError as error:
-            if _is_cancelling():
-                raise
-            raise UnavailableError("the stream was cancelled") from error
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-
-def _is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-class _GrpcServerStream:
-    """See ``icecore.rpc.ports.ServerStream``."""
-
-    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
-        self._context = context
-        self._reads = _Reads(context.read)
-        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.broken.add_done_callback(
-            lambda _: self._reads.fail(UnavailableError("the stream broke"))
-        )
-
-    async def read(self) -> bytes | None:
-        body = await self._guarded(self._reads.next())
-        if body is grpc.aio.EOF:
-            # A broken connection shows as the end of the stream first; the news follows at once.
-            await asyncio.wait({self.broken}, timeout=_EOF_GRACE_S)
-            self._check()
-            return None
-        message: bytes = body
-        return message
-
-    async def write(self, body: bytes) -> None:
-        self._check()
-        await self._guarded(self._context.write(body))
-
-    def _check(self) -> None:
-        if self.broken.done():
-            raise UnavailableError("the peer closed the stream")
-
-    async def _guarded(self, operation: Awaitable[Any]) -> Any:
-        try:
-            return await operation
-        except IcecoreError:
-            raise
-        except Exception as error:  # gRPC's own classes for this are private
-            raise UnavailableError(f"the stream broke: {error}") from error
-
-
 # --- server -------------------------------------------------------------------------------------
 
 
@@ -241,7 +104,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         task = asyncio.ensure_future(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-        task.add_done_callback(_mark_retrieved)
+        task.add_done_callback(mark_retrieved)
         return task
 
     def _unary(self, method: str, handler: UnaryHandler) -> Any:
@@ -285,7 +148,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
             assert own is not None
             self.streams.add(own)
             own.add_done_callback(self.streams.discard)
-            stream = _GrpcServerStream(context)
+            stream = GrpcServerStream(context)
             task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
             try:
                 await asyncio.wait({task})
@@ -310,7 +173,7 @@ def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
     error = task.exception()
     if error is None or isinstance(error, IcecoreError):
         return error
-    logger.error("%s failed", method, exc_info=error)
+    event(_log, logging.ERROR, "call_failed", method=method, error=error, exc_info=error)
     return InternalError("unexpected failure; the server's log has the details")
 
 
@@ -342,27 +205,6 @@ class _GrpcServer:
         if remaining:
             await asyncio.wait(remaining)
         await asyncio.sleep(0)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _why_not_bound(host: str, port: int) -> str:
-    try:
-        resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(resolved[0], resolved[1]) as probe:
-            probe.bind(resolved[4])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return f"port {port} is in use"
-        return f"cannot listen on {host}:{port}: {error.strerror or error}"
-    return f"port {port} is in use"
 
 
 _first_pid = 0
@@ -434,33 +276,26 @@ class GrpcNet:
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except asyncio.CancelledError as error:
-            if not self._closed or _is_cancelling():
+            if not self._closed or is_cancelling():
                 raise
             raise UnavailableError("the network is closed") from error
 
-    def open_stream(self, address: str, method: str) -> _GrpcClientStream:
+    def open_stream(self, address: str, method: str) -> GrpcClientStream:
         call: Any = self._channel(address).stream_stream(method)()
-        return _GrpcClientStream(call)
+        return GrpcClientStream(call)
 
     async def serve(self, address: str, handlers: Handlers) -> _GrpcServer:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ConfigurationError(f"{address!r} is not host:port")
-        if not self._insecure_bind and not _is_loopback(host):
-            raise ConfigurationError(
-                f"{host} is reachable from other machines and there is no TLS: "
-                "listen on 127.0.0.1, or allow it with --insecure-bind"
-            )
+        host, port = check_listen(address, insecure_bind=self._insecure_bind)
         generic = _GenericHandlers(handlers, self._calls_max, self._answers_bytes_max)
         server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
         names = sorted({method.split("/")[1] for method in (*handlers.unary, *handlers.streams)})
-        health = await _add_standard_services(server, names)
+        health = await add_standard_services(server, names)
         try:
             bound = server.add_insecure_port(address)
         except RuntimeError:
             bound = 0
         if not bound:
-            raise ConfigurationError(_why_not_bound(host, int(port)))
+            raise ConfigurationError(why_not_bound(host, port))
         await server.start()
         return _GrpcServer(server, generic, f"{host}:{bound}", health)
 
@@ -471,16 +306,3 @@ class GrpcNet:
             return  # they are the parent's
         for channel in channels:
             await channel.close()
-
-
-async def _add_standard_services(server: grpc.aio.Server, names: list[str]) -> Any:
-    """Health for probes and reflection for grpcurl; imported here because clients lack them."""
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection
-
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    for name in ("", *names):
-        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-    return servicer

@@ -20,8 +20,9 @@ from icecore.errors import (
     UnavailableError,
     error_from_reason,
 )
+from icecore.process.log import event
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 DETAILS_KEY = "grpc-status-details-bin"
 """The trailer that holds the serialized ``google.rpc.Status``."""
@@ -97,5 +98,5 @@ def _error_in_details(value: bytes) -> IcecoreError | None:
             if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:
                 return error_from_reason(info.reason, status.message, dict(info.metadata))
     except DecodeError:
-        logger.warning("ignoring malformed error details of a peer")
+        event(_log, logging.WARNING, "error_details_unreadable")
     return None

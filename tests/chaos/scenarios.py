@@ -65,9 +65,9 @@ async def pause_leader(world: World) -> None:
     while world.left_s > 0:
         victim = await world.leader()
         world.fault("pause", node=victim)
-        world.cluster.pause_node(victim)
+        world.cluster.node(victim).pause()
         await asyncio.sleep(SILENCE_S)
-        world.cluster.resume_node(victim)
+        world.cluster.node(victim).resume()
         await world.writes()
         await world.settled()
 
@@ -315,7 +315,7 @@ async def storm(world: World) -> None:
                 paused.discard(node_id)
             case 1 if cluster.node(node_id).is_running and node_id not in paused:
                 world.fault("storm_pause", node=node_id)
-                cluster.pause_node(node_id)
+                cluster.node(node_id).pause()
                 paused.add(node_id)
             case 2 if cluster.coordinator.is_running:
                 world.fault("storm_kill_coordinator")

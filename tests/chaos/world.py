@@ -133,7 +133,7 @@ class World:
             await asyncio.to_thread(self.cluster.start_coordinator)
         dead = [i for i in self.cluster.addresses if not self.cluster.node(i).is_running]
         for node_id in set(self.cluster.addresses) - set(dead):
-            self.cluster.resume_node(node_id)
+            self.cluster.node(node_id).resume()
         await self.start(*dead)
 
 

@@ -67,11 +67,11 @@ async def test_stopped_follower_costs_its_leader_no_memory(cluster: LocalCluster
     node_id, pid, _ = await leader_pid(cluster)
     before = memory_mib(pid, "VmRSS")
     follower = next(id_ for id_ in cluster.addresses if id_ != node_id)
-    cluster.pause_node(follower)
+    cluster.node(follower).pause()
     try:
         await pour(cluster.bootstrap, 300, "quorum")
     finally:
-        cluster.resume_node(follower)
+        cluster.node(follower).resume()
 
     allowed = sum(BUDGETS_MIB.values()) + BUDGETS_MIB["replication_credit_bytes"] + SLACK_MIB
     assert memory_mib(pid) - before < allowed

@@ -65,13 +65,13 @@ async def test_takeover_waits_for_a_leader_that_does_not_answer(own_cluster: Loc
     async with named(cluster, "t") as old:
         await old.send_and_wait("t", b"1")
         paused = await leader(cluster.bootstrap, "t")
-        cluster.pause_node(paused)
+        cluster.node(paused).pause()
         try:
             async with named(cluster, "t") as new:
                 assert await leader(cluster.bootstrap, "t") != paused
                 await new.send_and_wait("t", b"2")
         finally:
-            cluster.resume_node(paused)
+            cluster.node(paused).resume()
         with pytest.raises(ProducerFencedError):
             await old.send_and_wait("t", b"too late")
     assert await values(cluster.bootstrap, "t") == [b"1", b"2"]

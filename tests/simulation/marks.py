@@ -164,11 +164,11 @@ LOGGED: dict[str, str] = {
     "damaged_copy_dropped": r"event=copy_damaged ",
     "lost_copy_dropped": r"event=copy_lost ",
     "rolled_off_unknown": r"event=roll_asked .*why=unknown_replica error=''",
-    "disk_not_known": r"nothing on this disk counts ",
+    "disk_not_known": r"event=disk_condemned ",
     # disks
     "sync_failed": r"sync failed for segments ",
-    "disk_read_only": r"disk level=read_only",
-    "disk_full": r"disk level=full",
+    "disk_read_only": r"event=disk_level level=read_only",
+    "disk_full": r"event=disk_level level=full",
     "follows_after_space": r"room again, following ",
     # the coordinator, and nodes that leave
     "open_refused": r"event=open_refused ",
@@ -276,7 +276,7 @@ def watch() -> Iterator[set[str]]:
         for function in dict.fromkeys(call.function for call in CALLS):
             calls = [call for call in CALLS if call.function == function]
             stack.enter_context(_watched(function, calls, hit))
-        for name in ("node", "coordinator"):
+        for name in ("icecore_node", "icecore_coordinator"):
             stack.enter_context(_heard(logging.getLogger(name), hit))
         yield hit
 

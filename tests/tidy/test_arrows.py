@@ -29,7 +29,7 @@ PACKAGES = {
 # or a single file; the longest name that fits is the one that counts.
 ROOMS = {
     "icecore": (
-        *("errors", "model", "v1", "codec", "rpc", "process"),
+        *("errors", "model", "v1", "codec", "process.log", "rpc", "process"),
         *("client", "blocking", "dev", "cli"),
     ),
     "icecore_node": (

@@ -2,24 +2,77 @@
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pytest
 
-from tests.tidy.tree import FOLDERS, Module, Rule, dotted, parse, problems
+from tests.tidy.tree import FOLDERS, Module, Rule, all_modules, dotted, parse, problems, production
 
 MAX_FUNCTION_LINES = 70
-MAX_FILE_LINES = 500
+LONG_FILE_LINES = 500
+"""Beyond it a file is looked at, not refused: a limit is met by squeezing, an idea by splitting."""
+LARGE_CLASS_LINES = 150
+MAX_PUBLIC_METHODS = 12
+
+OUTSIDE_BASES = re.compile(
+    r"(Protocol|Generic)\b|(Enum|IntEnum|StrEnum|NamedTuple|Settings)$|Error$"
+)
+"""Bases that any class may have: shapes of the language, protocols, errors, the settings."""
+
+EXCUSED = {
+    "icecore/client/admin.py": "Admin: one method per command of the public interface",
+}
+"""Classes with many methods that stay as they are, each with its reason."""
+
+NOT_YET: dict[str, frozenset[str]] = {
+    "public_methods": frozenset(
+        {
+            "coordinator/icecore_coordinator/state/cluster_state.py",
+            "coordinator/icecore_coordinator/work/recovery_case.py",
+            "node/icecore_node/link/coordinator_link.py",
+            "node/icecore_node/registry/replicas.py",
+            "node/icecore_node/replica/replica.py",
+        }
+    ),
+    "splats": frozenset(
+        {
+            "coordinator/icecore_coordinator/coordinator.py",
+            "coordinator/icecore_coordinator/services/admin_handlers.py",
+            "coordinator/icecore_coordinator/services/node_handlers.py",
+            "coordinator/icecore_coordinator/state/records.py",
+            "coordinator/icecore_coordinator/work/auditor.py",
+            "coordinator/icecore_coordinator/work/leaving.py",
+            "coordinator/icecore_coordinator/work/recovery.py",
+            "coordinator/icecore_coordinator/work/sealing.py",
+            "coordinator/icecore_coordinator/work/segment_opening.py",
+            "node/icecore_node/replica/order_checks.py",
+            "node/icecore_node/serving/fetch.py",
+            "node/icecore_node/serving/sender.py",
+            "node/icecore_node/upkeep/copying.py",
+        }
+    ),
+    "format_off": frozenset(
+        {
+            "coordinator/icecore_coordinator/state/cluster_state.py",
+            "tests/cluster/test_coordinator.py",
+            "tests/model/test_model.py",
+            "tests/simulation/faults_disk.py",
+            "tests/support/cluster_states.py",
+            "tests/unit/coordinator/decisions/test_placement.py",
+            "tests/unit/coordinator/services/test_node_handlers_recovery_request.py",
+        }
+    ),
+}
+"""By rule, the files that still break it. Nothing is added here; the lists are to become empty."""
 
 # Names with one agreed replacement (docs/GLOSSARY.md): partition; the exclusive end_offset.
 BANNED_NAME = re.compile(r"(^|_)((?i:shards?)|last_offset|max_offset)($|_)")
 
 
 def size(module: Module) -> Iterator[str]:
-    """A function fits a screen, a file fits a head."""
-    lines = module.text.count("\n")
-    if lines > MAX_FILE_LINES:
-        yield f"1: {lines} lines, the limit is {MAX_FILE_LINES}: split it by idea"
+    """A function fits a screen."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -66,28 +119,150 @@ def names(module: Module) -> Iterator[str]:
             yield f"{node.lineno}: {name}: see docs/GLOSSARY.md for the word to use"
 
 
-RULES = (size, docstring, swallowed_errors, names)
+def is_long(module: Module) -> bool:
+    """Whether somebody should look for a second idea in this file."""
+    return module.text.count("\n") > LONG_FILE_LINES
+
+
+@lru_cache(maxsize=1)
+def _our_classes() -> dict[str, frozenset[str]]:
+    """By name of a class in production code, the modules that define one."""
+    found: dict[str, set[str]] = {}
+    for module in production():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).add(module.name)
+    return {name: frozenset(modules) for name, modules in found.items()}
+
+
+def _classes(module: Module) -> Iterator[ast.ClassDef]:
+    if module.package in FOLDERS:
+        yield from (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+
+
+def inheritance(module: Module) -> Iterator[str]:
+    """No class inherits from one of ours in another file: what it does is read in one place."""
+    own = {node.name for node in _classes(module)}
+    for node in _classes(module):
+        for base in node.bases:
+            name = dotted(base.value if isinstance(base, ast.Subscript) else base)
+            name = name.rpartition(".")[2]
+            if name in _our_classes() and name not in own and not OUTSIDE_BASES.search(name):
+                yield f"{node.lineno}: {node.name} inherits from {name} of another file: hold one"
+
+
+def large_classes(module: Module) -> Iterator[str]:
+    """A file has one large class at most: the second one is an idea of its own."""
+    large = [
+        node
+        for node in _classes(module)
+        if (node.end_lineno or node.lineno) - node.lineno + 1 > LARGE_CLASS_LINES
+    ]
+    if len(large) > 1:
+        classes = ", ".join(node.name for node in large)
+        yield f"{large[1].lineno}: more than one class over {LARGE_CLASS_LINES} lines: {classes}"
+
+
+def public_methods(module: Module) -> Iterator[str]:
+    """A class does what twelve names can say."""
+    for node in _classes(module):
+        public = {
+            each.name
+            for each in node.body
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            and not each.name.startswith("_")
+        }
+        if len(public) > MAX_PUBLIC_METHODS and module.path not in EXCUSED:
+            yield f"{node.lineno}: {node.name} has {len(public)}, not ≤ {MAX_PUBLIC_METHODS}"
+
+
+def splats(module: Module) -> Iterator[str]:
+    """No ``*(a, b)`` to outwit the formatter: it hides how many arguments there are."""
+    if module.package not in FOLDERS:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
+            yield f"{node.lineno}: write the arguments one per line, or name what they are"
+
+
+def format_off(module: Module) -> Iterator[str]:
+    """The formatter decides everywhere, or nobody knows where it does."""
+    for number, text in enumerate(module.text.splitlines(), 1):
+        if re.search(r"#\s*fmt:\s*(skip|off)", text):
+            yield f"{number}: let the formatter have it"
+
+
+RULES = (
+    size,
+    docstring,
+    swallowed_errors,
+    names,
+    inheritance,
+    large_classes,
+    public_methods,
+    splats,
+    format_off,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_tree_obeys(rule: Rule) -> None:
-    assert not (found := problems(rule)), "\n".join(found)
+    later = NOT_YET.get(rule.__name__, frozenset())
+    found = [each for each in problems(rule) if each.partition(":")[0] not in later]
+    assert set(found) <= {str(rule.__doc__)}, "\n".join(found)
+
+
+def test_lists_are_no_longer_than_they_must_be() -> None:
+    rules = {rule.__name__: rule for rule in RULES}
+    modules = {each.path: each for each in all_modules()}
+    done = [
+        f"{name}: {path}"
+        for name, paths in NOT_YET.items()
+        for path in paths
+        if path not in modules or not list(rules[name](modules[path]))
+    ]
+    assert not done, "take these off NOT_YET"
+
+
+class LongFileWarning(UserWarning):
+    """A file that somebody should look at."""
+
+
+@pytest.mark.filterwarnings("default::tests.tidy.test_shape.LongFileWarning")
+def test_long_files_are_named() -> None:
+    for module in filter(is_long, production()):
+        warnings.warn(LongFileWarning(f"{module.path} is long"), stacklevel=1)
+
+
+def test_a_long_file_is_noticed() -> None:
+    assert is_long(parse(NODE_FILE, "x = 1\n" * (LONG_FILE_LINES + 1)))
+    assert not is_long(parse(NODE_FILE, "x = 1\n" * LONG_FILE_LINES))
 
 
 NODE_FILE = "node/icecore_node/a.py"
+LARGE = "class {}:\n" + "    x = 1\n" * LARGE_CLASS_LINES
+METHODS = "class A:\n" + "".join(f"    def f{i}(self): ...\n" for i in range(12)) + "    {}\n"
 
 
 @pytest.mark.parametrize(
     ("rule", "path", "text"),
     [
         (size, NODE_FILE, "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES),
-        (size, NODE_FILE, "x = 1\n" * (MAX_FILE_LINES + 1)),
         (docstring, NODE_FILE, "x = 1"),
         (swallowed_errors, NODE_FILE, "try:\n    f()\nexcept Exception:\n    pass"),
         (swallowed_errors, NODE_FILE, "try:\n    f()\nexcept:\n    pass"),
         (swallowed_errors, NODE_FILE, "with contextlib.suppress(Exception):\n    f()"),
         (names, NODE_FILE, "def shard_of(key): ..."),
         (names, "icecore/a.py", "last_offset = 1"),
+        (inheritance, NODE_FILE, "class A(LeaderCore): ..."),
+        (inheritance, NODE_FILE, "class A(leader.LeaderCore): ..."),
+        (inheritance, NODE_FILE, "class A(ThreadWorker[int]): ..."),
+        (large_classes, NODE_FILE, LARGE.format("A") + LARGE.format("B")),
+        (public_methods, NODE_FILE, METHODS.format("def f12(self): ...")),
+        (splats, NODE_FILE, "log('%d %d', *(a, b))"),
+        (splats, NODE_FILE, "x = (*(a, b), c)"),
+        (format_off, "tests/a.py", "x = [1,\n     2]  # fmt" + ": skip"),
+        (format_off, "tests/a.py", "# fmt" + ": off\nx = 1"),
     ],
 )
 def test_rule_bites(rule: Rule, path: str, text: str) -> None:
@@ -99,6 +274,13 @@ def test_rule_bites(rule: Rule, path: str, text: str) -> None:
     [
         (swallowed_errors, NODE_FILE, "try:\n    f()\nexcept KeyError:\n    pass"),
         (names, "icecore/a.py", "end_offset = max_offsets_per_fetch = 1"),
+        (inheritance, NODE_FILE, "class A(Protocol): ...\nclass B(A): ..."),
+        (inheritance, NODE_FILE, "class A(StorageError): ...\nclass B(Settings): ..."),
+        (inheritance, "tests/a.py", "class A(LeaderCore): ..."),
+        (large_classes, NODE_FILE, LARGE.format("A") + "class B:\n    x = 1\n"),
+        (public_methods, NODE_FILE, METHODS.format("def _f12(self): ...")),
+        (public_methods, "icecore/client/admin.py", METHODS.format("def f12(self): ...")),
+        (splats, NODE_FILE, "f(*rows, *(each for each in them))"),
     ],
 )
 def test_rule_allows(rule: Rule, path: str, text: str) -> None:

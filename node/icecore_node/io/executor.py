@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
 
 T = TypeVar("T")
@@ -90,14 +91,21 @@ class ThreadWorker(Generic[T]):
                 continue
             try:
                 result = self._process(group)
-            except BaseException:
-                _log.critical("I/O worker %s failed; the process ends", self._name, exc_info=True)
+            except BaseException as error:
+                event(
+                    _log,
+                    logging.CRITICAL,
+                    "worker_failed",
+                    worker=self._name,
+                    error=error,
+                    exc_info=error,
+                )
                 self._fatal(EXIT_STATUS)
                 return
             try:
                 self._loop.call_soon_threadsafe(self._deliver, result)
             except RuntimeError:
-                _log.warning("worker %s: the loop is closed, its results are dropped", self._name)
+                event(_log, logging.WARNING, "results_dropped", worker=self._name)
                 return
 
 
@@ -139,11 +147,11 @@ class ThreadExecutor:
         return await loop.run_in_executor(self._pool, self._guarded, function, *args)
 
     def _guarded(self, function: Callable[..., T], *args: object) -> T:
-        """On the reader's thread: at once, and also when the caller waits no more."""
+        """On the reader's thread: it ends the process at once, also when nobody waits."""
         try:
             return function(*args)
-        except DiskFailedError:
-            _log.critical("a sync failed; the process ends", exc_info=True)
+        except DiskFailedError as error:
+            event(_log, logging.CRITICAL, "disk_failed", error=error, exc_info=error)
             self._fatal(EXIT_STATUS)
             raise
 

@@ -1,8 +1,8 @@
 """Decoding and encoding of batches: on reader threads, a bounded amount at once, first come first.
 
 A few stored bytes may stand for megabytes, and a thousand requests for a thousand times as many. So
-what inflates payloads says how many bytes it may need, and waits its turn until so many are
-free. Only some of the reader threads are used: disks are read by the same ones.
+whoever inflates payloads says how many bytes it may need, and waits until that many are free.
+Only some of the reader threads do this work, because the others must read disks.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class HeavyWork:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def run(self, weight_bytes: int, function: Callable[..., T], *args: object) -> T:
-        """The function's result. Who stops waiting frees its bytes only when the thread is done.
+        """The function's result. Its bytes are freed by the thread's end, also if the caller left.
 
         Args:
             weight_bytes: What the function may hold at its peak.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
@@ -118,7 +119,7 @@ class IoWorker:
         )
 
     def _deliver(self, group: object) -> None:
-        """On the loop: owners first (acks), then who awaits operations."""
+        """On the loop: tell owners first (acks), then those who await operations."""
         assert isinstance(group, list)
         outcome: dict[int, tuple[AppendOwner, LogTail | None, IcecoreError | None]] = {}
         operations: list[_Operation] = []
@@ -161,12 +162,12 @@ class IoPool:
         ]
 
     def worker_for(self, topic_id: bytes, partition: int) -> IoWorker:
-        """The worker of a partition, for ever the same."""
+        """The worker of a partition; it never changes."""
         slot = zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id))
         return self._workers[slot % len(self._workers)]
 
     async def probe(self) -> None:
-        """Return when every worker has worked off what it holds now: proof that disks move."""
+        """Return when every worker has finished what it holds now, which proves that disks move."""
         await asyncio.gather(*(worker.run(_nothing) for worker in self._workers))
 
     def close(self) -> None:
@@ -176,15 +177,15 @@ class IoPool:
 
 
 def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:
-    """A mistake of one owner must not cost others their results: it is out, they go on."""
+    """When one owner fails, it is told that it is broken; the others still get their results."""
     try:
         owner.on_appended(tail, error)
     except Exception as mistake:
-        _log.critical("event=owner_broken error=%r", mistake, exc_info=mistake)
+        event(_log, logging.CRITICAL, "owner_broken", error=mistake, exc_info=mistake)
         try:
             owner.on_broken(f"the result of an append was not understood: {mistake!r}")
         except Exception as another:
-            _log.critical("event=owner_broken error=%r", another, exc_info=another)
+            event(_log, logging.CRITICAL, "owner_broken", error=another, exc_info=another)
 
 
 def _nothing() -> None:

@@ -1,8 +1,8 @@
 """What a produced batch must be before it gets offsets: whole, within limits, decodable.
 
 All of a request is checked before any of it is appended, so that its batches keep their order. The
-cheap part (framing, CRC, caps) runs on the loop. So does decoding while a request inflates to
-little; more goes to reader threads, slice by slice, taking turns with other requests.
+cheap part (framing, CRC, caps) runs on the loop. So does the decoding of requests that inflate to
+little. Larger ones go to reader threads, slice by slice, in turn with other requests.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
 """Batches as clear protobuf records, for clients without the codec: a bounded piece at a time.
 
-Runs on reader threads. Stored bytes say nothing about what comes out of them, so what is counted is
-what is sent, record by record; an answer may end in the middle of a batch. A batch that cannot be
-decoded ends the answer; when it is the first one, the error says where to go on (R71).
+Runs on reader threads. The size of stored bytes does not tell how much comes out of them, so the
+bytes to be sent are counted, record by record; an answer may end in the middle of a batch. A batch
+that cannot be decoded ends the answer; when it is the first one, the error says where to go on
+(R71).
 """
 
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def clear_records(
         buffers: Whole stored batches, whose CRCs were checked when they were read.
         offset: Records below it are left out.
         max_bytes: Of the records as they are sent.
-        max_records: As many at most.
+        max_records: At most this many.
     """
     data = b"".join(buffers)
     found = ClearRecords(offset)
@@ -98,7 +99,7 @@ def _add(
 
 
 def _records(columns: BatchColumns, offset: int) -> Iterator[record.Record]:
-    """Made a window at a time: a batch may hold a million of them."""
+    """Made one window at a time, because a batch may hold a million of them."""
     first = int(columns.offsets.searchsorted(offset))
     for start in range(first, len(columns), _WINDOW_RECORDS):
         yield from columns.part(start, start + _WINDOW_RECORDS).to_records()

@@ -1,4 +1,4 @@
-"""What beats tell of the disk, so that it is noticed when the disk goes back (R58, R59).
+"""What beats tell of the disk, so that an older copy of the disk is noticed (R58, R59).
 
 A counter in the data folder grows while the process runs, and is durable before the beat that
 carries it: a copy of the folder has it as it was then. Durable ends of unsealed logs say the same
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.ports import Folder
@@ -21,12 +22,12 @@ BEATS_PER_REPORT = 4
 
 
 class DiskReport:
-    """Fills in the part of heartbeats that is about the disk.
+    """Fills in the part of heartbeats that describes the disk.
 
     Args:
         context: The node.
         folder: Keeps the counter.
-        replicas: All there are, at any time.
+        replicas: All of the node; read at each beat.
     """
 
     def __init__(self, context: NodeContext, folder: Folder, replicas: Iterable[Replica]) -> None:
@@ -43,14 +44,14 @@ class DiskReport:
         self._told = {}
 
     async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
-        """Add what is due. A folder that can't be written costs the news, not the beat."""
+        """Add what is due. When the folder can't be written, the beat has no counter."""
         self._beats += 1
         if self._beats % BEATS_PER_REPORT != 1:
             return
         try:
             beat.disk_counter = await self._context.executor.run(self._folder.raise_disk_counter)
         except IcecoreError as error:
-            _log.warning("disk counter not raised error=%s", error)
+            event(_log, logging.WARNING, "disk_counter_kept", error=error)
         ends = {
             each.segment_id: each.durable_tail.end_offset
             for each in self._replicas

@@ -106,7 +106,7 @@ class ProduceHandler:
             try:
                 if checked.error is not None:
                     raise checked.error
-                leader = self._leader(header.partitions[slot])  # another one meanwhile, perhaps
+                leader = self._leader(header.partitions[slot])  # there may be another one by now
             except IcecoreError as error:
                 call.produced(slot, error)
                 continue
@@ -149,7 +149,7 @@ class ProduceHandler:
     async def _work(
         self, call: _ProduceCall, header: data_pb2.ProduceHeader, acks: Acks, data: memoryview
     ) -> None:
-        """Until all have answered or the time is over; what is missing then has timed out."""
+        """Wait until all have answered or the time is over; what is missing then has timed out."""
         try:
             async with asyncio.timeout((header.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000):
                 await self._append_all(call, header, acks, data)

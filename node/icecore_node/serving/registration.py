@@ -19,6 +19,7 @@ from icecore.errors import (
     UnsupportedError,
 )
 from icecore.model import PROTOCOL_VERSION
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
 from icecore.v1 import coordinator_pb2
@@ -80,10 +81,10 @@ class Registration:
         if answer.disk_unknown:
             held = [replica.segment_id for replica in self._replicas]
             why = "the data folder is older than one that this node had before"
-            _log.critical("nothing on this disk counts segments=%d why=%s", len(held), why)
+            event(_log, logging.CRITICAL, "disk_condemned", segments=len(held), why=why)
             await self._condemn(held, why, inventory)
         elif shrunk := list(answer.unknown_segment_ids):
-            _log.critical("logs went back, and count for nothing segment_ids=%s", shrunk)
+            event(_log, logging.CRITICAL, "logs_condemned", segment_ids=shrunk)
             await self._condemn(shrunk, "the log was longer once", inventory)
         await context.executor.run(self._keep, answer)
         context.cluster_id = answer.cluster_id
@@ -91,11 +92,13 @@ class Registration:
         context.incarnation = answer.incarnation
         for segment_id in answer.delete_segment_ids:
             self._delete_later(segment_id)
-        _log.info(
-            "registered node_id=%d incarnation=%d cluster_id=%s",
-            context.node_id,
-            context.incarnation,
-            context.cluster_id.hex(),
+        event(
+            _log,
+            logging.INFO,
+            "registered",
+            node_id=context.node_id,
+            incarnation=context.incarnation,
+            cluster_id=context.cluster_id,
         )
 
     async def stay(self, inventory: Sequence[SegmentInventory]) -> None:
@@ -108,13 +111,14 @@ class Registration:
             except FencedError:
                 if coordinator.was_heard:
                     raise
-                _log.warning("incarnation %d was forgotten, again", self._context.incarnation)
+                forgotten = self._context.incarnation
+                event(_log, logging.WARNING, "incarnation_forgotten", incarnation=forgotten)
                 await self.register(inventory)
 
     async def _condemn(
         self, segment_ids: Sequence[int], why: str, inventory: Sequence[SegmentInventory]
     ) -> None:
-        """What the disk holds of these segments counts for nothing, after a restart too.
+        """What the disk holds of these segments counts for nothing, also after a restart.
 
         Durable before the incarnation is: with that the folder looks as good as new.
         """
@@ -148,7 +152,7 @@ def inventory_of(found: FoundReplica) -> SegmentInventory:
 
 
 class Gate:
-    """Stands before the handlers of a node: closed while it has no incarnation.
+    """Stands before the handlers of a node, and is closed while the node has no incarnation.
 
     An answer is also held back when the incarnation changed while it was made. What a handler
     found on the disk may have become UNKNOWN by then.
@@ -158,7 +162,7 @@ class Gate:
         self._context = context
 
     def for_clients(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
-        """DataService: refused as by a node that leads and holds nothing, yet."""
+        """DataService: refused as by a node that leads and holds nothing."""
         refusals = {"Produce": NotLeaderError, "InitProducer": UnavailableError}
         return {
             method: self._guarded(handler, refusals.get(_name(method), NotReplicaError))
@@ -170,8 +174,8 @@ class Gate:
         return {name: self._guarded(each, UnavailableError) for name, each in handlers.items()}
 
     def for_followers(self, handler: StreamHandler) -> StreamHandler:
-        """The stream of ReplicationService. One that is open ends by itself: it is of leaders, and
-        who registers again leads nothing."""
+        """The stream of ReplicationService. An open stream ends by itself: it belongs to leaders,
+        and a node that registers again leads nothing."""
 
         async def guarded(stream: ServerStream, call: CallContext) -> None:
             self._pass(UnavailableError)
@@ -201,7 +205,7 @@ class Gate:
         return guarded
 
     def _pass(self, refusal: type[IcecoreError]) -> int:
-        """The incarnation of now. Raises ``refusal`` while there is none."""
+        """The current incarnation. Raises ``refusal`` while there is none."""
         if not self._context.incarnation:
             raise refusal("this node is not registered with its coordinator yet: try again")
         return self._context.incarnation

@@ -1,9 +1,9 @@
-"""Delete orders and how they are carried out: beside the data path, a few files at a time.
+"""Carries out delete orders, off the data path, a few files at a time.
 
-An order comes from the coordinator and is for ever, because a segment id is never used again. The
-replica loses its role at once; its files go on a thread of their own, so that neither appends nor
-the probe that heartbeats wait for (R49) ever stand behind an unlink. What waits for that thread is
-taken in groups, each with one synced commit before the first unlink and one after the last (R69).
+An order comes from the coordinator and never expires, because a segment id is never used again. The
+replica loses its role at once. Its files are removed on a separate thread, so that neither appends
+nor the probe that heartbeats wait for (R49) ever wait for an unlink. That thread takes orders in
+groups, each with one synced commit before the first unlink and one after the last (R69).
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.ports import DiskFailedError, WorkerQueue
 from icecore_node.registry.replicas import Replicas
@@ -33,7 +34,7 @@ class _Deletion:
 
 
 class Deletions:
-    """All delete orders of a node. Loop only, but for what runs on the thread."""
+    """All delete orders of a node. For the loop; only ``_process`` runs on the thread."""
 
     def __init__(self, context: NodeContext, replicas: Replicas) -> None:
         self._context = context
@@ -45,7 +46,7 @@ class Deletions:
         )
 
     def order(self, segment_id: int) -> None:
-        """Carry out one order, soon; also of what is not here, but may just be in the making."""
+        """Carry out one order soon, also for a segment that is just being created here."""
         self._orders.note_deleted(segment_id)
         self._orders.overtake(segment_id, "it is deleted")
         replica = self._replicas.get(segment_id)
@@ -58,8 +59,8 @@ class Deletions:
         task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
 
     async def _delete(self, segment_id: int) -> None:
-        """What changes this log ends first, on whatever thread it is: nothing new begins, because
-        the replica counts for nothing."""
+        """First wait until nothing changes this log any more, on any thread. Nothing new begins,
+        because the replica has lost its role."""
         async with self._orders.alone(segment_id):
             replica = self._replicas.get(segment_id)
             if replica is None:
@@ -69,10 +70,10 @@ class Deletions:
                 await replica.worker.run(_nothing)
                 await self._remove(replica)
             except IcecoreError as error:
-                _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
+                event(_log, logging.WARNING, "not_deleted", segment_id=segment_id, error=error)
                 return
             self._replicas.remove(replica)
-            _log.info("deleted segment_id=%d", segment_id)
+            event(_log, logging.INFO, "deleted", segment_id=segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,11 +81,11 @@ class Deletions:
         await future
 
     def _process(self, group: list[_Deletion]) -> list[_Deletion]:
-        """On the thread. An order of an older token than others of its group holds all the same."""
+        """On the thread. An order is carried out even if others of its group have a newer token."""
         token = max(each.token for each in group)
         error = _delete(self._context.store, [each.segment_id for each in group], token)
         for each in group if error is not None else ():
-            # One of them is in the way: each on its own.
+            # At least one of them can't be deleted: try each alone.
             each.error = _delete(self._context.store, [each.segment_id], token)
         return group
 
@@ -99,14 +100,14 @@ class Deletions:
                 each.future.set_result(None)
 
     def close(self) -> None:
-        """Take no more; what waits for the thread is done by the next process, as it is ordered."""
+        """Take no more orders. What still waits is ordered again and done by the next process."""
         for task in self._tasks.values():
             task.cancel()
         self._queue.close()
 
 
 def _delete(store: ReplicaStore, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
-    """Why it failed. A disk that failed ends the process (see Executor.worker)."""
+    """Delete, and return why it failed. A failed disk ends the process (see Executor.worker)."""
     try:
         store.delete(segment_ids, token)
     except DiskFailedError:

@@ -1,10 +1,10 @@
 """What a node does as its disk fills: take no new replicas, then follow no more.
 
-A full disk is met in time instead of in the middle of an append. From ``disk_read_only_percent``
+This happens in time, and not in the middle of an append. From ``disk_read_only_percent``
 on the node is READ_ONLY: it gets no new replicas, and its active segments roll onto other nodes.
 From ``disk_full_percent`` on it stops following, so that nobody waits for it; what it leads goes on
-until it is rolled. A disk with ``disk_free_bytes_min`` free is never called full, however large it
-is. The way back starts a little lower, lest a node goes to and fro.
+until it is rolled. A disk with ``disk_free_bytes_min`` free never counts as full, however large it
+is. A node returns to a lower level only a little below the limit, so that it does not alternate.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.registry.replicas import Replicas
@@ -21,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 BACK_PERCENT = 2.0
-"""So much lower than the way up is the way back,"""
+"""A level is left this far below its limit,"""
 BACK_FREE = 1.1
-"""or so many times ``disk_free_bytes_min`` must be free."""
+"""or when this many times ``disk_free_bytes_min`` are free."""
 
 
 class DiskLevel(IntEnum):
@@ -41,7 +42,7 @@ class DiskLimits:
     read_only_percent: float
     full_percent: float
     free_bytes_min: int
-    """A disk with so much free is ROOMY; 0 = each disk is, always."""
+    """A disk with this much free is ROOMY; with 0 every disk is."""
 
 
 def disk_level(
@@ -85,14 +86,18 @@ class DiskWatch:
             try:
                 used_bytes, free_bytes = await context.executor.run(context.files.space)
             except IcecoreError as error:
-                _log.warning("how full the disk is is unknown error=%s", error)
+                event(_log, logging.WARNING, "disk_space_unknown", error=error)
                 await asyncio.sleep(LOOK_S)
                 continue
             level = disk_level(used_bytes, free_bytes, self._limits, self._level)
             if level is not self._level:
-                _log.warning(
-                    "disk level=%s used_bytes=%d free_bytes=%d",
-                    *(level.name.lower(), used_bytes, free_bytes),
+                event(
+                    _log,
+                    logging.WARNING,
+                    "disk_level",
+                    level=level,
+                    used_bytes=used_bytes,
+                    free_bytes=free_bytes,
                 )
                 self._level = level
                 self._coordinator.read_only = level >= DiskLevel.READ_ONLY

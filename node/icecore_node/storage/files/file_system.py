@@ -170,7 +170,7 @@ class OsFileSystem:
             os.close(self._root_fd)
             raise
         self._synced_parents: set[str] = set()
-        """Folders whose entries are durable, but for those made since by somebody who says so."""
+        """Folders that were synced since the last folder was made in them."""
 
     def _check(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
@@ -270,7 +270,7 @@ class OsFileSystem:
         return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     def descriptors(self) -> tuple[int, int]:
-        """(used, free) of the process; nothing is free when they can't even be counted."""
+        """(used, free) of the process; free is 0 when there is none left even to count them."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         try:
             used = len(os.listdir(_DESCRIPTORS)) - 1  # but for the one that lists them

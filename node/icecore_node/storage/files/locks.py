@@ -1,8 +1,8 @@
 """The lock of the engine: an adapter, so that nothing else in storage names ``threading``.
 
-Which thread calls is the executor's affair (``icecore_node.ports.Executor``); that two may call at
-once is storage's own, and what it protects never leaves it. So nobody hands locks in: the
-simulator, whose threads are turns of one loop, runs with the same ones and finds them free.
+The executor (``icecore_node.ports.Executor``) decides which thread calls. Storage must expect two
+calls at once, and what it protects never leaves it, so nobody passes locks in. The simulator, whose
+threads are turns of one loop, runs with the same locks and always finds them free.
 """
 
 import threading

@@ -47,7 +47,7 @@ class OpenFiles:
         return self._open_file(name)
 
     def used(self, file: "LogFile") -> None:
-        """A file was opened or is about to be used."""
+        """Put a file at the recent end, because it was opened or is about to be used."""
         with self._lock:
             self._files[file] = None
             self._files.move_to_end(file)
@@ -56,7 +56,9 @@ class OpenFiles:
             self.make_room(excess)
 
     def make_room(self, count: int) -> int:
-        """Close so many files that nobody uses, the least recently used ones; how many it were."""
+        """Close up to this many files that nobody uses, the least recently used first.
+
+        Returns how many were closed."""
         with self._lock:
             oldest = list(self._files)
         closed = 0
@@ -67,7 +69,7 @@ class OpenFiles:
         return closed
 
     def forget(self, file: "LogFile") -> None:
-        """It was closed."""
+        """Forget a file that was closed."""
         with self._lock:
             self._files.pop(file, None)
 
@@ -88,7 +90,7 @@ class LogFile:
 
     @property
     def file(self) -> File:
-        """For who holds it."""
+        """The open file; only between ``hold`` and ``leave``."""
         assert self._file is not None, "the file is not held"
         return self._file
 
@@ -113,7 +115,7 @@ class LogFile:
         return file
 
     def leave(self) -> None:
-        """As often as ``hold``."""
+        """Give up what ``hold`` took, once for each ``hold``."""
         with self._lock:
             self._users -= 1
             if self._closing and self._users == 0:
@@ -142,7 +144,7 @@ class LogFile:
             self._lock.release()
 
     def close(self) -> bool:
-        """No new users; close the file now or with the last one.
+        """Refuse new users; close the file now, or when the last user leaves.
 
         Returns:
             Whether it is closed already, so that nobody can read its bytes any more.
@@ -154,7 +156,7 @@ class LogFile:
             return self._users == 0
 
     def _close(self) -> None:
-        """The lock is held, so that nobody opens it again in between."""
+        """Close the file. The caller holds the lock, so that nobody opens it in between."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -93,7 +93,7 @@ class WholeSync:
         return fd
 
     def sync(self, fd: int) -> None:
-        """Make everything durable that was written before. Raises OSError, for ever after one."""
+        """Make all earlier writes durable. Raises OSError; after one, each call does."""
         try:
             while _libc.syncfs(fd) != 0:
                 number = ctypes.get_errno()

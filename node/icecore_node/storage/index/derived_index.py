@@ -1,9 +1,8 @@
-"""The index as the engine uses it: derived data, whose loss costs time and never a replica or a
-node.
+"""The index as the engine uses it: derived data. To lose it costs time, never a replica or a node.
 
 It may lag behind the files and never leads them (R55). A batch that finds no room is written with a
-later one; a damaged database is thrown away and begun anew, at start-up and at run time: how far
-each log is durable is known here and written at once, points come back with what is appended and
+later one. A damaged database is removed and an empty one created, at start-up and at run time. The
+durable end of each log is known here and written at once; points come back with new appends and
 with the scans of the next start. Until then look-ups in older parts take longer.
 """
 
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
+from icecore.process.log import event
 from icecore_node.ports import Index
 from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.index.points import Put
@@ -65,16 +65,16 @@ class DerivedIndex:
             self.lag_count += 1
             self._lagging = puts[-_LAGGING_PUTS_MAX:]
             if self.lag_count == 1:
-                _log.error("the index lags: %s", error)
+                event(_log, logging.ERROR, "index_lags", error=error)
         except StorageError as error:
             self._begin_anew(error, puts)
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """As ``Index.get``; None as well when the value is lost. Raises OutOfResourcesError."""
+        """As ``Index.get``; None also when the value is lost. Raises OutOfResourcesError."""
         return self._read(lambda: self._index.get(family, key))
 
     def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
-        """As ``Index.floor``; None as well when it is lost. Raises OutOfResourcesError."""
+        """As ``Index.floor``; None also when it is lost. Raises OutOfResourcesError."""
         return self._read(lambda: self._index.floor(family, key, lower))
 
     def _read(self, look: Callable[[], T | None]) -> T | None:
@@ -90,7 +90,7 @@ class DerivedIndex:
                 return None
 
     def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
-        """As ``Index.delete_range``. Raises what is a shortage: it can't be done later."""
+        """As ``Index.delete_range``. Raises shortages, because it can't be done later."""
         with self._lock:
             if self._is_off:
                 return
@@ -102,7 +102,7 @@ class DerivedIndex:
                 self._begin_anew(error)
 
     def flush(self) -> None:
-        """As ``Index.flush``, of what lags as well. Raises what is a shortage."""
+        """As ``Index.flush``, including what lags. Raises shortages."""
         with self._lock:
             if self._lagging:
                 self._write(self._lagging)
@@ -122,8 +122,10 @@ class DerivedIndex:
                     self._begin_anew(error)
 
     def _begin_anew(self, why: IcecoreError, puts: Sequence[Put] = ()) -> None:
-        """The lock is held: no entry of before can come after. ``puts`` come last."""
-        _log.error("event=index_rebuilt the index is damaged and begun anew: %s", why)
+        """Replace the database by an empty one; ``puts`` are written last.
+
+        The caller holds the lock, so that no older entry is written afterwards."""
+        event(_log, logging.ERROR, "index_rebuilt", error=why)
         self.rebuilds += 1
         try:
             with self._flush_lock:
@@ -132,4 +134,4 @@ class DerivedIndex:
             self._index.write([*self._standing(), *puts])
         except IcecoreError as error:
             self._is_off = True
-            _log.error("event=index_off going on without an index for now: %s", error)
+            event(_log, logging.ERROR, "index_off", error=error)

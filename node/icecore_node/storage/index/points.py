@@ -25,7 +25,7 @@ FAMILIES = ("offset", "time", "durable")
 
 
 class EntryStore(Protocol):
-    """What of ``icecore_node.ports.Index`` is needed here."""
+    """The part of ``icecore_node.ports.Index`` that is needed here."""
 
     def write(self, puts: Iterable[Put]) -> None:
         """One batch."""
@@ -54,7 +54,7 @@ def key_prefix(identity: SegmentIdentity) -> int:
 
 
 def prefix_of(segment_id: int, generation: int) -> int:
-    """The same for a replica of which no more is known."""
+    """The same for a replica of which only these two numbers are known."""
     return segment_id << 16 | generation
 
 
@@ -107,7 +107,7 @@ def forget(index: EntryStore, prefix: int) -> None:
 def forget_from(index: EntryStore, prefix: int, position: int, tail: LogTail) -> None:
     """Lower the index to a new, shorter tail, durably, before the file is cut: never lead.
 
-    Time points at the tail's own millisecond go too; points are sparse, one less is harmless.
+    Time points at the tail's own millisecond go too; points are sparse, so one less does no harm.
     """
     upper = _PREFIX.pack(prefix + 1)
     index.write([pack_durable(prefix, position, tail)])

@@ -22,6 +22,7 @@ from icecore.errors import (
     OutOfSpaceError,
     StorageError,
 )
+from icecore.process.log import event
 from icecore_node.storage.index.points import FAMILIES
 
 _OUT_OF_RESOURCES = ("Too many open files", "Cannot allocate memory")
@@ -72,11 +73,11 @@ class RocksIndex:
                 raise found from error
             if "lock" in str(error).lower():
                 raise ConfigurationError(f"index {path} is already in use: {error}") from error
-            _log.error("index %s is damaged and will be rebuilt: %s", path, error)
+            event(_log, logging.ERROR, "index_rebuilt", path=path, error=error)
             self._create()
 
     def _create(self) -> None:
-        """An empty database in the place of what is there."""
+        """Create an empty database in place of the one that is there."""
         shutil.rmtree(self._path, ignore_errors=True)
         try:
             self._open(self._path)
@@ -186,8 +187,8 @@ class RocksIndex:
         try:
             self._db.close()
         except Exception as error:
-            # The last flush found no space, say: what is missing is replayed at the next start.
-            _log.warning("index closed with an error: %s", error)
+            # For example, the last flush found no space. The next start replays what is missing.
+            event(_log, logging.WARNING, "index_close_failed", error=error)
 
 
 def _family() -> Any:

@@ -2,7 +2,8 @@
 
 Bytes go through ``group_commit.py``, new files through ``creation.py``, start-up through
 ``start_up.py``, reads through ``segment_reader.py``; here is the life of a log: confirmed, cut,
-sealed, set aside, dropped. What is in which file is in ``segment_file.py``.
+sealed, set aside, dropped. Names and headers of files are in ``segment_names.py`` and
+``segment_header.py``.
 
 Which logs are in use is known here alone (``_logs``): a log gets in when it was judged at start or
 when the control store has its record, and gets out before its file is touched. The caller sees to

@@ -110,7 +110,7 @@ async def test_skipping_goes_on_counts_and_warns_once(
                 assert await read(c) == ([0, 1, 5, 6])
                 assert c.position() == {0: 7}
                 assert c.corrupt_batches == 1
-        warnings = [each for each in caplog.records if "going on at 5" in each.getMessage()]
+        warnings = [each for each in caplog.records if " next_offset=5 " in each.getMessage()]
         assert len(warnings) == 1
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icecore.codec import batch
-from icecore.codec.batch import BatchLimits, Codec, LeaderFlag, ProducerFlag
+from icecore.codec.batch import BatchLimits, Codec, ProducerFlag
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -148,9 +148,7 @@ def test_compacted_batches_may_have_gaps() -> None:
         append_timestamp_ms=0,
         high_watermark=0,
         prev_header_crc32c=0,
-        leader_flags=LeaderFlag.COMPACTED,
-        end_offset=200,
-        delete_horizon_ms=50,
+        compacted=batch.Compacted(end_offset=200, delete_horizon_ms=50),
     )
     parsed = batch.parse_header(header)
     assert (parsed.end_offset, parsed.delete_horizon_ms) == (200, 50)

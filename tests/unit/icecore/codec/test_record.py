@@ -241,8 +241,7 @@ def test_compacted_offsets() -> None:
         append_timestamp_ms=5,
         high_watermark=0,
         prev_header_crc32c=0,
-        leader_flags=LeaderFlag.COMPACTED,
-        end_offset=110,
+        compacted=batch.Compacted(end_offset=110),
     )
     full = header + raw[batch.HEADER_LENGTH :]
     decoded = record.decode(full, 0, batch.parse_header(full))

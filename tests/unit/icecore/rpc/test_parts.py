@@ -103,9 +103,12 @@ async def test_seals_are_asked_for_in_parts_and_one_that_fails_harms_no_other() 
         return pb.SealResponse(results=[pb.SealResult() for _ in seals]).SerializeToString()
 
     context = SimpleNamespace(
-        settings=SimpleNamespace(coordinator="c:1"), net=SimpleNamespace(call=call),
-        cluster_id=b"c", node_id=1, incarnation=5,
-    )  # fmt: skip
+        settings=SimpleNamespace(coordinator="c:1"),
+        net=SimpleNamespace(call=call),
+        cluster_id=b"c",
+        node_id=1,
+        incarnation=5,
+    )
     link = CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([], {}))
     seals = [
         pb.SegmentSeal(segment_id=at, producer_snapshot=bytes(size))

@@ -1,0 +1,141 @@
+"""Prose names only what there is: files, commands, targets, settings, rules, identifiers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.tidy.names import (
+    production_prose,
+    unclear_files,
+    unclear_folders,
+    unknown_commands,
+    unknown_identifiers,
+    unknown_rules,
+    unknown_settings,
+    unknown_targets,
+    unknown_tests,
+)
+from tests.tidy.tree import ROOT, all_modules
+
+DOCS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
+ABOUT = {
+    "docs/PROTOCOL.md": ("replication/icecore_replication/",),
+}
+"""The folder that a document is about: there a bare name of a file is clear."""
+
+DRIFTED: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("node/icecore_node/storage/segment_engine/group_commit.py", "recovery.py"),
+    }
+)
+"""(file, name) of what is not right yet in files that others change now. It is to become empty."""
+
+NOT_OURS = frozenset(
+    {
+        ("README.md", ".icecore/"),  # made by icecore dev
+        ("docs/GLOSSARY.md", "last_offset"),  # named because it is not used
+        ("docs/GLOSSARY.md", "max_offset"),
+        ("docs/PROTOCOL.md", "on_total_loss"),  # left out of what is built
+        ("docs/PERFORMANCE.md", "rf3_kafka"),  # gates whose names the runner puts together
+        ("docs/PERFORMANCE.md", "keyed_1024_kafka"),
+        ("docs/PERFORMANCE.md", "send_batch_100b_kafka"),
+    }
+)
+"""(document, name) of names that a document speaks of because there is no such thing."""
+
+Finder = Callable[[str], Iterator[tuple[int, str]]]
+IN_DOCUMENTS: tuple[Finder, ...] = (
+    unclear_folders,
+    unknown_targets,
+    unknown_commands,
+    unknown_settings,
+    unknown_rules,
+    unknown_identifiers,
+    unknown_tests,
+)
+
+
+def near_nothing(text: str) -> Iterator[tuple[int, str]]:
+    """Files that are unclear to who knows nothing of the folder that the text is about."""
+    return unclear_files(text, ())
+
+
+def _problems() -> Iterator[tuple[str, int, str, str]]:
+    for path in DOCS:
+        text = (ROOT / path).read_text()
+        for line, name in unclear_files(text, ABOUT.get(path, ())):
+            yield path, line, name, "unclear_files"
+        for finder in IN_DOCUMENTS:
+            for line, name in finder(text):
+                yield path, line, name, finder.__name__
+    for module, start, text in production_prose():
+        folder = PurePosixPath(module.path).parent.as_posix() + "/"
+        for line, name in unclear_files(text, (folder,)):
+            yield module.path, start + line - 1, name, "unclear_files"
+        for finder in (unknown_targets, unknown_commands):
+            for line, name in finder(text):
+                yield module.path, start + line - 1, name, finder.__name__
+    for each in all_modules():
+        if not each.path.startswith("tests/tidy/"):
+            for line, name in unknown_rules(each.text):
+                yield each.path, line, name, "unknown_rules"
+
+
+def test_prose_names_what_there_is() -> None:
+    excused = DRIFTED | NOT_OURS
+    found = list(_problems())
+    wrong = [
+        f"{path}:{line}: {name} ({kind})"
+        for path, line, name, kind in found
+        if (path, name) not in excused
+    ]
+    assert not wrong, "\n".join(wrong)
+    unused = excused - {(path, name) for path, _, name, _ in found}
+    assert not unused, "take these off the lists"
+
+
+@pytest.mark.parametrize(
+    ("finder", "text"),
+    [
+        (near_nothing, "see `roles/leaders.py`"),
+        (near_nothing, "see node/icecore_node/leader.py"),
+        (near_nothing, "``leader.py``: there are several"),
+        (near_nothing, "| `simulation/faultz_*.py` |"),
+        (unclear_folders, "in `tests/simulations/`"),
+        (unknown_targets, "run `make checks`"),
+        (unknown_targets, "```\nmake chaoss SECONDS=5\n```"),
+        (unknown_commands, "`icecore topic describes flights`"),
+        (unknown_commands, "```\nicecore topic create x --partition 6\n```"),
+        (unknown_commands, "```\n.venv/bin/icecore dev --node 3\n```"),
+        (unknown_commands, "```\nicecore-node --data x \\\n  --listens y\n```"),
+        (unknown_settings, "| what | setting |\n|---|---|\n| a | `tail_cache_byte` |"),
+        (unknown_settings, "| what | argument |\n|---|---|\n| a | `linger_s` |"),
+        (unknown_rules, "as R999 says"),
+        (unknown_identifiers, "`a_name_of_nothing`"),
+        (unknown_tests, "unit `heard`, `nothing_at_all`; cluster `cli`"),
+    ],
+)
+def test_rule_bites(finder: Finder, text: str) -> None:
+    assert len(list(finder(text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("finder", "text"),
+    [
+        (near_nothing, "`roles/leader.py`, `tests/simulation/faults_*.py`, docs/PROTOCOL.md"),
+        (near_nothing, "# a\nin `icecore_node/roles/`, `leader.py` and `follower.py`"),
+        (near_nothing, "test_<file>.py and https://example.org/x.md"),
+        (unknown_targets, "```\nicecore fetch t  # retries make no duplicates\n```"),
+        (unknown_commands, "`icecore --json topic list --deleted --timeout 3`, `icecore.dev.X`"),
+        (unknown_commands, "`icecore-node inspect /var/lib/icecore`"),
+        (unknown_settings, "| what | rule |\n|---|---|\n| a | `tail_cache_byte` |"),
+        (unknown_rules, "R1, R29-R33, `R2D2`"),
+    ],
+)
+def test_rule_allows(finder: Finder, text: str) -> None:
+    assert not list(finder(text))
