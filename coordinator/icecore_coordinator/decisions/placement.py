@@ -20,10 +20,16 @@ there are others: its append times would hold for everything after them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from icecore.model import NodeState
-from icecore_coordinator.state.cluster_state import ClusterState, NodeLoad
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    NodeLoad,
+    Placement,
+    eligible_nodes,
+    load_of_nodes,
+)
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import NodeRecord
 
 IMBALANCE = 0.10
@@ -32,27 +38,19 @@ SLACK = 2
 """Replicas or leads more that never count as imbalance: small numbers are always uneven."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one segment goes; ``leader`` is one of ``nodes``. Empty when no node is eligible."""
-
-    nodes: tuple[int, ...]
-    leader: int
-
-
 class Placer:
     """Places any number of segments on one view of the cluster, keeping count as it goes."""
 
-    def __init__(self, state: ClusterState) -> None:
-        eligible = state.eligible_nodes()
-        loads = state.load_of_nodes()
+    def __init__(self, state: ClusterState, live: Liveness) -> None:
+        eligible = eligible_nodes(state, live)
+        loads = load_of_nodes(state)
         self._nodes: dict[int, NodeRecord] = {each.node_id: each for each in eligible}
         self._loads: dict[int, NodeLoad] = {each: loads[each] for each in self._nodes}
-        self._clock_off = [each for each in self._nodes if state.status[each].is_clock_off]
+        self._clock_off = [each for each in self._nodes if live.of(each).is_clock_off]
         self._draining = [
             node_id
-            for node_id, status in sorted(state.status.items())
-            if status.is_connected and status.state == NodeState.DRAINING
+            for node_id in live
+            if live.of(node_id).is_connected and live.state_of(node_id) == NodeState.DRAINING
         ]
 
     def place(
@@ -61,7 +59,6 @@ class Placer:
         *,
         replicas: Sequence[int] = (),
         leader: int = 0,
-        avoid: Sequence[int] = (),
         least: int = 0,
     ) -> Placement:
         """Nodes and leader for one segment.
@@ -71,31 +68,25 @@ class Placer:
             replicas: Those of the predecessor, preferred while that is balanced. They still
                 count as loaded with it, because the successor takes its place.
             leader: Of the predecessor.
-            avoid: Nodes to take only when there are no others.
             least: Below this count draining nodes are taken too, as followers of one that stays.
         """
         for node_id in replicas:
             self._add(node_id, -1, is_leader=node_id == leader)
-        if self._may_keep(count, replicas, avoid):
-            nodes = list(replicas)
-        else:
-            nodes = self._choose(count, avoid)
-        chosen = self._leader(nodes, leader, avoid)
+        nodes = list(replicas) if self._may_keep(count, replicas) else self._choose(count)
+        chosen = self._leader(nodes, leader)
         for node_id in nodes:
             self._add(node_id, 1, is_leader=node_id == chosen)
         if nodes and len(nodes) < least:
             nodes += self._draining[: least - len(nodes)]
         return Placement(tuple(nodes), chosen)
 
-    def _may_keep(self, count: int, replicas: Sequence[int], avoid: Sequence[int]) -> bool:
+    def _may_keep(self, count: int, replicas: Sequence[int]) -> bool:
         if len(replicas) != count or any(each not in self._loads for each in replicas):
-            return False
-        if any(each in avoid for each in replicas):
             return False
         least = min(load.replicas for load in self._loads.values())
         return all(_is_balanced(self._loads[each].replicas, least) for each in replicas)
 
-    def _choose(self, count: int, avoid: Sequence[int]) -> list[int]:
+    def _choose(self, count: int) -> list[int]:
         copies_in_rack: dict[str, int] = {}
         left = dict(self._nodes)
         chosen: list[int] = []
@@ -105,7 +96,6 @@ class Placer:
             best = min(
                 left.values(),
                 key=lambda node: (
-                    node.node_id in avoid,
                     copies_in_rack.get(node.rack, 0),
                     self._loads[node.node_id].replicas,
                     sign * self._loads[node.node_id].leads,
@@ -117,9 +107,8 @@ class Placer:
             del left[best.node_id]
         return chosen
 
-    def _leader(self, nodes: Sequence[int], previous: int, avoid: Sequence[int]) -> int:
-        wanted = [each for each in nodes if each not in avoid] or list(nodes)
-        candidates = [each for each in wanted if each not in self._clock_off] or wanted
+    def _leader(self, nodes: Sequence[int], previous: int) -> int:
+        candidates = [each for each in nodes if each not in self._clock_off] or list(nodes)
         if not candidates:
             return 0
         fewest = min(candidates, key=lambda each: (self._loads[each].leads, each))
