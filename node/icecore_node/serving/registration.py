@@ -15,6 +15,7 @@ from icecore.errors import (
     IcecoreError,
     NotLeaderError,
     NotReplicaError,
+    SupersededError,
     UnavailableError,
     UnsupportedError,
 )
@@ -105,7 +106,7 @@ class Registration:
         while True:
             try:
                 await coordinator.run()
-            except FencedError:
+            except SupersededError:
                 if coordinator.was_heard:
                     raise
                 _log.warning("incarnation %d was forgotten, again", self._context.incarnation)

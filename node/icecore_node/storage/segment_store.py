@@ -50,6 +50,7 @@ from icecore_node.storage.store import (
     NO_TAIL,
     AppendRequest,
     LogTail,
+    NotAsSealed,
     RecoveredReplica,
     SegmentIdentity,
 )
@@ -324,9 +325,10 @@ class SegmentFileStore:
         """See ``SegmentStore.offset_for_time``."""
         return self._reader.offset_for_time(self._find(segment_id), timestamp_ms, end_offset)
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
         """See ``SegmentStore.tail_at``."""
-        return self._reader.end_at(self._find(segment_id), end_offset)[0]
+        found = self._reader.end_at(self._find(segment_id), end_offset)
+        return found[0] if found else None
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
         """See ``SegmentStore.headers``."""
@@ -357,7 +359,10 @@ class SegmentFileStore:
         log = self._find(segment_id)
         if log.is_sealed or not log.is_confirmed:
             raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
-        tail, position = self._reader.end_at(log, end_offset)
+        found = self._reader.end_at(log, end_offset)
+        if found is None:
+            raise InvalidRequestError(f"no batch of segment {segment_id} ends at {end_offset}")
+        tail, position = found
         # What was known stays known: the tripwire compares it with later decisions.
         known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
         tail = replace(tail, max_known_high_watermark=known)
@@ -373,11 +378,11 @@ class SegmentFileStore:
         return tail
 
     def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
-        """See ``SegmentStore.seal``. Raises InvalidRequestError when end or digest differ."""
+        """See ``SegmentStore.seal``."""
         log = self._find(segment_id)
         tail, position = log.end
         if not log.is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
-            raise InvalidRequestError(
+            raise NotAsSealed(
                 f"segment {segment_id} ends at {tail.end_offset} with digest {tail.digest.hex()}, "
                 f"to be sealed at {end_offset} with {seal_digest.hex()}"
             )

@@ -15,6 +15,13 @@ from icecore.errors import IcecoreError
 from icecore_node.ports import Buffer
 
 
+class NotAsSealed(Exception):
+    """A log is not what was sealed: it ends elsewhere, or its digest is another one.
+
+    An outcome on this node, never an answer to anybody: the caller knows whether it is damage.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
     """What is fixed about a replica's file; stored in its header, checked at each open."""
@@ -199,11 +206,9 @@ class SegmentStore(Protocol):
         >= ``timestamp_ms``; None when there is none. Exact."""
         ...
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
-        """The chain CRC and rolling digest as they were when the log ended at ``end_offset``.
-
-        Raises InvalidRequestError when no batch ends there.
-        """
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
+        """The chain CRC and rolling digest as they were when the log ended at ``end_offset``; None
+        when no batch ends there."""
         ...
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
@@ -217,7 +222,8 @@ class SegmentStore(Protocol):
     def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
         """Mark sealed, durably: from now on bytes never change. The log ends there already.
 
-        Returns unused preallocated space to the file system.
+        Returns unused preallocated space to the file system. Raises NotAsSealed when the log ends
+        elsewhere or has another digest; then nothing is changed.
         """
         ...
 

@@ -139,8 +139,8 @@ class SegmentReader:
         if scan.position < log.end[1]:
             raise _damaged(log, f"{scan.stop} at {scan.position}")
 
-    def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int]:
-        """(tail, position) where the log ended at ``end_offset``."""
+    def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int] | None:
+        """(tail, position) where the log ended at ``end_offset``, None when no batch ends there."""
         with log.handle.using() as file:
             end = log.end
             if end[0].end_offset == end_offset:
@@ -154,11 +154,7 @@ class SegmentReader:
                 else:
                     self._check_whole(log, scan)
                 tail, position = scan.tail, scan.position
-        if tail.end_offset != end_offset:
-            raise InvalidRequestError(
-                f"no batch of segment {log.identity.segment_id} ends at {end_offset}"
-            )
-        return tail, position
+        return (tail, position) if tail.end_offset == end_offset else None
 
     def headers(self, log: SegmentLog, end_offset: int) -> list[bytes]:
         """See ``SegmentStore.headers``."""
