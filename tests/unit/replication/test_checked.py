@@ -26,13 +26,13 @@ def leader_core() -> LeaderCore:
 
 
 def follower_core() -> FollowerCore:
-    return FollowerCore(segment(), BASE, BASE, 0)
+    return FollowerCore(segment(), BASE, BASE, 0, last_header_crc32c=BASE)
 
 
 def test_inputs_and_effects_pass_unchanged() -> None:
     checked = Checked(leader_core(), check_every_steps=1)
     assert checked.step((ProduceReceived(1, Acks.LEADER, 10, 1000),), 0.0) == [
-        Append(1, BASE, BASE + 10)
+        Append(1, BASE, BASE + 10, append_timestamp_ms=0)
     ]
     assert checked.step((LocalDurable(BASE + 10),), 0.0) == [CompleteProduce(1, BASE, 1)]
     assert checked.core.durable_end_offset == BASE + 10
@@ -42,7 +42,7 @@ def test_a_wrong_leader_is_stopped_and_tells_what_it_took_and_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own disk left out of the count, and a quorum of one: acks for what is in memory."""
-    monkeypatch.setattr("icecore_replication.leader_state.quorum_end", lambda *_: BASE + 10)
+    monkeypatch.setattr("icecore_replication.in_sync.quorum_end", lambda *_: BASE + 10)
     checked = Checked(leader_core(), check_every_steps=1)
     with pytest.raises(InvariantError) as caught:
         checked.step((ProduceReceived(1, Acks.QUORUM, 10, 1000), LocalDurable(BASE)), 0.0)
@@ -64,15 +64,24 @@ def test_a_wrong_follower_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FollowerCore, "_receive", eager)
     checked = Checked(follower_core(), check_every_steps=1)
+    received = DataReceived(
+        delivery_id=1,
+        epoch=5,
+        base_offset=BASE,
+        end_offset=BASE + 10,
+        prev_header_crc32c=BASE,
+        last_header_crc32c=BASE + 10,
+        high_watermark=0,
+    )
     assert checked.step((StreamOpened(),), 0.0) == [ReportProgress(BASE, attach=True)]
     with pytest.raises(InvariantError, match=r"log ends[\s\S]*took DataReceived"):
-        checked.step((DataReceived(5, BASE, BASE + 10, 0),), 0.0)
+        checked.step((received,), 0.0)
 
 
 def test_production_looks_at_each_nth_step() -> None:
     core = leader_core()
     checked = Checked(core, check_every_steps=3)
-    core._high_watermark = BASE + 1
+    core.high_watermark = BASE + 1
     for _ in range(2):
         checked.step((), 0.0)
     with pytest.raises(InvariantError, match="visible before"):
@@ -83,7 +92,7 @@ def test_what_went_back_between_two_looks_is_seen_at_the_next() -> None:
     core = leader_core()
     checked = Checked(core, check_every_steps=3)
     checked.step((), 0.0)
-    core._isr = CommittedIsr(core.isr, core.isr_state.version - 1)
+    core._in_sync.state = CommittedIsr(core.isr, core.isr_state.version - 1)
     checked.step((), 0.0)
     with pytest.raises(InvariantError, match="version went back"):
         checked.step((), 0.0)
@@ -91,7 +100,10 @@ def test_what_went_back_between_two_looks_is_seen_at_the_next() -> None:
 
 def test_a_core_that_is_wrong_from_the_start_is_not_run() -> None:
     with pytest.raises(InvariantError, match="log ends"):
-        Checked(FollowerCore(segment(), BASE, BASE + 1, 0), check_every_steps=16)
+        Checked(
+            FollowerCore(segment(), BASE, BASE + 1, 0, last_header_crc32c=BASE),
+            check_every_steps=16,
+        )
 
 
 def test_a_story_is_short_however_long_the_life() -> None:
