@@ -279,7 +279,7 @@ def watch() -> Iterator[set[str]]:
         for function in dict.fromkeys(call.function for call in CALLS):
             calls = [call for call in CALLS if call.function == function]
             stack.enter_context(_watched(function, calls, hit))
-        for name in ("node", "coordinator"):
+        for name in ("icecore_node", "icecore_coordinator"):
             stack.enter_context(_heard(logging.getLogger(name), hit))
         yield hit
 

@@ -47,7 +47,7 @@ def test_a_message_is_seen_once_the_watch_is_open_and_not_after_it() -> None:
         log.info("handed over leads=0 took_ms=%d", 3)
     log.warning("segment 7 quarantined: too late")
     assert hit == {"left_cleanly"}
-    assert logging.getLogger("node").level == logging.NOTSET
+    assert logging.getLogger("icecore_node").level == logging.NOTSET
 
 
 def test_a_watched_run_is_the_same_run() -> None:
