@@ -121,6 +121,14 @@ class WrongClusterError(IcecoreError):
     reason = "WRONG_CLUSTER"
 
 
+class SupersededError(IcecoreError):
+    """Another process counts in the place of the one that asks: a newer incarnation of its node, or
+    a newer coordinator. Nothing that it asks again will be answered otherwise; it must end, or, if
+    it never counted, register again."""
+
+    reason = "SUPERSEDED"
+
+
 class ConfigurationError(IcecoreError):
     """A setting is unknown, malformed or unsafe; the message says which and what to do."""
 
@@ -152,7 +160,10 @@ class NotLeaderError(IcecoreError):
 
 
 class FencedError(IcecoreError):
-    """The epoch, incarnation or coordinator token of the request is stale."""
+    """The epoch, incarnation or coordinator token of the request is stale: get the news, ask again.
+
+    It says nothing about the process that asked; ``SupersededError`` does.
+    """
 
     reason = "FENCED"
     retriable = True

@@ -11,27 +11,46 @@ from collections.abc import Coroutine
 from typing import Any
 
 from icecore.errors import NotCoordinatorError
+from icecore.model import SegmentState
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions
-from icecore_coordinator.services.admin_handlers import AdminHandlers
+from icecore_coordinator.nodes.pages import Pages
 from icecore_coordinator.services.admin_messages import Describer
-from icecore_coordinator.services.lossy_handlers import LossyHandlers
-from icecore_coordinator.services.node_handlers import NodeHandlers
-from icecore_coordinator.state.records import Change, NodeRecord, PartitionRecord, TopicRecord
+from icecore_coordinator.services.admin_service import AdminService
+from icecore_coordinator.services.coordinator_service import CoordinatorService
+from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.records import (
+    Change,
+    NodeRecord,
+    PartitionRecord,
+    Record,
+    SegmentRecord,
+    TopicRecord,
+)
 from icecore_coordinator.stores.metadata_store import MetadataStore
+from icecore_coordinator.work.admission import Admission
 from icecore_coordinator.work.auditor import Auditor
 from icecore_coordinator.work.deletions import Deletions
+from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.leaving import HandOver
+from icecore_coordinator.work.lossy_acts import LossyActs
 from icecore_coordinator.work.producer_naming import ProducerNaming
 from icecore_coordinator.work.recovery import Recovery
+from icecore_coordinator.work.repairing import Repairer
 from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_coordinator.work.sealing import LiveSealing
-from icecore_coordinator.work.segment_opening import SegmentOpening, TailOpener
+from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.start_states import StartStates
+from icecore_coordinator.work.tail_opening import TailOpener
+from icecore_coordinator.work.topics import Topics
+from icecore_coordinator.work.worker_ports import WorkerPorts
 
 log = logging.getLogger(__name__)
 
@@ -54,37 +73,71 @@ class Coordinator:
     def __init__(
         self, net: Net, store: MetadataStore, clock: Clock, rng: Rng, timing: Timing | None = None
     ) -> None:
-        self.timing = timing or Timing()
+        timing = timing or Timing()
         self.ledger = Ledger(store, rng)
+        self.live = Liveness()
+        self.heard = Heard(self.ledger.state)
+        self.pages = Pages(clock)
         self._net = net
         self._store = store
         self._clock = clock
+        self._timing = timing
         self._poke = asyncio.Event()
-        timing, ledger = self.timing, self.ledger
-        calls = NodeCalls(net, ledger)
-        self.sessions = NodeSessions(ledger.state, clock, timing.lease_ms, self._poke.set)
-        opening = SegmentOpening(ledger, calls, self.sessions, clock, timing)
-        starts = StartStates(ledger, calls, self.sessions, clock, timing)
-        self._opener = TailOpener(ledger, starts, opening, clock, timing)
-        self.recovery = Recovery(ledger, calls, self.sessions, opening, clock, timing)
-        checker = SealChecker(ledger, calls, self.sessions, clock)
-        sealing = LiveSealing(ledger, opening, checker, clock, timing)
+        ports = WorkerPorts(
+            ledger=self.ledger,
+            calls=NodeCalls(net, self.ledger.state),
+            live=self.live,
+            heard=self.heard,
+            copies=CopyReports(),
+            pages=self.pages,
+            clock=clock,
+            timing=timing,
+        )
+        self._pushes = Pushes(self.ledger.state, self.live)
+        self._sessions = NodeSessions(
+            state=self.ledger.state,
+            live=self.live,
+            pushes=self._pushes,
+            heard=self.heard,
+            copies=ports.copies,
+            pages=self.pages,
+            clock=clock,
+            lease_ms=timing.lease_ms,
+            on_status=self._on_status,
+        )
+        opening = SegmentOpening(self.ledger, ports.calls, self.live, clock, timing)
+        self._opener = TailOpener(ports, _start_states(ports), opening)
+        self.recovery = Recovery(ports, opening)
+        gains = ExpectedGains(clock)
         request = self.recovery.request
-        self._auditor = Auditor(
-            ledger, calls, self.sessions, opening, sealing, request, clock, timing
+        self._auditor = Auditor(ports, opening, gains, request)
+        self._repairer = Repairer(ports)
+        self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
+        self._deletions = Deletions(self.ledger, clock)
+        nodes = CoordinatorService(
+            ports,
+            admission=Admission(ports, self._sessions),
+            sessions=self._sessions,
+            pushes=self._pushes,
+            sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
+            naming=ProducerNaming(self.ledger, ports.calls, self.live, clock),
         )
-        self._hand_over = HandOver(ledger, calls, self.sessions, sealing, request, clock, timing)
-        self._deletions = Deletions(ledger, clock)
-        describer = Describer(ledger, self.sessions, self.recovery)
-        naming = ProducerNaming(ledger, calls, clock)
-        nodes = NodeHandlers(ledger, self.sessions, sealing, naming, timing, self._poke)
-        admin = AdminHandlers(
-            ledger, calls, self._opener, self._deletions, describer, clock, rng, timing
-        )
-        lossy = LossyHandlers(ledger, self.sessions, self.recovery, clock)
-        self._handlers = _merged(nodes.handlers(), admin.handlers(), lossy.handlers())
+        self._handlers = _merged(nodes.handlers(), self._admin(ports, rng).handlers())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._server: Server | None = None
+
+    def _admin(self, ports: WorkerPorts, rng: Rng) -> AdminService:
+        describer = Describer(
+            state=self.ledger.state,
+            live=self.live,
+            heard=self.heard,
+            pages=self.pages,
+            sessions=self._sessions,
+            recoveries=lambda: self.recovery.count,
+        )
+        topics = Topics(ports, self._opener.backoff, rng)
+        lossy = LossyActs(ports, self.recovery.backoff)
+        return AdminService(self.ledger, topics, lossy, describer)
 
     @property
     def address(self) -> str:
@@ -99,21 +152,23 @@ class Coordinator:
             StorageError: the metadata store failed.
         """
         await self.ledger.open()
-        self.sessions.token = self.ledger.token
-        for change in missing_partitions(self.ledger.state):
-            await self.ledger.decide(lambda state, each=change: each)  # type: ignore[misc]
+        missing = missing_partitions(self.ledger.state)
+        await self.ledger.decide_each(missing, lambda _, change: change)
         self.ledger.subscribe(self._on_change)
-        self.sessions.start()
+        self._sessions.start()
         self._server = await self._net.serve(listen, self._handlers)
         self._spawn(self._tick(), "tick")
         self._spawn(self._heal(), "heal")
         self._spawn(self._audit(), "audit")
         self._spawn(self._repair(), "repair")
         self._spawn(self._confirm(), "confirm")
+        state = self.ledger.state
         log.info(
             "event=started cluster=%s token=%d address=%s segments=%d",
-            *(self.ledger.state.cluster_id.hex(), self.ledger.token, self.address),
-            len(self.ledger.state.segments),
+            state.cluster_id.hex(),
+            state.token,
+            self.address,
+            len(state.segments),
         )
 
     async def run(self) -> None:
@@ -132,11 +187,14 @@ class Coordinator:
         await self._store.close()
 
     def _on_change(self, change: Change) -> None:
-        self.sessions.on_change(change)
-        for record in change.puts:
-            is_open = isinstance(record, PartitionRecord) and not record.tail_segment_id
-            if is_open or isinstance(record, NodeRecord | TopicRecord):
-                self._poke.set()
+        self._sessions.on_change(change)
+        self._pushes.on_change(change)
+        if any(_means_work(record) for record in change.puts):
+            self._poke.set()
+
+    def _on_status(self) -> None:
+        self.ledger.note_news()
+        self._poke.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -150,12 +208,12 @@ class Coordinator:
         log.error("event=task_failed task=%s", task.get_name(), exc_info=error)
         if task.get_name() in ("tick", "heal", "audit", "repair", "confirm"):
             # Without its loops this process would only look alive.
-            self.ledger.lost.set()
+            self.ledger.lose()
 
     async def _tick(self) -> None:
         while True:
-            self.sessions.tick()
-            await asyncio.sleep(self.timing.tick_ms / 1000)
+            self._sessions.tick()
+            await asyncio.sleep(self._timing.tick_ms / 1000)
 
     async def _heal(self) -> None:
         """Start whatever is needed; look when something changed, and now and then anyway."""
@@ -168,13 +226,17 @@ class Coordinator:
                 self._start_needed()
                 await asyncio.sleep(0)  # let what was started take its keys before the next look
             try:
-                async with asyncio.timeout(self.timing.tick_ms / 1000):
+                async with asyncio.timeout(self._timing.tick_ms / 1000):
                     await self._poke.wait()
             except TimeoutError:
                 continue
 
     def _has_waiting(self) -> bool:
-        return self.recovery.is_waiting or self._opener.is_waiting or self._hand_over.is_busy
+        return (
+            self.recovery.backoff.is_waiting
+            or self._opener.backoff.is_waiting
+            or self._hand_over.is_busy
+        )
 
     def _start_needed(self) -> None:
         usual: list[int] = []
@@ -192,26 +254,62 @@ class Coordinator:
             self._spawn(self._opener.open(batch_of_keys), "open_tails")
         if leaving := self._hand_over.needed():
             self._spawn(self._hand_over.hand_over(leaving), "hand_over")
+        if topic_ids := self._deletions.needed():
+            self._spawn(self._deletions.finish(topic_ids), "delete_topics")
 
     async def _confirm(self) -> None:
         """One transaction a second: it stores what was heard, or shows that it still could."""
         while True:
-            await asyncio.sleep(self.timing.audit_ms / 1000)
-            if heard := self.sessions.heard.to_store():
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            if heard := self.heard.to_store():
                 await self.ledger.decide_all(heard)
             else:
                 await self.ledger.confirm()
 
     async def _repair(self) -> None:
         while True:
-            await asyncio.sleep(self.timing.audit_ms / 1000)
-            await self._auditor.repair()
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self._repairer.repair()
 
     async def _audit(self) -> None:
         while True:
-            await asyncio.sleep(self.timing.audit_ms / 1000)
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self._repairer.drop_damaged()
             await self._auditor.audit()
             await self._deletions.look()
+
+
+def _means_work(record: Record) -> bool:
+    """Whether a worker should look at once, not only with its next turn."""
+    match record:
+        case PartitionRecord():
+            return not record.tail_segment_id
+        case SegmentRecord():
+            return record.segment.state == SegmentState.RECOVERING
+        case _:
+            return isinstance(record, NodeRecord | TopicRecord)
+
+
+def _start_states(ports: WorkerPorts) -> StartStates:
+    return StartStates(
+        ledger=ports.ledger,
+        calls=ports.calls,
+        live=ports.live,
+        copies=ports.copies,
+        pages=ports.pages,
+        clock=ports.clock,
+        timing=ports.timing,
+    )
+
+
+def _seal_checker(ports: WorkerPorts) -> SealChecker:
+    return SealChecker(
+        calls=ports.calls,
+        live=ports.live,
+        heard=ports.heard,
+        pages=ports.pages,
+        clock=ports.clock,
+    )
 
 
 def _merged(*handlers: Handlers) -> Handlers:

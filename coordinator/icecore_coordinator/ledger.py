@@ -7,19 +7,20 @@ node in between must decide again from here, which is why decisions are function
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from icecore.errors import FencedError, IcecoreError, NotCoordinatorError
+from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError
 from icecore.rpc.ports import Rng
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, Decision
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.records import RECORD_TYPES, Change, ClusterRecord
 from icecore_coordinator.stores.metadata_store import Compare, MetadataStore
 
 log = logging.getLogger(__name__)
 
-Decision: TypeAlias = Callable[[ClusterState], Change]
+T = TypeVar("T")
+
 OPERATIONS_PER_TXN = 100
 """etcd allows 128 operations in a transaction; a change of its own may be larger than this."""
 
@@ -29,17 +30,17 @@ class Ledger:
 
     def __init__(self, store: MetadataStore, rng: Rng) -> None:
         self.state = ClusterState()
-        self.token = 0
         self.lost: asyncio.Event = asyncio.Event()
         """Set when a write failed: this process is no coordinator any more and must end."""
         self._store = store
         self._rng = rng
         self._lock = asyncio.Lock()
+        self._news = asyncio.Event()
         self._listeners: list[Callable[[Change], None]] = []
 
     async def open(self) -> None:
         """Become the writer, read everything, name the cluster if it is new."""
-        self.token = await self._store.acquire_token()
+        self.state.token = await self._store.acquire_token()
         for cls in RECORD_TYPES:
             stored = await self._store.scan(cls.prefix)
             self.state.load((cls, each.value, each.version) for each in stored)
@@ -88,6 +89,17 @@ class Ledger:
             await self._commit(pending)
         return results
 
+    async def decide_each(
+        self, items: Iterable[T], decision: Callable[[ClusterState, T], Change]
+    ) -> list[Change | IcecoreError]:
+        """One decision about each item; as ``decide_all``, in the same order.
+
+        Args:
+            items: What to decide on.
+            decision: As any decision, of the newest state and one item.
+        """
+        return await self.decide_all([_about(decision, each) for each in items])
+
     def _try(self, decision: Decision) -> Change | IcecoreError:
         try:
             return decision(self.state)
@@ -102,6 +114,39 @@ class Ledger:
         """
         async with self._lock:
             await self._write(Change())
+
+    def note_news(self) -> None:
+        """Something happened that whoever waits in ``until`` must look at; each commit is such."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def lose(self) -> None:
+        """This process is no coordinator any more: no further change, and nobody waits for one."""
+        self.lost.set()
+        self.note_news()
+
+    async def until(self, holds: Callable[[ClusterState], bool], wait_ms: float) -> bool:
+        """Wait until ``holds``; it is asked again after each commit and each ``note_news``.
+
+        Args:
+            holds: What to wait for, of the newest state; cheap, for it is asked often.
+            wait_ms: For how long.
+
+        Returns:
+            Whether it held in time.
+
+        Raises:
+            NotCoordinatorError: this coordinator stopped meanwhile.
+        """
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while not holds(self.state):
+                    if self.lost.is_set():
+                        raise NotCoordinatorError("this coordinator has stopped")
+                    await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _commit(self, change: Change) -> None:
         if change.puts or change.deletes:
@@ -119,12 +164,18 @@ class Ledger:
                 [each.key for each in change.deletes],
             )
             if not is_done:
-                raise FencedError("the metadata store holds other versions than expected")
+                raise SupersededError("the metadata store holds other versions than expected")
         except IcecoreError as error:
-            self.lost.set()
-            log.critical("event=coordinator_lost token=%d why=%r", self.token, error.message)
-            raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
+            self.lose()
+            token, why = self.state.token, error.message
+            log.critical("event=coordinator_lost token=%d why=%r", token, why)
+            raise NotCoordinatorError(f"this coordinator has stopped: {why}") from error
         self.state.apply(change)
         for listener in self._listeners:
             listener(change)
+        self.note_news()
         await asyncio.sleep(0)  # a long list must not keep heartbeats waiting
+
+
+def _about(decision: Callable[[ClusterState, T], Change], item: T) -> Decision:
+    return lambda state: decision(state, item)

@@ -23,6 +23,7 @@ from icecore.errors import (
 )
 from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc import framing
+from icecore.rpc.methods import ADMIN, DATA
 from icecore.rpc.ports import Clock, Net, Rng
 
 _T = TypeVar("_T")
@@ -131,7 +132,7 @@ class Connection:
             try:
                 raw = await self.net.call(
                     self._coordinator,
-                    f"/icecore.v1.AdminService/{method}",
+                    ADMIN[method],
                     body,
                     timeout_s=max(0.001, min(attempt_s, left_s)),
                 )
@@ -165,7 +166,7 @@ class Connection:
         """One small call to a node. Raises what it answers; nothing is retried."""
         raw = await self.net.call(
             address,
-            f"/icecore.v1.DataService/{method}",
+            DATA[method],
             request.SerializeToString(),
             timeout_s=timeout_s,
         )

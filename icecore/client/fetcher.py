@@ -31,6 +31,7 @@ from icecore.errors import (
 from icecore.model import Segment, SegmentState
 from icecore.process.log import event
 from icecore.rpc import convert, framing
+from icecore.rpc.methods import DATA
 from icecore.v1 import data_pb2
 
 _log = logging.getLogger(__name__)
@@ -283,7 +284,7 @@ class Fetcher:
             )
         body = await self._connection.net.call(
             address,
-            "/icecore.v1.DataService/Fetch",
+            DATA["Fetch"],
             data_pb2.FetchRequest(header=header).SerializeToString(),
             timeout_s=self._max_wait_ms / 1000 + _ANSWER_GRACE_S,
         )

@@ -38,6 +38,7 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc import convert, framing
+from icecore.rpc.methods import DATA
 from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
@@ -307,7 +308,7 @@ class Sender:
         call = share(
             self._connection.net.call(
                 address,
-                "/icecore.v1.DataService/Produce",
+                DATA["Produce"],
                 body,
                 timeout_s=self._request_timeout_ms / 1000 + _ANSWER_GRACE_S,
             )

@@ -15,6 +15,7 @@ from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NodeState, SegmentState
 from icecore.rpc import convert
+from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1 import coordinator_pb2
 from icecore_node.config import NodeSettings
@@ -159,11 +160,7 @@ class Node:
                 **gate.for_coordinator(self._commands.handlers()),
                 **gate.for_peers(self._copier.handlers()),
             },
-            streams={
-                "/icecore.v1.ReplicationService/Replicate": gate.for_followers(
-                    self._replicate.replicate
-                )
-            },
+            streams={REPLICATION["Replicate"]: gate.for_followers(self._replicate.replicate)},
         )
 
     def _adopt(self, found: FoundReplica) -> None:

@@ -296,7 +296,7 @@ async def test_the_next_segment_opens_with_the_producers_that_were_sealed(cluste
 
     def is_paged() -> bool:
         why = "no replica knows the producers that were sealed"
-        pages = cluster.coordinator.sessions.pages
+        pages = cluster.coordinator.pages
         return any((each.segment_id, each.why) == (segment.segment_id, why) for each in pages)
 
     await until(is_paged)
@@ -363,15 +363,15 @@ async def test_a_seal_needs_the_word_of_its_members(cluster: Cluster) -> None:
     leader = cluster.nodes[segment.leader]
     for node_id in segment.isr:
         cluster.nodes[node_id].held[segment.segment_id].end_offset = 150
-    sessions = cluster.coordinator.sessions
+    coordinator = cluster.coordinator
     assert (await leader.seal(segment, 1)).error.reason  # its own log says something else
-    await until(lambda: sessions.heard.high_watermark(segment.segment_id) == 150)
+    await until(lambda: coordinator.heard.high_watermark(segment.segment_id) == 150)
     assert (await leader.seal(segment, 1)).error.reason == "STORAGE"
-    assert "below a high watermark" in next(iter(sessions.pages)).why
+    assert "below a high watermark" in next(iter(coordinator.pages)).why
     liar = next(each for each in segment.isr if each != segment.leader)
     cluster.nodes[liar].held[segment.segment_id].end_offset = 149
     assert (await leader.seal(segment, 150)).error.reason == "STORAGE"
-    assert f"nodes [{liar}] hold something else" in list(sessions.pages)[-1].why
+    assert f"nodes [{liar}] hold something else" in list(coordinator.pages)[-1].why
     assert cluster.active("events").segment_id == segment.segment_id
     cluster.nodes[liar].held[segment.segment_id].end_offset = 150
     result = await leader.seal(segment, 150)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from icecore.errors import FencedError
+from icecore.errors import SupersededError
 from icecore.model import PROTOCOL_VERSION
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.rpc.ports import CallContext, Handlers, ServerStream
@@ -36,7 +36,7 @@ class ForgetfulCoordinator:
             beat = coordinator_pb2.HeartbeatRequest.FromString(body)
             self.beats_of.append(beat.incarnation)
             if beat.incarnation == 1:
-                raise FencedError("who is incarnation 1?")
+                raise SupersededError("who is incarnation 1?")
             answer = coordinator_pb2.HeartbeatResponse(token=1, sequence=beat.sequence, full=True)
             await stream.write(answer.SerializeToString())
             self.heard.set()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore.errors import FencedError
+from icecore.errors import SupersededError
 from icecore_coordinator.stores.metadata_store import Compare, MetadataStore, Stored
 
 ABSENT = 0
@@ -67,7 +67,7 @@ class MetadataStoreSuite:
 
     async def test_nothing_is_written_without_a_token(self) -> None:
         store = await self.open_store()
-        with pytest.raises(FencedError):
+        with pytest.raises(SupersededError):
             await store.txn([], [("a", "one")])
 
     async def test_older_coordinator_is_fenced_by_a_newer_one(self) -> None:
@@ -77,10 +77,10 @@ class MetadataStoreSuite:
         new = await self.open_store()
         second = await new.acquire_token()
         assert second > first > 0
-        with pytest.raises(FencedError):
+        with pytest.raises(SupersededError):
             await old.txn([Compare("a", 1)], [("a", "old again")])
         assert await new.txn([Compare("a", 1)], [("a", "new")])
-        with pytest.raises(FencedError):
+        with pytest.raises(SupersededError):
             await old.txn([], [], ["a"])
         assert await new.get("a") == Stored("a", "new", 2)
 

@@ -12,6 +12,7 @@ from typing import Any
 from icecore.model import NodeInfo, Segment
 from icecore_coordinator.decisions.segment_changes import Opening, Sealing, seal
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change
 from icecore_replication import isr, recovery, sealing, watermark
 from icecore_replication.inputs import FollowerProgress
@@ -163,11 +164,11 @@ def leads_again(segment: Segment, node_id: int, incarnation: int) -> bool:
 
 
 def seal_on_old_confirmations(
-    cluster: ClusterState, order: Sealing, successor: Opening, now_ms: int
+    cluster: ClusterState, live: Liveness, order: Sealing, successor: Opening, now_ms: int
 ) -> Change:
     """Who confirmed the successor's files and was started again since still counts."""
     now = {node_id: cluster.incarnation(node_id) for node_id in successor.confirmed}
-    return seal(cluster, order, replace(successor, confirmed=now), now_ms)
+    return seal(cluster, live, order, replace(successor, confirmed=now), now_ms)
 
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -16,6 +16,7 @@ from icecore.errors import IcecoreError
 from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
 from icecore_coordinator.decisions import segment_changes
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
     NodeRecord,
@@ -369,7 +370,7 @@ class Decisions:
         cluster = self._cluster(state, stored, stale, again)
         opening = segment_changes.Opening(2, dict.fromkeys(sorted(confirmed), 1))
         try:
-            cluster.apply(self.rules.seal(cluster, order, opening, 0))
+            cluster.apply(self.rules.seal(cluster, Liveness(), order, opening, 0))
         except IcecoreError:
             return None
         return cluster

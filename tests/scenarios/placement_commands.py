@@ -4,17 +4,18 @@ What is placed is there from then on: the next placement finds the nodes with th
 """
 
 from icecore.model import NodeState, Segment, SegmentState
-from icecore_coordinator.decisions.placement import Placement, Placer
-from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
+from icecore_coordinator.decisions.placement import Placer
+from icecore_coordinator.state.cluster_state import ClusterState, Placement, load_of_nodes
 from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
 from tests.scenarios.effect_lines import nodes as listed
 from tests.scenarios.vocabulary import Vocabulary
+from tests.support.cluster_states import Cluster
 
-PLACEMENT = Vocabulary(ClusterState)
+PLACEMENT = Vocabulary(Cluster)
 
 
 @PLACEMENT.command
-def nodes(cluster: ClusterState, *, racks: tuple[str, ...] = (), count: int = 0) -> list[str]:
+def nodes(cluster: Cluster, *, racks: tuple[str, ...] = (), count: int = 0) -> list[str]:
     """Begin, or add: so many nodes that are up, or one for each rack named."""
     first = len(cluster.nodes) + 1
     for number, rack in enumerate(racks or ("",) * count):
@@ -29,26 +30,23 @@ def nodes(cluster: ClusterState, *, racks: tuple[str, ...] = (), count: int = 0)
             version=1,
         )
         cluster.apply(Change((node,)))
-        cluster.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
+        cluster.live.note(node_id, state=NodeState.UP, is_connected=True)
     return []
 
 
 @PLACEMENT.command
 def node(
-    cluster: ClusterState, *, node: int, state: NodeState | None = None, clock_off: bool = False
+    cluster: Cluster, *, node: int, state: NodeState | None = None, clock_off: bool = False
 ) -> list[str]:
     """A node is in another state, or its wall clock is off."""
-    status = cluster.status[node]
     if state is not None:
-        status.state, status.is_connected = state, state is not NodeState.DOWN
-    status.is_clock_off = clock_off
+        cluster.live.note(node, state=state, is_connected=state is not NodeState.DOWN)
+    cluster.live.note(node, is_clock_off=clock_off)
     return []
 
 
 @PLACEMENT.command
-def segments(
-    cluster: ClusterState, *, on: tuple[int, ...], leader: int, count: int = 1
-) -> list[str]:
+def segments(cluster: Cluster, *, on: tuple[int, ...], leader: int, count: int = 1) -> list[str]:
     """So many segments are on these nodes already."""
     for _ in range(count):
         _put(cluster, len(cluster.segments) + 1, Placement(on, leader))
@@ -56,9 +54,9 @@ def segments(
 
 
 @PLACEMENT.command
-def place(cluster: ClusterState, *, copies: int, least: int = 0, times: int = 1) -> list[str]:
+def place(cluster: Cluster, *, copies: int, least: int = 0, times: int = 1) -> list[str]:
     """Segments of new partitions; draining nodes are taken below ``least`` copies."""
-    placer = Placer(cluster)
+    placer = Placer(cluster, cluster.live)
     lines = []
     for _ in range(times):
         segment_id = len(cluster.segments) + 1
@@ -69,10 +67,10 @@ def place(cluster: ClusterState, *, copies: int, least: int = 0, times: int = 1)
 
 
 @PLACEMENT.command
-def roll(cluster: ClusterState, *, segment: int, least: int = 0) -> list[str]:
+def roll(cluster: Cluster, *, segment: int, least: int = 0) -> list[str]:
     """The successor of a segment takes its place."""
     old = cluster.segments[segment].segment
-    found = Placer(cluster).place(
+    found = Placer(cluster, cluster.live).place(
         len(old.replicas), replicas=old.replicas, leader=old.leader, least=least
     )
     stays = found == Placement(old.replicas, old.leader)
@@ -81,11 +79,11 @@ def roll(cluster: ClusterState, *, segment: int, least: int = 0) -> list[str]:
 
 
 @PLACEMENT.command
-def loads(state: ClusterState) -> list[str]:
+def loads(state: Cluster) -> list[str]:
     """What each node has to do."""
     return [
         f"node {node_id}: replicas {load.replicas}, leads {load.leads}"
-        for node_id, load in state.load_of_nodes().items()
+        for node_id, load in load_of_nodes(state).items()
     ]
 
 

@@ -56,7 +56,7 @@ def isr(room: RecoveryRoom, *, members: tuple[int, ...]) -> list[str]:
         isr=members,
         isr_incarnations=tuple(room.state.incarnation(each) for each in members),
     )
-    return room.commit(alter_isr(room.state, FIRST, proposal))
+    return room.commit(alter_isr(room.state, room.live, FIRST, proposal))
 
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -65,8 +65,7 @@ def isr(room: RecoveryRoom, *, members: tuple[int, ...]) -> list[str]:
 @RECOVERY.command
 def node(room: RecoveryRoom, *, node: int, state: NodeState) -> list[str]:
     """A node is heard of no more, or again."""
-    status = room.state.status[node]
-    status.state, status.is_connected = state, state is not NodeState.DOWN
+    room.live.note(node, state=state, is_connected=state is not NodeState.DOWN)
     return []
 
 
@@ -79,7 +78,7 @@ def restart(room: RecoveryRoom, *, node: int) -> list[str]:
 @RECOVERY.command
 def is_recovery_needed(room: RecoveryRoom) -> list[str]:
     """Whether segment 1 is led by a registered incarnation that is up."""
-    is_led = room.state.leader_is_live(room.segment())
+    is_led = room.state.leader_is_live(room.segment(), room.live)
     return ["no: it is led" if is_led else "yes: nobody leads it"]
 
 
@@ -175,7 +174,8 @@ def orders(room: RecoveryRoom) -> list[str]:
     case = room.open_case
     donor, end = case.decided.donor, case.decided.end_offset
     targets = [
-        f"node {each}: copy from node {donor} up to {end}" for each in case.targets(room.state)
+        f"node {each}: copy from node {donor} up to {end}"
+        for each in case.targets(room.state, room.live)
     ]
     return [f"node {donor}: verify the log up to {end}", *targets]
 
@@ -222,7 +222,8 @@ def confirm(room: RecoveryRoom, *, segment: int, nodes: tuple[int, ...]) -> list
 def seal_recovered(room: RecoveryRoom, *, successor: int = 0) -> list[str]:
     """One transaction ends the recovery."""
     opening = room.opening(successor) if successor else None
-    return room.commit(seal(room.state, room.open_case.sealing(room.state), opening, NOW_MS))
+    sealing = room.open_case.sealing(room.state)
+    return room.commit(seal(room.state, room.live, sealing, opening, NOW_MS))
 
 
 @RECOVERY.command
@@ -240,7 +241,7 @@ def leader_seals(
         replicas=replicas,
     )
     opening = room.opening(successor) if successor else None
-    return room.commit(seal(room.state, sealing, opening, NOW_MS))
+    return room.commit(seal(room.state, room.live, sealing, opening, NOW_MS))
 
 
 @RECOVERY.command
@@ -249,7 +250,7 @@ def admin_declares_lost(
 ) -> list[str]:
     """A person says that no copy of a sealed segment will come back."""
     record = room.record(segment)
-    return room.commit(declare_lost(room.state, record, lambda node_id: node_id not in damaged))
+    return room.commit(declare_lost(record, room.live, lambda node_id: node_id not in damaged))
 
 
 @RECOVERY.command

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from icecore.errors import ConflictError
 from icecore.model import NodeState, Segment, SegmentSettings, SegmentState
-from icecore_coordinator.decisions.placement import Placement
 from icecore_coordinator.decisions.segment_changes import Opening, open_tail, prepare
 from icecore_coordinator.decisions.topic_changes import create_topic, missing_partitions
-from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
+from icecore_coordinator.state.cluster_state import ClusterState, Placement
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
@@ -38,6 +38,7 @@ class RecoveryRoom:
 
     def __init__(self) -> None:
         self.state = ClusterState()
+        self.live = Liveness()
         self.case: Case | None = None
         self.confirmed: dict[int, dict[int, int]] = {}
         """Incarnations by node, by prepared segment, as they were when they confirmed it."""
@@ -58,12 +59,12 @@ class RecoveryRoom:
                 version=1,
             )
             self.commit(Change((node,)))
-            self.state.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
-        self.commit(create_topic(self.state, "flights", TOPIC, 1, settings))
+            self.live.note(node_id, state=NodeState.UP, is_connected=True)
+        self.commit(create_topic(self.state, self.live, "flights", TOPIC, 1, settings))
         for change in missing_partitions(self.state):
             self.commit(change)
         self.prepare(replicas, leader)
-        self.commit(open_tail(self.state, self.opening(FIRST, replicas)))
+        self.commit(open_tail(self.state, self.live, self.opening(FIRST, replicas)))
 
     # --- records ---------------------------------------------------------------------------------
 

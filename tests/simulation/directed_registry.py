@@ -46,7 +46,7 @@ async def early_fence(scene: Scene, fault: Fault) -> None:
     world.count_fault("old_copy_restored")
     await asyncio.sleep(world.rng.uniform(0.2, 0.6))
     recovery = world.shells[COORDINATOR].recovery
-    await until(lambda: bool(recovery._backoff._taken))  # a round begins
+    await until(lambda: bool(recovery.backoff._taken))  # a round begins
     await _second_then_leader(world, leader, second)
 
 

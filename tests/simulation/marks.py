@@ -25,6 +25,7 @@ from icecore.errors import (
     NotLeaderError,
     OutOfOrderSequenceError,
     OutOfSpaceError,
+    SupersededError,
 )
 from icecore.model import Segment, SegmentState
 from icecore_coordinator.ledger import Ledger
@@ -76,7 +77,7 @@ def _fails_produce(kind: type[IcecoreError]) -> Callable[[Given, Any], bool]:
 
 
 def _drops_empty(given: Given, got: Any) -> bool:
-    state, sealing = given[:2]
+    state, _, sealing = given[:3]
     if isinstance(got, IcecoreError):
         return False
     return bool(sealing.end_offset == state.segments[sealing.segment_id].segment.base_offset)
@@ -84,7 +85,7 @@ def _drops_empty(given: Given, got: Any) -> bool:
 
 def _gains_replicas(given: Given, got: Any) -> bool:
     """A live seal after which the partition's tail has more replicas."""
-    state, sealing, successor = given[:3]
+    state, _, sealing, successor = given[:4]
     if isinstance(got, IcecoreError) or successor is None:
         return False
     before = state.segments[sealing.segment_id].segment
@@ -226,10 +227,12 @@ CALLS: tuple[Call, ...] = (
     Call(
         "stale_token_at_store",
         "icecore_coordinator.stores.sqlite_store:SqliteStore._check_token",
-        _refused(FencedError),
+        _refused(SupersededError),
     ),
     Call(
-        "digest_agreed", "icecore_coordinator.services.node_handlers:set_full_digest", _sets_digest
+        "digest_agreed",
+        "icecore_coordinator.services.coordinator_service:set_full_digest",
+        _sets_digest,
     ),
     Call(
         "duplicate_of_pending",

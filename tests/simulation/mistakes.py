@@ -231,7 +231,7 @@ def leader_resumes() -> Iterator[None]:
             "icecore_replication.leading.may_lead", lambda segment, node, _: segment.leader == node
         ),
         patch(Replicas, "_lead", lead),
-        patch(ClusterState, "leader_is_live", lambda self, each: self.is_live(each.leader)),
+        patch(ClusterState, "leader_is_live", lambda self, each, live: live.is_live(each.leader)),
     ):
         yield
 
@@ -305,7 +305,7 @@ def seal_without_write_back() -> Mistake:
     async def list_all(self: Recovery, cases: Sequence[Case]) -> list[Case]:
         state = self._ledger.state
         for case in cases:
-            for node_id in case.targets(state):
+            for node_id in case.targets(state, self._live):
                 case.verified[node_id] = state.incarnation(node_id)
         return list(cases)
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from icecore_coordinator.services import node_handlers
-from icecore_coordinator.work import seal_checking
+from icecore_coordinator.work import admission, seal_checking
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_node.registry.replicas import Replicas
@@ -89,4 +88,4 @@ def any_token_is_believed() -> Mistake:
 
 def any_disk_is_let_in() -> Mistake:
     """R67: a node may come with another disk whatever that costs."""
-    return patch(node_handlers, "check_disk", lambda *_: None)
+    return patch(admission, "check_disk", lambda *_: None)

@@ -1,9 +1,8 @@
 """Seeded mistakes in what becomes of deleted topics; see ``mistakes``."""
 
 from icecore.model import SegmentState
-from icecore_coordinator.decisions.segment_changes import drop
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change
+from icecore_coordinator.state.records import Change, drop
 from icecore_coordinator.work.deletions import Deletions
 from tests.simulation.mistakes import Mistake, patch
 

@@ -8,8 +8,9 @@ from icecore.rpc.ports import UnaryHandler
 from icecore_coordinator.decisions.node_changes import Registration, register
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
-from icecore_coordinator.services import node_handlers
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.work import admission
 from icecore_node.serving.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
@@ -24,7 +25,7 @@ def any_incarnation_answers() -> Iterator[None]:
     async def call(
         self: NodeCalls, node_id: int, request: Any, decode: Any, _: int, timeout_s: float
     ) -> Any:
-        address = self._ledger.state.nodes[node_id].address
+        address = self._state.nodes[node_id].address
         method = "/icecore.v1.NodeService/" + type(request).__name__.removesuffix("Request")
         body = request.SerializeToString()
         return decode(await self._net.call(address, method, body, timeout_s=timeout_s))
@@ -44,16 +45,16 @@ def any_incarnation_answers() -> Iterator[None]:
 def disk_may_go_back() -> Iterator[None]:
     """R58: the disk counter is not compared; and R59, which alone would be enough here."""
 
-    def blind(state: ClusterState, asked: Registration, _: int) -> Any:
-        return register(state, asked)
+    def blind(state: ClusterState, live: Liveness, asked: Registration, _: int) -> Any:
+        return register(state, live, asked)
 
-    with patch(node_handlers, "register", blind), log_may_go_back():
+    with patch(admission, "register", blind), log_may_go_back():
         yield
 
 
 def log_may_go_back() -> Mistake:
     """R59: a log that is shorter than its node once said counts as intact."""
-    return patch(node_handlers, "shrunk_logs", lambda *_: [])
+    return patch(admission, "shrunk_logs", lambda *_: [])
 
 
 def watermarks_forgotten() -> Mistake:

@@ -29,7 +29,7 @@ class Cluster:
         self.leader = f"node-{self.segment.leader}"
         self.follower = next(each for each in replicas if each != self.leader)
         self.stranger = next(each for each in world.hosts if each not in replicas)
-        self.token = world.shells[COORDINATOR].ledger.token
+        self.token = world.shells[COORDINATOR].ledger.state.token
         self.net = world.client("operator")[1]
 
     def node(self, name: str) -> Any:
@@ -246,6 +246,7 @@ def test_what_a_fence_was_told_is_not_cut_before_the_seal() -> None:
         store, segment_id = cluster.node(name).context.store, cluster.segment.segment_id
         headers = store.reader.headers(segment_id, told.durable_end_offset)
         earlier = store.reader.tail_at(segment_id, batch.parse_header(headers[0]).end_offset)
+        assert earlier is not None
         # Lossy, since readers have seen more: that alone would refuse it.
         result = await cluster.write_back(name, earlier.end_offset, earlier.digest, lossy=True)
         assert result.error.reason == "FENCED"

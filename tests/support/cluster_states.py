@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from icecore.model import NodeState, Segment, SegmentSettings
-from icecore_coordinator.decisions.placement import Placement
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     Sealing,
@@ -14,7 +13,8 @@ from icecore_coordinator.decisions.topic_changes import (
     create_topic,
     missing_partitions,
 )
-from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
+from icecore_coordinator.state.cluster_state import ClusterState, Placement
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
@@ -29,6 +29,14 @@ SETTINGS = SegmentSettings(replication_factor=3, min_insync=2)
 DIGEST = b"d" * 32
 ALL = {1: 11, 2: 12, 3: 13}
 """Registered incarnation by node."""
+
+
+class Cluster(ClusterState):
+    """The committed state, and beside it who is up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = Liveness()
 
 
 def commit(state: ClusterState, change: Change) -> Change:
@@ -52,20 +60,20 @@ def records(state: ClusterState) -> list[Record]:
     return found
 
 
-def started() -> ClusterState:
+def started() -> Cluster:
     """Three nodes up, one topic with one partition and its first segment (id 1) ACTIVE."""
-    state = ClusterState()
+    state = Cluster()
     commit(state, Change((ClusterRecord(b"c" * 16, version=1),)))
     for node_id, incarnation in ALL.items():
         node = NodeRecord(node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation, incarnation,
                           version=1)  # fmt: skip
         commit(state, Change((node,)))
-        state.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
-    commit(state, create_topic(state, "events", TOPIC, 1, SETTINGS))
+        state.live.note(node_id, state=NodeState.UP, is_connected=True)
+    commit(state, create_topic(state, state.live, "events", TOPIC, 1, SETTINGS))
     for change in missing_partitions(state):
         commit(state, change)
     commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
-    commit(state, open_tail(state, Opening(1, ALL)))
+    commit(state, open_tail(state, state.live, Opening(1, ALL)))
     return state
 
 

@@ -158,7 +158,7 @@ class MemoryEngine:
     def truncate(self, segment_id: int, end_offset: int) -> LogTail:
         log = self.reader.find(segment_id)
         tail = self.reader.tail_at(segment_id, end_offset)
-        if log.is_sealed or log.identity.base_offset < 0:
+        if tail is None or log.is_sealed or log.identity.base_offset < 0:
             raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
         known = max(tail.max_known_high_watermark, log.tails[-1].max_known_high_watermark)
         count = log.tails.index(tail)
@@ -179,7 +179,7 @@ class MemoryEngine:
             end_offset,
             seal_digest,
         ):
-            raise InvalidRequestError(f"segment {segment_id} ends at {tail.end_offset}")
+            raise port.NotAsSealed(f"segment {segment_id} ends at {tail.end_offset}")
         if not log.is_sealed:
             remember(port.LogEnd(tail, sum(map(len, log.batches))))
             log.is_sealed = True
@@ -248,11 +248,11 @@ class MemoryReader:
                 return header.base_offset, header.append_timestamp_ms
         return None
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
         for tail in self.find(segment_id).tails:
             if tail.end_offset == end_offset:
                 return tail
-        raise InvalidRequestError(f"no batch of segment {segment_id} ends at {end_offset}")
+        return None
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
         log = self.find(segment_id)

@@ -29,7 +29,6 @@ EXCUSED = {
 NOT_YET: dict[str, frozenset[str]] = {
     "public_methods": frozenset(
         {
-            "coordinator/icecore_coordinator/state/cluster_state.py",
             "coordinator/icecore_coordinator/work/recovery_case.py",
             "node/icecore_node/link/coordinator_link.py",
             "node/icecore_node/registry/replicas.py",
@@ -38,15 +37,6 @@ NOT_YET: dict[str, frozenset[str]] = {
     ),
     "splats": frozenset(
         {
-            "coordinator/icecore_coordinator/coordinator.py",
-            "coordinator/icecore_coordinator/services/admin_handlers.py",
-            "coordinator/icecore_coordinator/services/node_handlers.py",
-            "coordinator/icecore_coordinator/state/records.py",
-            "coordinator/icecore_coordinator/work/auditor.py",
-            "coordinator/icecore_coordinator/work/leaving.py",
-            "coordinator/icecore_coordinator/work/recovery.py",
-            "coordinator/icecore_coordinator/work/sealing.py",
-            "coordinator/icecore_coordinator/work/segment_opening.py",
             "node/icecore_node/replica/order_checks.py",
             "node/icecore_node/serving/fetch.py",
             "node/icecore_node/serving/sender.py",
@@ -55,13 +45,12 @@ NOT_YET: dict[str, frozenset[str]] = {
     ),
     "format_off": frozenset(
         {
-            "coordinator/icecore_coordinator/state/cluster_state.py",
             "tests/cluster/test_coordinator.py",
             "tests/model/test_model.py",
             "tests/simulation/faults_disk.py",
             "tests/support/cluster_states.py",
             "tests/unit/coordinator/decisions/test_placement.py",
-            "tests/unit/coordinator/services/test_node_handlers_recovery_request.py",
+            "tests/unit/coordinator/services/test_coordinator_service_recovery_request.py",
         }
     ),
 }

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 from icecore.errors import InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.model import Segment, SegmentState
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, NodeRecord, updated
 
 HasCopy = Callable[[int, int], bool]
 """Whether a node, by its id, has not said that its copy of a segment, by its id, is damaged."""
 
 
-def last_copies(state: ClusterState, node_id: int, has_copy: HasCopy) -> list[int]:
+def last_copies(state: ClusterState, live: Liveness, node_id: int, has_copy: HasCopy) -> list[int]:
     """Segments that may be lost, or stay without a provable end, when this node's disk is gone."""
     found = []
     for segment_id in state.segments_of_node.get(node_id, ()):
@@ -35,7 +36,7 @@ def last_copies(state: ClusterState, node_id: int, has_copy: HasCopy) -> list[in
                 for each in segment.replicas
                 if each != node_id and has_copy(each, segment_id) and _had(state, each, segment_id)
             ]
-            is_safe = _can_be_decided(state, segment, others)
+            is_safe = _can_be_decided(state, live, segment, others)
         if not is_safe:
             found.append(segment_id)
     return sorted(found)
@@ -47,9 +48,11 @@ def _had(state: ClusterState, node_id: int, segment_id: int) -> bool:
     return record is not None and segment_id >= record.disk_since_segment_id
 
 
-def _can_be_decided(state: ClusterState, segment: Segment, others: list[int]) -> bool:
+def _can_be_decided(
+    state: ClusterState, live: Liveness, segment: Segment, others: list[int]
+) -> bool:
     """Whether R31 holds once these members answer, and nobody else ever does."""
-    if segment.leader in others and state.leader_is_live(segment):
+    if segment.leader in others and state.leader_is_live(segment, live):
         return True
     quorum = segment.settings.quorum
     if len(others) < max(1, len(segment.replicas) - quorum + 1):
@@ -57,7 +60,7 @@ def _can_be_decided(state: ClusterState, segment: Segment, others: list[int]) ->
     return segment.settings.min_insync >= quorum or not set(others).isdisjoint(segment.isr)
 
 
-def check_disk(state: ClusterState, node_id: int, has_copy: HasCopy) -> None:
+def check_disk(state: ClusterState, live: Liveness, node_id: int, has_copy: HasCopy) -> None:
     """To be asked when nothing on the node's disk would count.
 
     Raises WrongClusterError: that would cost last copies, and no person has accepted it.
@@ -65,7 +68,7 @@ def check_disk(state: ClusterState, node_id: int, has_copy: HasCopy) -> None:
     known = state.nodes.get(node_id)
     if known is None or known.is_disk_accepted:
         return
-    lost = last_copies(state, node_id, has_copy)
+    lost = last_copies(state, live, node_id, has_copy)
     if lost:
         raise WrongClusterError(
             f"node {node_id} comes with another disk than before, or with an older copy of it, and "
@@ -75,7 +78,7 @@ def check_disk(state: ClusterState, node_id: int, has_copy: HasCopy) -> None:
         )
 
 
-def accept_disk(state: ClusterState, node_id: int) -> Change:
+def accept_disk(state: ClusterState, live: Liveness, node_id: int) -> Change:
     """A person's word; it holds for one registration.
 
     Raises:
@@ -85,7 +88,7 @@ def accept_disk(state: ClusterState, node_id: int) -> Change:
     known = state.nodes.get(node_id)
     if known is None or not known.incarnation:
         raise InvalidRequestError(f"there is no node {node_id}")
-    if state.status[node_id].is_connected:
+    if live.of(node_id).is_connected:
         raise UnavailableError(f"node {node_id} is up with the disk that is registered")
     if known.is_disk_accepted:
         return Change()
@@ -94,7 +97,7 @@ def accept_disk(state: ClusterState, node_id: int) -> Change:
 
 def with_new_disk(state: ClusterState, activation: Change) -> Change:
     """The activation of a node nothing of whose disk counts: what it had before is given up."""
-    since = state.next_of("segment_id").next_value
+    since = next_of(state, "segment_id").next_value
     return Change(
         tuple(
             replace(each, disk_since_segment_id=since) if isinstance(each, NodeRecord) else each

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from icecore.errors import InvalidRequestError
 from icecore.model import SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
 
 
@@ -26,15 +27,13 @@ def named(state: ClusterState, topic: str, partition: int, segment_id: int) -> S
     return record
 
 
-def declare_lost(
-    state: ClusterState, record: SegmentRecord, has_copy: Callable[[int], bool]
-) -> Change:
+def declare_lost(record: SegmentRecord, live: Liveness, has_copy: Callable[[int], bool]) -> Change:
     """A sealed segment of which nobody holds a copy any more: readers skip it from now on.
 
     Args:
-        state: The cluster.
         record: As it is now.
-        has_copy: Whether a node is up and does not call its copy damaged.
+        live: Who is up.
+        has_copy: Whether a node does not call its copy damaged.
 
     Raises InvalidRequestError: it is not SEALED, or a node still holds a verified copy.
     """
@@ -45,7 +44,7 @@ def declare_lost(
         raise InvalidRequestError(
             f"segment {segment.segment_id} is {segment.state.name}, not SEALED: see recover-unclean"
         )
-    holders = [each for each in segment.replicas if state.is_live(each) and has_copy(each)]
+    holders = [each for each in segment.replicas if live.is_live(each) and has_copy(each)]
     if holders:
         raise InvalidRequestError(
             f"segment {segment.segment_id} is not lost: nodes {holders} hold verified copies"

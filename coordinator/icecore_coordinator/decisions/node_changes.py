@@ -3,17 +3,16 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from icecore.errors import FencedError, InvalidRequestError, WrongClusterError
+from icecore.errors import InvalidRequestError, SupersededError, WrongClusterError
 from icecore.model import SegmentState
-from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, NodeRecord, updated
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, NodeRecord, updated
 
 NODES_MAX = 1_000
 NODE_ID_MAX = 99_999_999
 """As many digits as the metadata store's keys have."""
 TEXT_MAX = 255
-NUMBER_JUMP_MAX = 1 << 20
-"""Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
 DISK_ID_BYTES_MAX = 64
 
 
@@ -66,12 +65,13 @@ def _is_plain(text: str) -> bool:
 
 
 def register(
-    state: ClusterState, asked: Registration, disk_counter: int = 0
+    state: ClusterState, live: Liveness, asked: Registration, disk_counter: int = 0
 ) -> tuple[Change, bool]:
     """Hand out the next incarnation; nothing else changes until the first heartbeat.
 
     Args:
         state: The cluster.
+        live: Who is connected now.
         asked: By whom.
         disk_counter: The highest one that this node ever beat with.
 
@@ -92,10 +92,17 @@ def register(
         raise InvalidRequestError("a node needs an id of at least 1, an address and a disk id")
     known = state.nodes.get(asked.node_id)
     if known is None:
-        fresh = NodeRecord(asked.node_id, asked.disk_id, asked.address, asked.rack, 1, version=1)
+        fresh = NodeRecord(
+            node_id=asked.node_id,
+            disk_id=asked.disk_id,
+            address=asked.address,
+            rack=asked.rack,
+            issued_incarnation=1,
+            version=1,
+        )
         return Change((fresh,)), asked.incarnation > 0
     is_same_disk = known.disk_id == asked.disk_id
-    if not is_same_disk and known.incarnation and state.status[asked.node_id].is_connected:
+    if not is_same_disk and known.incarnation and live.of(asked.node_id).is_connected:
         raise WrongClusterError(
             f"node id {asked.node_id} is in use by a live process at {known.address}"
         )
@@ -123,18 +130,20 @@ def unborn_segments(state: ClusterState, told: Collection[int]) -> list[int]:
     Ids are never used twice. So either the store was put back from an old copy, and knows nothing
     of what was acknowledged since, or somebody forged an Open: a person must look.
     """
-    next_id = state.next_of("segment_id").next_value
+    next_id = next_of(state, "segment_id").next_value
     return [each for each in told if each >= next_id]
 
 
 def activate(state: ClusterState, asked: Registration, incarnation: int) -> Change:
     """Make an issued incarnation the registered one, with the address and disk it came with.
 
-    Raises FencedError when a newer incarnation was handed out or registered since.
+    Raises SupersededError when a newer incarnation was handed out or registered since.
     """
     known = state.nodes.get(asked.node_id)
     if known is None or incarnation != known.issued_incarnation or incarnation < known.incarnation:
-        raise FencedError(f"incarnation {incarnation} of node {asked.node_id} is not the newest")
+        raise SupersededError(
+            f"incarnation {incarnation} of node {asked.node_id} is not the newest"
+        )
     if incarnation == known.incarnation:
         return Change()
     return Change(

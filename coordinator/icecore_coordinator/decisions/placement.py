@@ -20,10 +20,16 @@ there are others: its append times would hold for everything after them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from icecore.model import NodeState
-from icecore_coordinator.state.cluster_state import ClusterState, NodeLoad
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    NodeLoad,
+    Placement,
+    eligible_nodes,
+    load_of_nodes,
+)
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import NodeRecord
 
 IMBALANCE = 0.10
@@ -32,27 +38,19 @@ SLACK = 2
 """Replicas or leads more that never count as imbalance: small numbers are always uneven."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one segment goes; ``leader`` is one of ``nodes``. Empty when no node is eligible."""
-
-    nodes: tuple[int, ...]
-    leader: int
-
-
 class Placer:
     """Places any number of segments on one view of the cluster, keeping count as it goes."""
 
-    def __init__(self, state: ClusterState) -> None:
-        eligible = state.eligible_nodes()
-        loads = state.load_of_nodes()
+    def __init__(self, state: ClusterState, live: Liveness) -> None:
+        eligible = eligible_nodes(state, live)
+        loads = load_of_nodes(state)
         self._nodes: dict[int, NodeRecord] = {each.node_id: each for each in eligible}
         self._loads: dict[int, NodeLoad] = {each: loads[each] for each in self._nodes}
-        self._clock_off = [each for each in self._nodes if state.status[each].is_clock_off]
+        self._clock_off = [each for each in self._nodes if live.of(each).is_clock_off]
         self._draining = [
             node_id
-            for node_id, status in sorted(state.status.items())
-            if status.is_connected and status.state == NodeState.DRAINING
+            for node_id in live
+            if live.of(node_id).is_connected and live.state_of(node_id) == NodeState.DRAINING
         ]
 
     def place(

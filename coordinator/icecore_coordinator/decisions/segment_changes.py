@@ -18,18 +18,24 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import NodeState, Segment, SegmentState
-from icecore_coordinator.decisions.placement import Placement
-from icecore_coordinator.state.cluster_state import ClusterState, without_repeats
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    Placement,
+    next_of,
+    without_repeats,
+)
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
-    DeletedRecord,
     PartitionKey,
     SegmentRecord,
+    drop,
     is_prepared,
     updated,
     updated_segment,
 )
 from icecore_replication.isr import IsrProposal, accept_isr_change
+from icecore_replication.producers import snapshot_digest
 
 EPOCH_STEP = 2
 """A recovery promises epoch + 1; the successor must be above that."""
@@ -67,7 +73,7 @@ def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]
     Raises:
         UnknownTopicError: a partition is gone or its topic is deleted.
     """
-    counter = state.next_of("segment_id")
+    counter = next_of(state, "segment_id")
     records = []
     for number, (key, place) in enumerate(places):
         topic = state.topics.get(key[0])
@@ -92,7 +98,7 @@ def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]
     return Change((updated(counter, next_value=counter.next_value + len(records)), *records))
 
 
-def open_tail(state: ClusterState, opening: Opening) -> Change:
+def open_tail(state: ClusterState, live: Liveness, opening: Opening) -> Change:
     """PREPARED to ACTIVE in a partition that has no tail.
 
     Raises:
@@ -106,7 +112,7 @@ def open_tail(state: ClusterState, opening: Opening) -> Change:
         raise UnknownTopicError(f"topic {partition.topic_id.hex()} is deleted")
     if partition.tail_segment_id:
         raise ConflictError(f"the partition has segment {partition.tail_segment_id} as its tail")
-    opened = _opened(state, record, opening, partition.next_base_offset, None)
+    opened = _opened(state, live, record, opening, partition.next_base_offset, None)
     tail = updated(partition, tail_segment_id=opening.segment_id, last_epoch=opened.segment.epoch)
     return Change((opened, tail))
 
@@ -123,7 +129,13 @@ def start_recovery(state: ClusterState, segment_id: int, version: int) -> Change
     return Change((updated_segment(record, {"state": SegmentState.RECOVERING}),))
 
 
-def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_ms: int) -> Change:
+def seal(
+    state: ClusterState,
+    live: Liveness,
+    sealing: Sealing,
+    successor: Opening | None,
+    now_ms: int,
+) -> Change:
     """One transaction: ACTIVE or RECOVERING to SEALED, successor to ACTIVE, tail moved.
 
     An empty segment is dropped instead, and needs a successor: its replicas hold the only
@@ -132,6 +144,7 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
 
     Args:
         state: The cluster.
+        live: Who may lead the successor.
         sealing: What was decided, at which version.
         successor: None when it could not be opened; the partition has no tail then. It is not
             opened in a deleted topic.
@@ -165,7 +178,7 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
         prepared = _prepared_record(state, successor.segment_id)
         if prepared.partition_key != record.partition_key:
             raise ConflictError(f"segment {successor.segment_id} is of another partition")
-        opened = _opened(state, prepared, successor, sealing.end_offset, segment)
+        opened = _opened(state, live, prepared, successor, sealing.end_offset, segment)
         moved = updated(
             partition,
             tail_segment_id=successor.segment_id,
@@ -175,8 +188,9 @@ def seal(state: ClusterState, sealing: Sealing, successor: Opening | None, now_m
         change = Change((opened,))
     abandoned = [
         each
-        for each in state.prepared(record.partition_key)
-        if successor is None or each.segment.segment_id != successor.segment_id
+        for each in state.segments_in(record.partition_key)
+        if is_prepared(each)
+        and (successor is None or each.segment.segment_id != successor.segment_id)
     ]
     change = change + Change((moved,)) + drop(abandoned, now_ms)
     return change + (drop([record], now_ms) if is_empty else _sealed(record, sealing))
@@ -214,27 +228,21 @@ def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
     return Change((done,))
 
 
-def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
-    """Delete records and leave tombstones: intents to delete for everyone who holds bytes."""
-    tombstones = tuple(
-        DeletedRecord(each.segment.segment_id, each.holders, now_ms, version=1) for each in records
-    )
-    return Change(tombstones, tuple(records))
-
-
 def drop_prepared(state: ClusterState, segment_ids: Sequence[int], now_ms: int) -> Change:
     """Abandon those of the ids that are still PREPARED."""
     records = [state.segments[each] for each in segment_ids if each in state.segments]
     return drop([each for each in records if is_prepared(each)], now_ms)
 
 
-def alter_isr(state: ClusterState, segment_id: int, proposal: IsrProposal) -> Change:
+def alter_isr(
+    state: ClusterState, live: Liveness, segment_id: int, proposal: IsrProposal
+) -> Change:
     """A leader's proposal of a new in-sync set.
 
     Raises IcecoreError: why ``accept_isr_change`` refuses it.
     """
     record = _record(state, segment_id)
-    may_join = {each: state.incarnation(each) for each in proposal.isr if state.is_eligible(each)}
+    may_join = {each: state.incarnation(each) for each in proposal.isr if live.is_eligible(each)}
     segment = accept_isr_change(record.segment, proposal, may_join)
     if isinstance(segment, IcecoreError):
         raise segment
@@ -300,8 +308,15 @@ def remove_sealed_replica(state: ClusterState, segment_id: int, node_id: int) ->
     return Change((updated_segment(record, {"replicas": replicas}),))
 
 
+def is_sealed_state(record: SegmentRecord, snapshot: bytes) -> bool:
+    """Whether these are the producers that were agreed on at the seal (segments that were sealed
+    without saying so match any)."""
+    return record.producer_digest in (b"", snapshot_digest(snapshot))
+
+
 def _opened(
     state: ClusterState,
+    live: Liveness,
     record: SegmentRecord,
     opening: Opening,
     base_offset: int,
@@ -324,11 +339,11 @@ def _opened(
         raise NotEnoughReplicasError(
             f"segment {segment.segment_id}: {len(members)} nodes confirmed, {needed} needed"
         )
-    stay = tuple(each for each in members if state.state_of(each) != NodeState.DRAINING)
+    stay = tuple(each for each in members if live.state_of(each) != NodeState.DRAINING)
     if len(stay) >= max(needed, 1):
         members = stay
-    live = [each for each in stay if state.is_live(each)] or list(members)
-    leader = segment.leader if segment.leader in live else live[0]
+    up = [each for each in stay if live.is_live(each)] or list(members)
+    leader = segment.leader if segment.leader in up else up[0]
     incarnation = state.incarnation(leader)
     isr = members
     if predecessor and (predecessor.leader, predecessor.leader_incarnation) == (

@@ -10,13 +10,19 @@ from icecore.codec.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_
 from icecore.errors import (
     InvalidRequestError,
     NotEnoughReplicasError,
-    TopicExistsError,
     UnsupportedError,
 )
 from icecore.model import FlushMode, SegmentSettings, check_topic_name
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    check_free,
+    eligible_nodes,
+    live_topics,
+)
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     DELETE_GRACE_MS,
+    RECORDS_PER_CHANGE,
     Change,
     PartitionRecord,
     TopicRecord,
@@ -33,8 +39,6 @@ BATCH_CAPS = {
     "uncompressed_bytes_max": UNCOMPRESSED_BYTES_CAP,
 }
 DELETE_GRACE_MS_MAX = 10 * 366 * 24 * 3600 * 1000
-RECORDS_PER_CHANGE = 100
-"""etcd allows 128 operations in a transaction."""
 
 
 def check_partitions(partitions: int) -> None:
@@ -96,6 +100,7 @@ def check_batch_limits(settings: SegmentSettings) -> None:
 
 def create_topic(
     state: ClusterState,
+    live: Liveness,
     name: str,
     topic_id: bytes,
     partitions: int,
@@ -111,18 +116,17 @@ def create_topic(
     check_topic_name(name)
     check_partitions(partitions)
     check_free(state, name)
-    check_settings(settings, len(state.eligible_nodes()))
+    check_settings(settings, len(eligible_nodes(state, live)))
     check_grace(delete_grace_ms)
     topic = TopicRecord(
-        topic_id, name, partitions, settings, delete_grace_ms=delete_grace_ms, version=1
+        topic_id=topic_id,
+        name=name,
+        partitions=partitions,
+        settings=settings,
+        delete_grace_ms=delete_grace_ms,
+        version=1,
     )
     return Change((topic,))
-
-
-def check_free(state: ClusterState, name: str) -> None:
-    """Raises TopicExistsError. Names of deleted topics are free."""
-    if name in state.topic_ids:
-        raise TopicExistsError(f"topic {name!r} exists")
 
 
 def check_grace(delete_grace_ms: int) -> None:
@@ -136,8 +140,8 @@ def check_grace(delete_grace_ms: int) -> None:
 def missing_partitions(state: ClusterState) -> list[Change]:
     """Records of partitions that topics should have and do not, in changes of bounded size."""
     missing = [
-        PartitionRecord(topic.topic_id, number, version=1)
-        for topic in state.live_topics()
+        PartitionRecord(topic_id=topic.topic_id, partition=number, version=1)
+        for topic in live_topics(state)
         for number in range(topic.partitions)
         if (topic.topic_id, number) not in state.partitions
     ]
@@ -168,6 +172,7 @@ def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
 
 def alter_topic(
     state: ClusterState,
+    live: Liveness,
     name: str,
     settings: SegmentSettings,
     delete_grace_ms: int | None = None,
@@ -180,7 +185,7 @@ def alter_topic(
     """
     topic = state.topic(name)
     grace_ms = topic.delete_grace_ms if delete_grace_ms is None else delete_grace_ms
-    check_settings(settings, len(state.eligible_nodes()))
+    check_settings(settings, len(eligible_nodes(state, live)))
     check_grace(grace_ms)
     if settings.partitioner != topic.settings.partitioner:
         raise InvalidRequestError("the partitioner of a topic can't be changed")

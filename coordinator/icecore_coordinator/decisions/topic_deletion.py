@@ -7,10 +7,8 @@ and then. So neither a wall clock nor a restart shortens it (R68).
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import check_topic_name
-from icecore_coordinator.decisions.segment_changes import drop
-from icecore_coordinator.decisions.topic_changes import RECORDS_PER_CHANGE, check_free
-from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, TopicRecord, updated
+from icecore_coordinator.state.cluster_state import ClusterState, check_free
+from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, TopicRecord, drop, updated
 
 
 def kept_topics(state: ClusterState) -> list[TopicRecord]:

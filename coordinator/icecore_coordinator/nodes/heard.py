@@ -10,10 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.decisions.node_changes import NUMBER_JUMP_MAX
-from icecore_coordinator.ledger import Decision
-from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, HeardRecord, updated
+from icecore_coordinator.state.cluster_state import ClusterState, Decision
+from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, HeardRecord, updated
 
 LENGTH_BYTES_MAX = 1 << 50
 """No log is longer, and sums of any number of them can be shown."""

@@ -1,11 +1,10 @@
-"""Calls to nodes: lists of segments to one node each, and the patience with many nodes at once.
+"""Calls to nodes: lists of segments to one node each.
 
 A call is meant for one incarnation of a node, the registered one, and names it. What any other
 says counts for nothing (R57): whoever is not registered yet may stand on an old copy of a disk.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -18,15 +17,15 @@ from icecore.errors import (
 )
 from icecore.model import Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto
+from icecore.rpc.methods import NODE
 from icecore.rpc.parts import in_parts
-from icecore.rpc.ports import Clock, Net
+from icecore.rpc.ports import Net
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import ProducerPosition
-from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_replication.recovery import FenceReply
 from icecore_replication.seal_check import MemberWord
 
-SERVICE = "/icecore.v1.NodeService/"
 SEGMENTS_PER_CALL = 512
 
 T = TypeVar("T")
@@ -97,9 +96,9 @@ class NodeCalls:
     FencedError when another incarnation answered than the one that is registered.
     """
 
-    def __init__(self, net: Net, ledger: Ledger) -> None:
+    def __init__(self, net: Net, state: ClusterState) -> None:
         self._net = net
-        self._ledger = ledger
+        self._state = state
 
     async def _call(
         self,
@@ -110,15 +109,15 @@ class NodeCalls:
         timeout_s: float,
     ) -> A:
         """The answer of this very incarnation, if it is still the registered one by then."""
-        node = self._ledger.state.nodes.get(node_id)
+        node = self._state.nodes.get(node_id)
         if node is None or not incarnation:
             raise UnavailableError(f"node {node_id} is not registered")
         method = type(request).__name__.removesuffix("Request")
         body = await self._net.call(
-            node.address, SERVICE + method, request.SerializeToString(), timeout_s=timeout_s
+            node.address, NODE[method], request.SerializeToString(), timeout_s=timeout_s
         )
         answer = decode(body)
-        for known in (incarnation, self._ledger.state.incarnation(node_id)):
+        for known in (incarnation, self._state.incarnation(node_id)):
             if answer.incarnation != known:
                 raise FencedError(
                     f"node {node_id} answered as incarnation {answer.incarnation}, "
@@ -128,11 +127,10 @@ class NodeCalls:
 
     def _common(self, node_id: int) -> dict[str, Any]:
         """What each request of a call to this node carries; all its parts are for one process."""
-        state = self._ledger.state
         return {
-            "cluster_id": state.cluster_id,
-            "token": self._ledger.token,
-            "incarnation": state.incarnation(node_id),
+            "cluster_id": self._state.cluster_id,
+            "token": self._state.token,
+            "incarnation": self._state.incarnation(node_id),
         }
 
     async def _each_part(
@@ -365,76 +363,3 @@ def _member_word(message: pb.HeldEnd) -> MemberWord | IcecoreError:
 def _no_bytes(_: object) -> int:
     """Of items so small that their number alone is bounded."""
     return 0
-
-
-def by_node(items: Iterable[tuple[int, I]]) -> dict[int, list[I]]:
-    """(node, item) pairs grouped by node, in order of first mention."""
-    grouped: dict[int, list[I]] = {}
-    for node_id, item in items:
-        grouped.setdefault(node_id, []).append(item)
-    return grouped
-
-
-async def fan_out(
-    clock: Clock,
-    calls: Mapping[int, Coroutine[Any, Any, T]],
-    *,
-    required: Iterable[int],
-    patience_ms: float,
-    is_enough: Callable[[Mapping[int, T]], bool],
-) -> dict[int, T | IcecoreError]:
-    """Call many nodes at once and stop waiting when more patience would gain nothing.
-
-    Returns when all have answered. Of three things, all required nodes have answered, the answers
-    are enough, ``patience_ms`` have passed, any two end the waiting as well. Calls that are still
-    running then are cancelled and missing from the result.
-
-    Args:
-        clock: Counts the patience.
-        calls: By node; each has its own time limit.
-        required: Nodes worth the full patience.
-        patience_ms: How long to wait for required ones when there is enough without them.
-        is_enough: Asked with the good answers so far.
-    """
-    tasks: dict[int, asyncio.Future[T]] = {
-        node_id: asyncio.ensure_future(call) for node_id, call in calls.items()
-    }
-    wanted = [tasks[node_id] for node_id in required if node_id in tasks]
-    deadline = clock.monotonic_ms() + patience_ms
-    try:
-        while waiting := [task for task in tasks.values() if not task.done()]:
-            left_ms = deadline - clock.monotonic_ms()
-            is_complete = all(task.done() for task in wanted)
-            if is_complete and left_ms <= 0:
-                break
-            if (is_complete or left_ms <= 0) and is_enough(_good(tasks)):
-                break
-            timeout_s = left_ms / 1000 if left_ms > 0 else None
-            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks.values():
-            task.cancel()
-    results: dict[int, T | IcecoreError] = {}
-    for node_id, task in tasks.items():
-        if not _is_finished(task):
-            continue
-        error = task.exception()
-        if error is None:
-            results[node_id] = task.result()
-        elif isinstance(error, IcecoreError):
-            results[node_id] = error
-        else:
-            raise error
-    return results
-
-
-def _is_finished(task: "asyncio.Future[T]") -> bool:
-    return task.done() and not task.cancelled()
-
-
-def _good(tasks: Mapping[int, "asyncio.Future[T]"]) -> dict[int, T]:
-    return {
-        node_id: task.result()
-        for node_id, task in tasks.items()
-        if _is_finished(task) and task.exception() is None
-    }

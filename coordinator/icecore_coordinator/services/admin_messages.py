@@ -1,20 +1,31 @@
 """The cluster as AdminService shows it: descriptions, metadata, pages of segments."""
 
+from collections.abc import Callable
+
 from icecore.model import SegmentSettings, SegmentState
 from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
 from icecore.v1 import admin_pb2 as pb
+from icecore.v1.common_pb2 import NodeInfo
 from icecore_coordinator.decisions.topic_deletion import kept_topics
-from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_sessions import NodeSessions, Usage
-from icecore_coordinator.state.cluster_state import ClusterState, NodeLoad
+from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    NodeLoad,
+    live_topics,
+    load_of_nodes,
+    node_infos,
+)
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     DELETE_GRACE_MS,
     PartitionRecord,
     SegmentRecord,
     TopicRecord,
     is_prepared,
+    is_under_replicated,
 )
-from icecore_coordinator.work.recovery import Recovery
 
 SEGMENTS_PER_PAGE = 1_000
 
@@ -42,14 +53,35 @@ def settings_message(topic: TopicRecord) -> pb.TopicSettings:
 class Describer:
     """Reads the state, changes nothing."""
 
-    def __init__(self, ledger: Ledger, sessions: NodeSessions, recovery: Recovery) -> None:
-        self._ledger = ledger
+    def __init__(
+        self,
+        *,
+        state: ClusterState,
+        live: Liveness,
+        heard: Heard,
+        pages: Pages,
+        sessions: NodeSessions,
+        recoveries: Callable[[], int],
+    ) -> None:
+        """
+        Args:
+            state: The cluster.
+            live: Who is up.
+            heard: Knows the newest watermarks.
+            pages: What a person must look at.
+            sessions: Know what nodes said of their disks.
+            recoveries: How many recovery-seals this process has done.
+        """
+        self._state = state
+        self._live = live
+        self._heard = heard
+        self._pages = pages
         self._sessions = sessions
-        self._recovery = recovery
+        self._recoveries = recoveries
 
-    @property
-    def _state(self) -> ClusterState:
-        return self._ledger.state
+    def nodes(self) -> list[NodeInfo]:
+        """All registered nodes, by id."""
+        return [node_to_proto(each) for each in node_infos(self._state, self._live)]
 
     def topic(self, topic: TopicRecord) -> pb.TopicDescription:
         """A topic with its partitions."""
@@ -67,18 +99,17 @@ class Describer:
         state = self._state
         records = state.segments_in(partition.partition_key)
         tail = state.tail(partition)
-        heard = self._sessions.heard
-        known = heard.high_watermark(partition.tail_segment_id) or 0
+        known = self._heard.high_watermark(partition.tail_segment_id) or 0
         return pb.PartitionDescription(
             partition=partition.partition,
             log_start_offset=partition.log_start_offset,
             high_watermark=max(known, partition.next_base_offset),
             tail=segment_to_proto(state.assignment(tail)) if tail else None,
             segments=sum(not is_prepared(each) for each in records),
-            under_replicated_segments=sum(state.is_under_replicated(each) for each in records),
+            under_replicated_segments=sum(is_under_replicated(each) for each in records),
             lossy_segments=sum(each.segment.lossy for each in records),
             length_bytes=sum(each.segment.length_bytes for each in records)
-            + heard.length_bytes(partition.tail_segment_id),
+            + self._heard.length_bytes(partition.tail_segment_id),
         )
 
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
@@ -100,7 +131,9 @@ class Describer:
             item.epoch = segment.epoch
             item.replicas.extend(segment.replicas)
             item.isr.extend(segment.isr)
-            if segment.state == SegmentState.ACTIVE and self._state.leader_is_live(segment):
+            if segment.state == SegmentState.ACTIVE and self._state.leader_is_live(
+                segment, self._live
+            ):
                 item.leader = segment.leader
         return message
 
@@ -117,14 +150,14 @@ class Describer:
         active = sum(
             tail is not None and tail.segment.state == SegmentState.ACTIVE for tail in tails
         )
-        loads = state.load_of_nodes()
+        loads = load_of_nodes(state)
         return pb.DescribeClusterResponse(
             cluster_id=state.cluster_id,
-            token=self._ledger.token,
+            token=state.token,
             nodes=[
                 self._node(each.node_id, loads) for each in state.nodes.values() if each.incarnation
             ],
-            topics=len(state.live_topics()),
+            topics=len(live_topics(state)),
             partitions=len(partitions),
             deleted_topics=len(kept),
             deleted_bytes=sum(
@@ -134,12 +167,12 @@ class Describer:
             ),
             segments=len(records),
             sealed_segments=len(sealed),
-            under_replicated=sum(state.is_under_replicated(each) for each in records),
+            under_replicated=sum(is_under_replicated(each) for each in records),
             min_copies=min(
                 (len(each.segment.replicas) for each in sealed if not each.segment.is_lost),
                 default=0,
             ),
-            recoveries=self._recovery.count,
+            recoveries=self._recoveries(),
             offline_partitions=len(tails) - active,
             pages=[
                 pb.Page(
@@ -148,13 +181,13 @@ class Describer:
                     first_at_ms=each.first_at_ms,
                     last_at_ms=each.last_at_ms,
                 )
-                for each in self._sessions.pages
+                for each in self._pages
             ],
         )
 
     def _node(self, node_id: int, loads: dict[int, NodeLoad]) -> pb.NodeDescription:
-        [info] = [each for each in self._state.node_infos() if each.node_id == node_id]
-        usage = self._sessions.usage.get(node_id, Usage())
+        [info] = [each for each in node_infos(self._state, self._live) if each.node_id == node_id]
+        usage = self._sessions.usage(node_id)
         return pb.NodeDescription(
             node=node_to_proto(info),
             leads=loads[node_id].leads,
@@ -166,7 +199,7 @@ class Describer:
     def segments(self, request: pb.ListSegmentsRequest) -> pb.ListSegmentsResponse:
         """One page. Raises UnknownTopicError."""
         state = self._state
-        topics = [state.topic(request.topic)] if request.topic else state.live_topics()
+        topics = [state.topic(request.topic)] if request.topic else live_topics(state)
         limit = request.max_segments or SEGMENTS_PER_PAGE
         after = self._position(request.after_segment_id)
         wanted = frozenset(request.partitions)

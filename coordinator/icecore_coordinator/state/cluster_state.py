@@ -4,11 +4,13 @@ Pure. Decisions (``node_changes``, ``segment_changes``, ``topic_changes``) read 
 and return a ``Change`` of its ``records``. The shell commits it, then applies it here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from icecore.errors import InternalError, UnknownTopicError
-from icecore.model import NodeInfo, NodeState, Segment, SegmentState
+from icecore.errors import InternalError, TopicExistsError, UnknownTopicError
+from icecore.model import NodeInfo, Segment, SegmentState
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.record_json import decode
 from icecore_coordinator.state.records import (
     Change,
@@ -23,19 +25,10 @@ from icecore_coordinator.state.records import (
     Record,
     SegmentRecord,
     TopicRecord,
-    is_prepared,
 )
 
-
-@dataclass
-class NodeStatus:
-    """What the sessions know of a node at the moment; nothing of it is stored."""
-
-    state: NodeState = NodeState.DOWN
-    """UP also while a node that was not heard of yet is given a lease."""
-    is_connected: bool = False
-    is_clock_off: bool = False
-    """Its wall clock is far from ours."""
+Decision: TypeAlias = Callable[["ClusterState"], Change]
+"""What to change, from the newest state; raises IcecoreError to refuse."""
 
 
 @dataclass
@@ -61,7 +54,8 @@ class ClusterState:
     segments_of_partition: dict[PartitionKey, dict[int, None]] = field(default_factory=dict)
     segments_of_node: dict[int, dict[int, None]] = field(default_factory=dict)
     """By replica, not by holder."""
-    status: dict[int, NodeStatus] = field(default_factory=dict)
+    token: int = 0
+    """Of the coordinator that reads and writes this; 0 before it has one."""
 
     def load(self, stored: Iterable[tuple[type[Record], str, int]]) -> None:
         """Fill an empty state with (type, stored form, version) of every record."""
@@ -86,7 +80,6 @@ class ClusterState:
                 self.counters[record.name] = record
             case NodeRecord():
                 self.nodes[record.node_id] = record
-                self.status.setdefault(record.node_id, NodeStatus())
             case TopicRecord():
                 self._put_topic(record)
             case PartitionRecord():
@@ -160,11 +153,6 @@ class ClusterState:
             raise UnknownTopicError(f"no topic {name!r}", topic=name)
         return record
 
-    def live_topics(self) -> list[TopicRecord]:
-        """All that are not deleted, by name."""
-        live = [record for record in self.topics.values() if record.is_live]
-        return sorted(live, key=lambda record: record.name)
-
     def is_live_topic(self, topic_id: bytes) -> bool:
         """Whether there is such a topic, and it is not deleted."""
         record = self.topics.get(topic_id)
@@ -184,10 +172,6 @@ class ClusterState:
     def tail(self, partition: PartitionRecord) -> SegmentRecord | None:
         """The ACTIVE or RECOVERING segment of a partition."""
         return self.segments.get(partition.tail_segment_id)
-
-    def prepared(self, key: PartitionKey) -> list[SegmentRecord]:
-        """Segments of a partition that may become its tail."""
-        return [each for each in self.segments_in(key) if is_prepared(each)]
 
     def assignment(self, record: SegmentRecord) -> Segment:
         """The segment as others get to see it: with the log start of its partition, and with the
@@ -210,59 +194,18 @@ class ClusterState:
         record = self.nodes.get(node_id)
         return record.incarnation if record else 0
 
-    def state_of(self, node_id: int) -> NodeState:
-        """DOWN for nodes nobody knows."""
-        status = self.status.get(node_id)
-        return status.state if status else NodeState.DOWN
-
-    def is_live(self, node_id: int) -> bool:
-        """Whether the node is not known to be down."""
-        return self.state_of(node_id) != NodeState.DOWN
-
-    def is_eligible(self, node_id: int) -> bool:
-        """Whether new replicas may be put there now."""
-        status = self.status.get(node_id)
-        return status is not None and status.is_connected and status.state == NodeState.UP
-
-    def eligible_nodes(self) -> list[NodeRecord]:
-        """Nodes that may get new replicas, by id."""
-        return [self.nodes[each] for each in sorted(self.nodes) if self.is_eligible(each)]
-
-    def leader_is_live(self, segment: Segment) -> bool:
+    def leader_is_live(self, segment: Segment, live: Liveness) -> bool:
         """Whether the leader is registered with the incarnation it leads in, and up."""
         is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
-        return is_registered and self.is_live(segment.leader)
+        return is_registered and live.is_live(segment.leader)
 
-    def node_infos(self) -> list[NodeInfo]:
-        """All registered nodes, by id."""
-        return [
-            NodeInfo(each.node_id, each.address, each.incarnation, self.state_of(each.node_id),
-                     each.rack)
-            for _, each in sorted(self.nodes.items())
-            if each.incarnation
-        ]  # fmt: skip
 
-    def is_under_replicated(self, record: SegmentRecord) -> bool:
-        """Fewer verified (sealed) or in-sync (unsealed) copies than the replication factor."""
-        segment = record.segment
-        copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
-        is_short = len(copies) < segment.settings.replication_factor
-        return is_short and not is_prepared(record) and not segment.is_lost
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one segment goes; ``leader`` is one of ``nodes``. Empty when no node is eligible."""
 
-    def load_of_nodes(self) -> dict[int, "NodeLoad"]:
-        """Unsealed replicas and leads of each node; every node has an entry."""
-        loads = {node_id: NodeLoad() for node_id in sorted(self.nodes)}
-        for segment_id in self.unsealed:
-            segment = self.segments[segment_id].segment
-            for node_id in segment.replicas:
-                loads[node_id].replicas += 1
-            if segment.leader in loads:
-                loads[segment.leader].leads += 1
-        return loads
-
-    def next_of(self, counter: str) -> CounterRecord:
-        """The counter's record, new when it was never used."""
-        return self.counters.get(counter, CounterRecord(counter))
+    nodes: tuple[int, ...]
+    leader: int
 
 
 @dataclass
@@ -276,3 +219,52 @@ class NodeLoad:
 def without_repeats(nodes: Sequence[int]) -> tuple[int, ...]:
     """The same node ids, each once, in order of first mention."""
     return tuple(dict.fromkeys(nodes))
+
+
+def live_topics(state: ClusterState) -> list[TopicRecord]:
+    """All that are not deleted, by name."""
+    live = [record for record in state.topics.values() if record.is_live]
+    return sorted(live, key=lambda record: record.name)
+
+
+def check_free(state: ClusterState, name: str) -> None:
+    """Raises TopicExistsError. Names of deleted topics are free."""
+    if name in state.topic_ids:
+        raise TopicExistsError(f"topic {name!r} exists")
+
+
+def next_of(state: ClusterState, counter: str) -> CounterRecord:
+    """The counter's record, new when it was never used."""
+    return state.counters.get(counter, CounterRecord(counter))
+
+
+def eligible_nodes(state: ClusterState, live: Liveness) -> list[NodeRecord]:
+    """Nodes that may get new replicas, by id."""
+    return [state.nodes[each] for each in sorted(state.nodes) if live.is_eligible(each)]
+
+
+def node_infos(state: ClusterState, live: Liveness) -> list[NodeInfo]:
+    """All registered nodes, by id."""
+    return [
+        NodeInfo(
+            node_id=node_id,
+            address=each.address,
+            incarnation=each.incarnation,
+            state=live.state_of(node_id),
+            rack=each.rack,
+        )
+        for node_id, each in sorted(state.nodes.items())
+        if each.incarnation
+    ]
+
+
+def load_of_nodes(state: ClusterState) -> dict[int, NodeLoad]:
+    """Unsealed replicas and leads of each node; every node has an entry."""
+    loads = {node_id: NodeLoad() for node_id in sorted(state.nodes)}
+    for segment_id in state.unsealed:
+        segment = state.segments[segment_id].segment
+        for node_id in segment.replicas:
+            loads[node_id].replicas += 1
+        if segment.leader in loads:
+            loads[segment.leader].leads += 1
+    return loads

@@ -5,7 +5,7 @@ version the store has for that key). A ``Change`` puts and deletes records in on
 conditional on the version it was derived from. ``cluster_state`` holds all of them in memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -13,6 +13,10 @@ from icecore.model import Segment, SegmentSettings, SegmentState
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition number."""
+RECORDS_PER_CHANGE = 100
+"""etcd allows 128 operations in a transaction."""
+NUMBER_JUMP_MAX = 1 << 20
+"""Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
 DELETE_GRACE_MS = 24 * 3600 * 1000
 """Of topics that say nothing else: a mistake is noticed within a day."""
 
@@ -228,8 +232,15 @@ Record: TypeAlias = (
     | HeardRecord
 )
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(ClusterRecord, CounterRecord, NodeRecord, TopicRecord, PartitionRecord, SegmentRecord),
-    *(DeletedRecord, ProducerRecord, HeardRecord),
+    ClusterRecord,
+    CounterRecord,
+    NodeRecord,
+    TopicRecord,
+    PartitionRecord,
+    SegmentRecord,
+    DeletedRecord,
+    ProducerRecord,
+    HeardRecord,
 )
 
 
@@ -275,6 +286,22 @@ def updated_segment(
     return replace(record, segment=segment, **record_changes)
 
 
+def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
+    """Delete records and leave tombstones: intents to delete for everyone who holds bytes."""
+    tombstones = tuple(
+        DeletedRecord(each.segment.segment_id, each.holders, now_ms, version=1) for each in records
+    )
+    return Change(tombstones, tuple(records))
+
+
 def is_prepared(record: SegmentRecord) -> bool:
     """Whether the segment is only meant to open."""
     return record.segment.state == SegmentState.PREPARED
+
+
+def is_under_replicated(record: SegmentRecord) -> bool:
+    """Fewer verified (sealed) or in-sync (unsealed) copies than the replication factor."""
+    segment = record.segment
+    copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
+    is_short = len(copies) < segment.settings.replication_factor
+    return is_short and not is_prepared(record) and not segment.is_lost

@@ -56,7 +56,7 @@ class MetadataStore(Protocol):
             False when a compare did not hold; nothing was changed then.
 
         Raises:
-            FencedError: this process does not hold the newest token; nothing was changed.
+            SupersededError: this process does not hold the newest token; nothing was changed.
             StorageError: the store failed; the outcome is unknown.
         """
         ...

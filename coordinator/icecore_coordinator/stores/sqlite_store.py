@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from icecore.errors import ConfigurationError, FencedError, StorageError
+from icecore.errors import ConfigurationError, StorageError, SupersededError
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 
 SCHEMA = """
@@ -130,7 +130,7 @@ class SqliteStore:
     def _check_token(self) -> None:
         newest = int(self._db.execute("SELECT value FROM token").fetchone()[0])
         if self._token == 0 or self._token != newest:
-            raise FencedError(f"coordinator token {self._token} is not the newest ({newest})")
+            raise SupersededError(f"coordinator token {self._token} is not the newest ({newest})")
 
     def _version(self, key: str) -> int:
         row = self._db.execute("SELECT version FROM records WHERE key = ?", (key,)).fetchone()

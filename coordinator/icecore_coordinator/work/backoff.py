@@ -1,6 +1,8 @@
 """Work that is found by looking and tried until it is done: who is at it, and when to try again."""
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from icecore.rpc.ports import Clock
@@ -9,6 +11,7 @@ K = TypeVar("K")
 
 FIRST_WAIT_MS = 200.0
 WAIT_MS_MAX = 5_000.0
+AWAITED_WAIT_MS = 100.0
 
 
 class Backoff(Generic[K]):
@@ -26,6 +29,7 @@ class Backoff(Generic[K]):
         self._taken: dict[K, None] = {}
         self._waits: dict[K, tuple[float, float]] = {}
         """(when to try again, how long the wait was)."""
+        self._awaited: Counter[K] = Counter()
 
     def is_due(self, key: K) -> bool:
         """Whether nobody is at it and its wait is over."""
@@ -36,8 +40,21 @@ class Backoff(Generic[K]):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any key waits for another try."""
-        return bool(self._waits)
+        """Whether any key waits for another try, or somebody for a key."""
+        return bool(self._waits or self._awaited)
+
+    @contextmanager
+    def awaited(self, keys: Iterable[K]) -> Iterator[None]:
+        """While somebody waits for these keys: they are due at once, and soon after a failure."""
+        mine = list(keys)
+        self._awaited.update(mine)
+        for key in mine:
+            self._waits.pop(key, None)
+        try:
+            yield
+        finally:
+            self._awaited.subtract(mine)
+            self._awaited = +self._awaited
 
     def is_taken(self, key: K) -> bool:
         """Whether somebody is at it."""
@@ -65,4 +82,6 @@ class Backoff(Generic[K]):
             return
         _, last_ms = self._waits.get(key, (0.0, self._first_wait_ms / 2))
         wait_ms = min(2 * last_ms, self._wait_ms_max)
+        if key in self._awaited:
+            wait_ms = min(AWAITED_WAIT_MS, self._first_wait_ms)
         self._waits[key] = (self._clock.monotonic_ms() + wait_ms, wait_ms)

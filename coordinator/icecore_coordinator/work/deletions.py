@@ -7,11 +7,14 @@ are remembered for as long as an old disk might turn up with their bytes.
 """
 
 import logging
+from collections.abc import Sequence
 
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.topic_deletion import continue_delete, kept_topics, spend_grace
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.state.records import Change, TopicRecord
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, DeletedRecord, TopicRecord
+from icecore_coordinator.work.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -20,21 +23,29 @@ TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
 
 
 class Deletions:
-    """Level-triggered, but for the time that it counts between two stores."""
+    """Level-triggered, but for the time that it counts between two stores. ``needed`` says which
+    topics go; nobody else lets them go."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._backoff: Backoff[bytes] = Backoff(clock)
         self._since_ms: dict[tuple[bytes, int], float] = {}
         """(topic id, version of its record) and since when nothing was taken off its grace."""
 
     async def look(self) -> None:
-        """Do what is due."""
+        """Count what is left of each grace, and forget what nobody can come back with."""
         await self._count()
-        topics = self._ledger.state.topics.values()
-        for topic_id in [each.topic_id for each in topics if each.is_deleting]:
-            await self.finish(topic_id)
         await self._forget_tombstones()
+
+    def needed(self) -> list[bytes]:
+        """Topics that are deleted for good and that nobody lets go yet."""
+        topics = self._ledger.state.topics.values()
+        return [
+            each.topic_id
+            for each in topics
+            if each.is_deleting and self._backoff.is_due(each.topic_id)
+        ]
 
     async def _count(self) -> None:
         now = self._clock.monotonic_ms()
@@ -55,8 +66,17 @@ class Deletions:
         if any(isinstance(each, TopicRecord) and each.is_deleting for each in change.puts):
             log.info("event=grace_over topic=%s topic_id=%s", topic.name, topic.topic_id.hex())
 
-    async def finish(self, topic_id: bytes) -> None:
-        """Let a topic go for good; does nothing for topics that are not marked so."""
+    async def finish(self, topic_ids: Sequence[bytes]) -> None:
+        """Let topics go for good; does nothing for those that are not marked so."""
+        mine = self._backoff.take(topic_ids)
+        try:
+            for topic_id in mine:
+                await self._finish(topic_id)
+        finally:
+            for topic_id in mine:
+                self._backoff.release(topic_id, is_done=True)
+
+    async def _finish(self, topic_id: bytes) -> None:
         now_ms = self._clock.now_ms()
         while True:
             change = await self._ledger.decide(
@@ -72,11 +92,9 @@ class Deletions:
             for each in self._ledger.state.deleted.values()
             if not each.holders and each.deleted_at_ms < oldest
         ]
-        for record in old:
-            await self._ledger.decide(
-                lambda state, each=record: (
-                    Change(deletes=(each,))  # type: ignore[misc]
-                    if state.deleted.get(each.segment_id) is each
-                    else Change()
-                )
-            )
+        await self._ledger.decide_each(old, _forgotten)
+
+
+def _forgotten(state: ClusterState, record: DeletedRecord) -> Change:
+    is_known = state.deleted.get(record.segment_id) is record
+    return Change(deletes=(record,)) if is_known else Change()

@@ -15,13 +15,11 @@ from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
-from icecore.rpc.ports import Clock
-from icecore_coordinator.config import Timing
-from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_calls import NodeCalls, by_node
-from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.nodes.fan_out import by_node
+from icecore_coordinator.state.cluster_state import eligible_nodes
 from icecore_coordinator.work.backoff import Backoff
-from icecore_coordinator.work.sealing import LiveSealing
+from icecore_coordinator.work.gains import ExpectedGains
+from icecore_coordinator.work.worker_ports import WorkerPorts
 
 log = logging.getLogger(__name__)
 
@@ -39,33 +37,28 @@ class HandOver:
     """Moves segments away from draining nodes.
 
     Args:
-        ledger: The cluster.
-        calls: To leaders.
-        sessions: Tells nodes that they may leave.
-        sealing: Must not insist on more replicas meanwhile.
+        ports: The cluster.
+        gains: Nobody insists on more replicas meanwhile.
         recover: Replaces a segment that is empty, which its leader can't seal.
-        clock: Counts waits.
-        timing: Of calls.
+        let_leave: Tells a node that it may leave.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
-        calls: NodeCalls,
-        sessions: NodeSessions,
-        sealing: LiveSealing,
+        ports: WorkerPorts,
+        gains: ExpectedGains,
         recover: Callable[[int], None],
-        clock: Clock,
-        timing: Timing,
+        let_leave: Callable[[int], None],
     ) -> None:
-        self._ledger = ledger
-        self._calls = calls
-        self._sessions = sessions
-        self._sealing = sealing
+        self._ledger = ports.ledger
+        self._calls = ports.calls
+        self._live = ports.live
+        self._clock = ports.clock
+        self._timing = ports.timing
+        self._gains = gains
         self._recover = recover
-        self._clock = clock
-        self._timing = timing
-        self._asking: Backoff[int] = Backoff(clock, ASK_AGAIN_MS)
+        self._let_leave = let_leave
+        self._asking: Backoff[int] = Backoff(ports.clock, ASK_AGAIN_MS)
         self._since_ms: dict[int, float] = {}
         """Draining nodes and when they were first seen so."""
 
@@ -80,11 +73,11 @@ class HandOver:
         self._since_ms = {
             node_id: self._since_ms.get(node_id, now)
             for node_id in state.nodes
-            if state.state_of(node_id) == NodeState.DRAINING
+            if self._live.state_of(node_id) == NodeState.DRAINING
         }
         if not self._since_ms:
             return []
-        staying = len(state.eligible_nodes())
+        staying = len(eligible_nodes(state, self._live))
         to_move: list[Segment] = []
         needed_here: set[int] = set()
         for segment_id in state.unsealed if staying else ():
@@ -92,7 +85,9 @@ class HandOver:
             leaving = [each for each in segment.replicas if each in self._since_ms]
             if not leaving or segment.state == SegmentState.PREPARED:
                 continue
-            if segment.state == SegmentState.RECOVERING or not state.leader_is_live(segment):
+            if segment.state == SegmentState.RECOVERING or not state.leader_is_live(
+                segment, self._live
+            ):
                 needed_here.update(leaving)  # its end may only be known with their copies
             elif self._must_move(segment, staying):
                 needed_here.update(leaving)
@@ -100,7 +95,7 @@ class HandOver:
                     to_move.append(segment)
         for node_id in self._since_ms:
             if node_id not in needed_here:
-                self._sessions.let_leave(node_id)
+                self._let_leave(node_id)
         return self._next_round(to_move)
 
     def _next_round(self, to_move: Sequence[Segment]) -> list[Segment]:
@@ -112,11 +107,11 @@ class HandOver:
 
     def _must_move(self, segment: Segment, staying: int) -> bool:
         """Whether a roll helps: it gains a leader that stays, or members that do."""
-        state, settings = self._ledger.state, segment.settings
+        settings = segment.settings
         if segment.leader in self._since_ms:
             return staying + len(self._since_ms) >= settings.min_insync
         in_sync = [
-            each for each in segment.isr if state.is_live(each) and each not in self._since_ms
+            each for each in segment.isr if self._live.is_live(each) and each not in self._since_ms
         ]
         return len(in_sync) < min(staying, max(settings.min_insync, settings.quorum))
 
@@ -126,7 +121,7 @@ class HandOver:
         mine = [each for each in segments if each.segment_id in taken]
         try:
             for segment in mine:
-                self._sealing.forget_gain(segment.segment_id)
+                self._gains.forget(segment.segment_id)
             grouped = by_node((each.leader, each) for each in mine)
             await asyncio.gather(*(self._ask(*each) for each in grouped.items()))
         finally:
@@ -147,6 +142,5 @@ class HandOver:
                 replaced += 1
                 self._recover(segment.segment_id)
         log.info(
-            "event=handing_over leader=%d segments=%d replaced=%d",
-            *(leader, len(segments), replaced),
+            "event=handing_over leader=%d segments=%d replaced=%d", leader, len(segments), replaced
         )

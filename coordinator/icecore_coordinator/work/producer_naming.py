@@ -19,6 +19,7 @@ from icecore_coordinator.decisions.producer_changes import take_name
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, ProducerRecord
 
 FENCE_WAIT_MS = 3_000.0
@@ -38,9 +39,10 @@ class NamedProducer:
 class ProducerNaming:
     """Hands out names of producers."""
 
-    def __init__(self, ledger: Ledger, calls: NodeCalls, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, calls: NodeCalls, live: Liveness, clock: Clock) -> None:
         self._ledger = ledger
         self._calls = calls
+        self._live = live
         self._clock = clock
 
     async def take(
@@ -104,7 +106,9 @@ class ProducerNaming:
                 if tail is None:
                     continue
                 segment = tail.segment
-                if segment.state != SegmentState.ACTIVE or not state.leader_is_live(segment):
+                if segment.state != SegmentState.ACTIVE or not state.leader_is_live(
+                    segment, self._live
+                ):
                     is_recovering = True
                 elif confirmed.get(segment.leader) != segment.leader_incarnation:
                     to_ask[segment.leader] = None

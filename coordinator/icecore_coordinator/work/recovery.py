@@ -14,17 +14,16 @@ from typing import Any, TypeVar
 from icecore.errors import FencedError, IcecoreError
 from icecore.model import Segment, SegmentState
 from icecore.rpc.ports import Clock
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.lossy_changes import begin_unclean
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
-from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_calls import NodeCalls, Written, by_node, fan_out
-from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.nodes.fan_out import by_node, fan_out
+from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.recovery_case import Case
 from icecore_coordinator.work.segment_opening import SegmentOpening
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.recovery import FenceReply
 
 log = logging.getLogger(__name__)
@@ -58,24 +57,20 @@ class Laps:
 class Recovery:
     """Finds the segments that need a recovery and recovers them."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        calls: NodeCalls,
-        sessions: NodeSessions,
-        opening: SegmentOpening,
-        clock: Clock,
-        timing: Timing,
-    ) -> None:
+    def __init__(self, ports: WorkerPorts, opening: SegmentOpening) -> None:
         self.count = 0
         """Recovery-seals done by this process."""
-        self._ledger = ledger
-        self._calls = calls
-        self._sessions = sessions
+        self.backoff: Backoff[int] = Backoff(ports.clock)
+        """Of segments: who waits for one says so here."""
+        self._ledger = ports.ledger
+        self._calls = ports.calls
+        self._live = ports.live
+        self._heard = ports.heard
+        self._copies = ports.copies
+        self._pages = ports.pages
+        self._clock = ports.clock
+        self._timing = ports.timing
         self._opening = opening
-        self._clock = clock
-        self._timing = timing
-        self._backoff: Backoff[int] = Backoff(clock)
         self._requested: dict[int, None] = {}
         self._promises: dict[int, int] = {}
         """By segment: the highest promise that a replica refused ours for."""
@@ -83,11 +78,6 @@ class Recovery:
     def request(self, segment_id: int) -> None:
         """Also of a leader that is well; whoever asks for it sees again that it is needed."""
         self._requested[segment_id] = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something failed and will be needed again when its wait is over."""
-        return self._backoff.is_waiting
 
     def needed(self) -> list[int]:
         """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
@@ -105,19 +95,19 @@ class Recovery:
                 segment.state == SegmentState.ACTIVE
                 and (
                     segment_id in self._requested
-                    or segment_id in self._sessions.shut_out
-                    or not state.leader_is_live(segment)
+                    or self._copies.is_shut_out(segment_id)
+                    or not state.leader_is_live(segment, self._live)
                 )
             )
-            if is_needed and self._backoff.is_due(segment_id):
+            if is_needed and self.backoff.is_due(segment_id):
                 found.append(segment_id)
-        room = DELETED_AT_ONCE - sum(self._backoff.is_taken(each) for each in deleted)
-        due = [each for each in deleted if self._backoff.is_due(each)]
+        room = DELETED_AT_ONCE - sum(self.backoff.is_taken(each) for each in deleted)
+        due = [each for each in deleted if self.backoff.is_due(each)]
         return found + due[: max(0, room)]
 
     async def recover(self, segment_ids: Sequence[int]) -> None:
         """Try once to recover these segments; what fails is tried again later."""
-        mine = self._backoff.take(segment_ids)
+        mine = self.backoff.take(segment_ids)
         if not mine:
             return
         laps = Laps(self._clock)
@@ -143,7 +133,7 @@ class Recovery:
                 if is_done:
                     self._requested.pop(segment_id, None)
                     self._promises.pop(segment_id, None)
-                self._backoff.release(segment_id, is_done=is_done)
+                self.backoff.release(segment_id, is_done=is_done)
             log.info("event=recovery_round segments=%d left=%d %s", len(mine), left, laps.summary())
 
     async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
@@ -153,9 +143,7 @@ class Recovery:
                 return Change()
             return start_recovery(state, segment_id, record.version)
 
-        await self._ledger.decide_all(
-            [lambda state, each=segment_id: decision(state, each) for segment_id in segment_ids]  # type: ignore[misc]
-        )
+        await self._ledger.decide_each(segment_ids, decision)
         cases = []
         for segment_id in segment_ids:
             record = self._ledger.state.segments.get(segment_id)
@@ -194,7 +182,7 @@ class Recovery:
         answers = await fan_out(
             self._clock,
             {node_id: call(node_id, [item for _, item in mine]) for node_id, mine in asked.items()},
-            required=[node_id for node_id in asked if self._ledger.state.is_live(node_id)],
+            required=[node_id for node_id in asked if self._live.is_live(node_id)],
             patience_ms=self._timing.recovery_wait_ms,
             is_enough=enough,
         )
@@ -214,7 +202,9 @@ class Recovery:
                 if isinstance(result, IcecoreError):
                     log.warning(
                         "event=recovery_step_failed node=%d segment=%d why=%r",
-                        *(node_id, case.segment_id, result.message),
+                        node_id,
+                        case.segment_id,
+                        result.message,
                     )
                     self._note_promise(case.segment_id, result)
 
@@ -252,8 +242,8 @@ class Recovery:
 
     async def _begin_unclean(self, cases: Sequence[Case]) -> list[Case]:
         """Those that may go on, and whose records say from now on that they are lossy."""
-        results = await self._ledger.decide_all(
-            [lambda state, each=case: begin_unclean(state, each.segment_id) for case in cases]  # type: ignore[misc]
+        results = await self._ledger.decide_each(
+            cases, lambda state, case: begin_unclean(state, case.segment_id)
         )
         begun = []
         for case, result in zip(cases, results, strict=True):
@@ -288,15 +278,17 @@ class Recovery:
             intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
             log.warning(
                 "event=recovery_undecided segment=%d replicas=%s intact=%s",
-                *(case.segment_id, case.segment.replicas, intact),
+                case.segment_id,
+                case.segment.replicas,
+                intact,
             )
             return
         undecidable = case.decide(self._tripwire(case))
         if undecidable is not None:
-            self._sessions.pages.page(case.segment_id, undecidable.why)
+            self._pages.page(case.segment_id, undecidable.why)
 
     def _tripwire(self, case: Case) -> int:
-        return self._sessions.heard.high_watermark(case.segment_id) or 0
+        return self._heard.high_watermark(case.segment_id) or 0
 
     def _decide_unclean(self, case: Case) -> None:
         """Set the end that an admin accepted, and say loudly what it is."""
@@ -305,11 +297,16 @@ class Recovery:
         if case.is_donor_unknown:
             log.critical(
                 "event=salvaged segment=%d node=%d end_offset=%d",
-                *(case.segment_id, end.donor, end.end_offset),
+                case.segment_id,
+                end.donor,
+                end.end_offset,
             )
         log.critical(
             "event=unclean_recovery segment=%d end_offset=%d donor=%d seen=%d",
-            *(case.segment_id, end.end_offset, end.donor, self._tripwire(case)),
+            case.segment_id,
+            end.end_offset,
+            end.donor,
+            self._tripwire(case),
         )
 
     async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
@@ -335,7 +332,7 @@ class Recovery:
         for case in cases:
             if case.donor is not None and not case.is_lost:
                 case.verified[case.decided.donor] = case.donor.incarnation
-                self._sessions.copied(case.decided.donor, case.segment_id)
+                self._copies.copied(case.decided.donor, case.segment_id)
         return [case for case in cases if case.donor is not None]
 
     async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
@@ -344,9 +341,9 @@ class Recovery:
         def take(case: Case, node_id: int, written: Written) -> None:
             if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
-                self._sessions.copied(node_id, case.segment_id)
+                self._copies.copied(node_id, case.segment_id)
             else:
-                self._sessions.pages.page(case.segment_id, f"node {node_id}: digests differ")
+                self._pages.page(case.segment_id, f"node {node_id}: digests differ")
 
         state = self._ledger.state
         asked = []
@@ -354,8 +351,8 @@ class Recovery:
             if case.is_lost:
                 continue
             item = case.order_to_target(state.nodes[case.decided.donor].address)
-            for node_id in case.targets(state):
-                self._sessions.heard.forget_end(case.segment_id, node_id)
+            for node_id in case.targets(state, self._live):
+                self._heard.forget_end(case.segment_id, node_id)
                 asked.append((node_id, (case, item)))
         await self._ask(
             by_node(asked),
@@ -384,11 +381,9 @@ class Recovery:
         now_ms = self._clock.now_ms()
 
         def decision(state: ClusterState, case: Case) -> Change:
-            return seal(state, case.sealing(state), openings.get(case.key), now_ms)
+            return seal(state, self._live, case.sealing(state), openings.get(case.key), now_ms)
 
-        results = await self._ledger.decide_all(
-            [lambda state, each=case: decision(state, each) for case in cases]  # type: ignore[misc]
-        )
+        results = await self._ledger.decide_each(cases, decision)
         for case, result in zip(cases, results, strict=True):
             if isinstance(result, IcecoreError):
                 log.warning(
@@ -399,6 +394,8 @@ class Recovery:
             opening = openings.get(case.key)
             log.info(
                 "event=recovered segment=%d end_offset=%d replicas=%s successor=%d",
-                *(case.segment_id, case.decided.end_offset),
-                *(sorted(case.verified), opening.segment_id if opening else 0),
+                case.segment_id,
+                case.decided.end_offset,
+                sorted(case.verified),
+                opening.segment_id if opening else 0,
             )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from icecore.model import Segment
 from icecore_coordinator.decisions.segment_changes import EPOCH_STEP, Sealing
 from icecore_coordinator.nodes.node_calls import OpenItem, WriteBackItem, Written
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey
 from icecore_replication.producers import snapshot_digest
 from icecore_replication.recovery import (
@@ -79,7 +80,14 @@ class Case:
             # Offsets that somebody has seen must not be given out again.
             end_offset = max(self.segment.base_offset, known_high_watermark)
             self.end = EndDecision(end_offset, donor=0, last_header_crc32c=0)
-            self.donor = Written(0, b"", b"", b"", max_append_timestamp_ms=now_ms, length_bytes=0)
+            self.donor = Written(
+                incarnation=0,
+                seal_digest=b"",
+                producer_snapshot=b"",
+                producer_digest=b"",
+                max_append_timestamp_ms=now_ms,
+                length_bytes=0,
+            )
 
     @property
     def decided(self) -> EndDecision:
@@ -112,7 +120,10 @@ class Case:
     def order_to_target(self, donor_address: str) -> WriteBackItem:
         """What the others are asked: to copy from the donor what they lack."""
         return WriteBackItem(
-            self.segment_to_write, self.decided.end_offset, donor_address, self.written.seal_digest
+            self.segment_to_write,
+            self.decided.end_offset,
+            donor_address=donor_address,
+            seal_digest=self.written.seal_digest,
         )
 
     @property
@@ -139,19 +150,19 @@ class Case:
             self.is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
         )
 
-    def targets(self, state: ClusterState) -> list[int]:
+    def targets(self, state: ClusterState, live: Liveness) -> list[int]:
         """Live replicas besides the donor; fresh nodes too when there are fewer than min_insync."""
         donor = self.decided.donor
         if self.is_empty:
             return []
-        live = [n for n in self.segment.replicas if n != donor and state.is_live(n)]
-        missing = self.segment.settings.min_insync - 1 - len(live)
+        up = [n for n in self.segment.replicas if n != donor and live.is_live(n)]
+        missing = self.segment.settings.min_insync - 1 - len(up)
         fresh = [
             each.node_id
-            for each in state.eligible_nodes()
+            for each in eligible_nodes(state, live)
             if each.node_id not in self.segment.replicas
         ]
-        return live + fresh[: max(0, missing)]
+        return up + fresh[: max(0, missing)]
 
     # --- the seal ---------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from icecore.errors import IcecoreError, StorageError
 from icecore.rpc.ports import Clock
-from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_calls import NodeCalls, by_node, fan_out
-from icecore_coordinator.nodes.node_sessions import NodeSessions
+from icecore_coordinator.nodes.fan_out import by_node, fan_out
+from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.state.liveness import Liveness
 from icecore_replication.seal_check import MemberWord, SealClaim, agreed_replicas, check_watermark
 
 CALL_S = 3.0
@@ -26,11 +28,12 @@ class SealChecker:
     """Asks the members of segments that are to be sealed, and judges."""
 
     def __init__(
-        self, ledger: Ledger, calls: NodeCalls, sessions: NodeSessions, clock: Clock
+        self, *, calls: NodeCalls, live: Liveness, heard: Heard, pages: Pages, clock: Clock
     ) -> None:
-        self._ledger = ledger
         self._calls = calls
-        self._sessions = sessions
+        self._live = live
+        self._heard = heard
+        self._pages = pages
         self._clock = clock
 
     async def check(self, claims: Sequence[SealClaim]) -> list[tuple[int, ...] | IcecoreError]:
@@ -44,9 +47,9 @@ class SealChecker:
     def _contradiction(self, claim: SealClaim) -> StorageError | None:
         """What needs no questions: an end below a watermark that a leader has told."""
         try:
-            check_watermark(claim, self._sessions.heard.high_watermark(claim.segment_id) or 0)
+            check_watermark(claim, self._heard.high_watermark(claim.segment_id) or 0)
         except StorageError as error:
-            self._sessions.pages.page(claim.segment_id, error.message)
+            self._pages.page(claim.segment_id, error.message)
             return error
         return None
 
@@ -57,7 +60,7 @@ class SealChecker:
             return agreed_replicas(claim, words)
         except IcecoreError as error:
             if isinstance(error, StorageError):
-                self._sessions.pages.page(claim.segment_id, error.message)
+                self._pages.page(claim.segment_id, error.message)
             return error
 
     async def _ask(self, claims: Sequence[SealClaim]) -> Words:
@@ -69,14 +72,13 @@ class SealChecker:
                 _collect(words, node_id, asked[node_id], found)
             return all(_is_settled(each, words[each.segment_id]) for each in claims)
 
-        state = self._ledger.state
         answers = await fan_out(
             self._clock,
             {
                 node_id: self._calls.check_seal(node_id, [each.segment_id for each in mine], CALL_S)
                 for node_id, mine in asked.items()
             },
-            required=[node_id for node_id in asked if state.is_live(node_id)],
+            required=[node_id for node_id in asked if self._live.is_live(node_id)],
             patience_ms=PATIENCE_MS,
             is_enough=is_enough,
         )

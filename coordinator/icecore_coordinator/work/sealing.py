@@ -16,23 +16,19 @@ from icecore.errors import (
     NotEnoughReplicasError,
 )
 from icecore.model import NodeState, Segment, SegmentState
-from icecore.rpc.ports import Clock
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import Opening, Sealing, check_leader, seal
-from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_calls import OpenItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey, is_prepared
 from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_coordinator.work.segment_opening import SegmentOpening
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.producers import snapshot_digest
 from icecore_replication.seal_check import SealClaim
 
 log = logging.getLogger(__name__)
-
-ROLL_UP_MS = 4_000.0
-"""Shorter than the auditor's wait between two requests to roll a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +62,21 @@ class LiveSealing:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ports: WorkerPorts,
         opening: SegmentOpening,
         checker: SealChecker,
-        clock: Clock,
-        timing: Timing,
+        gains: ExpectedGains,
     ) -> None:
-        self._checker = checker
-        self._open_wait_ms = timing.open_wait_ms
-        self._rolling_up: dict[int, float] = {}
-        """Segments that were asked to roll only to gain replicas, and until when that counts."""
-        self._ledger = ledger
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._clock = ports.clock
+        self._open_wait_ms = ports.timing.open_wait_ms
         self._opening = opening
-        self._clock = clock
+        self._checker = checker
+        self._gains = gains
         self._ready: dict[int, int] = {}
         """Segment to its prepared and confirmed successor."""
-        self._preparing: Backoff[int] = Backoff(clock)
-
-    def expect_gain(self, segment_id: int) -> None:
-        """The next roll of this segment, if it comes soon, must gain replicas."""
-        now = self._clock.monotonic_ms()
-        self._rolling_up = {key: at for key, at in self._rolling_up.items() if at > now}
-        self._rolling_up[segment_id] = now + ROLL_UP_MS
-
-    def forget_gain(self, segment_id: int) -> None:
-        """The segment rolls for a better reason now."""
-        self._rolling_up.pop(segment_id, None)
-
-    def _must_gain(self, segment_id: int) -> bool:
-        return self._rolling_up.get(segment_id, 0.0) > self._clock.monotonic_ms()
+        self._preparing: Backoff[int] = Backoff(ports.clock)
 
     async def prepare(
         self, asker: Asker, segments: Sequence[tuple[int, int]]
@@ -111,7 +93,9 @@ class LiveSealing:
         try:
             for segment_id, epoch in segments:
                 try:
-                    record = check_leader(state, segment_id, epoch, *pair(asker))
+                    record = check_leader(
+                        state, segment_id, epoch, asker.node_id, asker.incarnation
+                    )
                 except IcecoreError as error:
                     results[segment_id] = error
                     continue
@@ -134,7 +118,7 @@ class LiveSealing:
         record = state.segments.get(self._ready.get(segment_id, 0))
         if record is None or not is_prepared(record):
             return None
-        states = [state.state_of(each) for each in record.segment.replicas]
+        states = [self._live.state_of(each) for each in record.segment.replicas]
         return None if NodeState.DRAINING in states else record.segment
 
     async def _prepare(
@@ -148,14 +132,14 @@ class LiveSealing:
         openings = await self._opening.confirm(items, self._open_wait_ms)
         results: dict[int, int | IcecoreError] = {}
         useless = []
-        is_live = self._ledger.state.is_live
+        is_live = self._live.is_live
         for key, segment_id in ids.items():
             successor = prepared.get(key)
             opening = openings.get(successor.segment_id) if successor else None
             before = wanted[key]
             live = [each for each in before.replicas if is_live(each)] if before else []
             gains = opening is None or len(opening.confirmed) > len(live)
-            if successor and opening and (gains or not self._must_gain(segment_id)):
+            if successor and opening and (gains or not self._gains.must_gain(segment_id)):
                 self._ready[segment_id] = successor.segment_id
                 results[segment_id] = successor.segment_id
                 continue
@@ -190,20 +174,20 @@ class LiveSealing:
         now_ms = self._clock.now_ms()
 
         def decision(state: ClusterState, report: SealReport) -> Change:
-            check_leader(state, report.sealing.segment_id, report.epoch, *pair(asker))
+            check_leader(
+                state, report.sealing.segment_id, report.epoch, asker.node_id, asker.incarnation
+            )
             opening = openings.get(report.successor_segment_id)
             try:
-                return seal(state, report.sealing, opening, now_ms)
+                return seal(state, self._live, report.sealing, opening, now_ms)
             except NotEnoughReplicasError:
-                return seal(state, report.sealing, None, now_ms)
+                return seal(state, self._live, report.sealing, None, now_ms)
 
-        changes = await self._ledger.decide_all(
-            [lambda state, each=report: decision(state, each) for report in valid]  # type: ignore[misc]
-        )
+        changes = await self._ledger.decide_each(valid, decision)
         for report, change in zip(valid, changes, strict=True):
             segment_id = report.sealing.segment_id
             self._ready.pop(segment_id, None)
-            self._rolling_up.pop(segment_id, None)
+            self._gains.forget(segment_id)
             if isinstance(change, IcecoreError) and (done := self._done_meanwhile(report)):
                 results[segment_id] = done
                 continue
@@ -214,7 +198,9 @@ class LiveSealing:
             results[segment_id] = self._outcome(report)
             log.info(
                 "event=sealed segment=%d end_offset=%d successor=%d",
-                *(segment_id, report.sealing.end_offset, report.successor_segment_id),
+                segment_id,
+                report.sealing.end_offset,
+                report.successor_segment_id,
             )
         return [results[each.sealing.segment_id] for each in reports]
 
@@ -225,6 +211,7 @@ class LiveSealing:
         results: dict[int, Sealed | IcecoreError],
     ) -> list[SealReport]:
         """Those that their members confirm, with just these members; ``results`` gets the rest."""
+        state = self._ledger.state
         claims = [
             SealClaim(
                 segment_id=each.segment_id,
@@ -234,7 +221,7 @@ class LiveSealing:
                 producer_digest=each.producer_digest,
                 length_bytes=each.length_bytes,
                 replicas=each.replicas,
-                min_insync=self._ledger.state.segments[each.segment_id].segment.settings.min_insync,
+                min_insync=state.segments[each.segment_id].segment.settings.min_insync,
             )
             for each in (report.sealing for report in reports)
         ]
@@ -251,7 +238,9 @@ class LiveSealing:
 
     def _check(self, asker: Asker, report: SealReport) -> None:
         state, sealing = self._ledger.state, report.sealing
-        record = check_leader(state, sealing.segment_id, report.epoch, *pair(asker))
+        record = check_leader(
+            state, sealing.segment_id, report.epoch, asker.node_id, asker.incarnation
+        )
         if record.version != sealing.version:
             raise ConflictError(
                 f"segment {sealing.segment_id} is at version {record.version}, "
@@ -306,8 +295,3 @@ class LiveSealing:
             state.assignment(record) if record else None,
             state.assignment(successor) if successor and is_open else None,
         )
-
-
-def pair(asker: Asker) -> tuple[int, int]:
-    """Node id and incarnation."""
-    return (asker.node_id, asker.incarnation)

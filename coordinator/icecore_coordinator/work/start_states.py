@@ -14,12 +14,14 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentState
 from icecore.rpc.ports import Clock
 from icecore_coordinator.config import Timing
+from icecore_coordinator.decisions.segment_changes import is_sealed_state
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, Written, by_node, fan_out
-from icecore_coordinator.nodes.node_sessions import NodeSessions
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.fan_out import by_node, fan_out
+from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, Written
+from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey, SegmentRecord
-from icecore_replication.producers import snapshot_digest
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +44,6 @@ class _Wanted:
     nodes: tuple[int, ...]
 
 
-def is_sealed_state(record: SegmentRecord, snapshot: bytes) -> bool:
-    """Whether these are the producers that were agreed on at the seal (segments that were sealed
-    without saying so match any)."""
-    return record.producer_digest in (b"", snapshot_digest(snapshot))
-
-
 def start_behind(record: SegmentRecord, written: Written) -> Start:
     """The start behind a sealed segment. Append times go on from the later of what its record and
     the replica say, for they never go back (R51)."""
@@ -60,15 +56,20 @@ class StartStates:
 
     def __init__(
         self,
+        *,
         ledger: Ledger,
         calls: NodeCalls,
-        sessions: NodeSessions,
+        live: Liveness,
+        copies: CopyReports,
+        pages: Pages,
         clock: Clock,
         timing: Timing,
     ) -> None:
         self._ledger = ledger
         self._calls = calls
-        self._sessions = sessions
+        self._live = live
+        self._copies = copies
+        self._pages = pages
         self._clock = clock
         self._timing = timing
 
@@ -87,8 +88,8 @@ class StartStates:
                 starts[key] = Start(base)
             elif ended[-1].segment.is_lost:
                 starts[key] = Start(base, max_append_timestamp_ms=self._clock.now_ms())
-            elif live := self._sources(state, ended[-1]):
-                wanted.append(_Wanted(key, ended[-1], live))
+            elif sources := self._sources(ended[-1]):
+                wanted.append(_Wanted(key, ended[-1], sources))
         refused: dict[PartitionKey, None] = {}
         for number in range(max((len(each.nodes) for each in wanted), default=0)):
             asked = [e for e in wanted if e.key not in starts and number < len(e.nodes)]
@@ -96,17 +97,17 @@ class StartStates:
                 self._take(each, each.nodes[number], written, starts, refused)
         for each in wanted:
             if each.key in refused and each.key not in starts:
-                self._sessions.pages.page(
+                self._pages.page(
                     each.record.segment.segment_id,
                     "no replica knows the producers that were sealed",
                 )
         return starts
 
-    def _sources(self, state: ClusterState, record: SegmentRecord) -> tuple[int, ...]:
+    def _sources(self, record: SegmentRecord) -> tuple[int, ...]:
         """Live replicas, those last that call their own copy damaged."""
         segment_id = record.segment.segment_id
-        live = [each for each in record.segment.replicas if state.is_live(each)]
-        return tuple(sorted(live, key=lambda each: self._sessions.is_unknown(each, segment_id)))
+        live = [each for each in record.segment.replicas if self._live.is_live(each)]
+        return tuple(sorted(live, key=lambda each: self._copies.is_unknown(each, segment_id)))
 
     def _take(
         self,
@@ -150,7 +151,7 @@ class StartStates:
 
 def _item(wanted: _Wanted) -> WriteBackItem:
     segment = wanted.record.segment
-    return WriteBackItem(segment, segment.end_offset, "", segment.seal_digest, seal=True)
+    return WriteBackItem(segment, segment.end_offset, seal_digest=segment.seal_digest, seal=True)
 
 
 def _ends_at(record: SegmentRecord, offset: int) -> bool:

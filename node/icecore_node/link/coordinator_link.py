@@ -13,14 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from icecore.errors import (
-    FencedError,
     IcecoreError,
     InternalError,
     NotCoordinatorError,
+    SupersededError,
     WrongClusterError,
 )
 from icecore.model import Segment
 from icecore.rpc import convert
+from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.parts import in_parts
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
@@ -38,7 +39,6 @@ _FromThisNode: TypeAlias = (
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
-SERVICE = "/icecore.v1.CoordinatorService/"
 RETRY_S = 0.1
 CALL_TIMEOUT_S = 5.0
 SEAL_TIMEOUT_S = 15.0
@@ -206,14 +206,14 @@ class CoordinatorLink:
     async def run(self) -> None:
         """Keep a heartbeat stream open until cancelled.
 
-        Raises FencedError when the coordinator knows a newer incarnation of this node, and
+        Raises SupersededError when another incarnation of this node counts, and
         WrongClusterError: the process must end.
         """
         while True:
-            stream = self._context.net.open_stream(self._address, SERVICE + "Heartbeat")
+            stream = self._context.net.open_stream(self._address, COORDINATOR["Heartbeat"])
             try:
                 await self._converse(stream)
-            except (FencedError, WrongClusterError):
+            except (SupersededError, WrongClusterError):
                 raise
             except IcecoreError as error:
                 _log.info("heartbeat stream broke error=%s", error)
@@ -339,13 +339,14 @@ class CoordinatorLink:
     async def alter_isr(self, change: coordinator_pb2.IsrChange) -> Segment:
         """Compare-and-set an in-sync set; the newer record, whether ours or another's change.
 
-        Raises what the coordinator answers when the record is still the one we compared with.
+        Raises what the coordinator answers when the record is still the one we compared with, and
+        InternalError when it answers neither a record nor an error: then the outcome is unknown.
         """
         result = await self._isr.submit(change)
         if result.HasField("assignment") and result.assignment.version > change.version:
             return convert.segment_from_proto(result.assignment)
         _raise(result.error)
-        raise FencedError("the coordinator answered without the segment")
+        raise InternalError("the coordinator answered without the segment")
 
     async def prepare_successor(self, segment_id: int, epoch: int) -> int:
         """The id of a prepared and confirmed next segment."""
@@ -426,7 +427,7 @@ class CoordinatorLink:
     async def _call(self, method: str, body: bytes, timeout_s: float) -> bytes:
         try:
             return await self._context.net.call(
-                self._address, SERVICE + method, body, timeout_s=timeout_s
+                self._address, COORDINATOR[method], body, timeout_s=timeout_s
             )
         except IcecoreError as error:
             if error.retriable:

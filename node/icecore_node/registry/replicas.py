@@ -14,7 +14,6 @@ from typing import TypeVar
 from icecore.errors import (
     SHORTAGES,
     IcecoreError,
-    InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
     StorageError,
@@ -31,6 +30,7 @@ from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
 from icecore_node.roles.receiver import LeaderLinks
+from icecore_node.storage.engine import LogTail, NotAsSealed
 from icecore_replication import inputs
 from icecore_replication.leading import Role, role_of
 
@@ -442,7 +442,7 @@ class Replicas:
                     break
                 except SHORTAGES as error:
                     why = error
-                except (InvalidRequestError, StorageError) as error:
+                except (NotAsSealed, StorageError) as error:
                     self.condemn(replica, f"not what was sealed: {error}")
                     break
             _log.warning("not sealed here yet segment_id=%d error=%s", replica.segment_id, why)
@@ -452,17 +452,17 @@ class Replicas:
     async def finish_sealed(self, replica: Replica, segment: Segment) -> None:
         """Truncate a longer, equal log; mark it sealed. The caller works on the segment alone.
 
-        Raises InvalidRequestError when the log is short or its digest differs.
+        Raises NotAsSealed when the log is short or its digest differs.
         """
         if replica.sealed:
             return
         await replica.settle()
         store, worker, end = self._context.store, replica.worker, segment.end_offset
-        tail = replica.tail
-        if tail.end_offset > end:
+        tail: LogTail | None = replica.tail
+        if replica.tail.end_offset > end:
             tail = await worker.run(store.reader.tail_at, replica.segment_id, end)
-        if tail.end_offset != end or tail.digest != segment.seal_digest:
-            raise InvalidRequestError(
+        if tail is None or (tail.end_offset, tail.digest) != (end, segment.seal_digest):
+            raise NotAsSealed(
                 f"the log ends at {replica.tail.end_offset} or its digest differs from the "
                 f"one sealed at {end}"
             )

@@ -17,6 +17,7 @@ from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment
+from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink, LedLog
@@ -352,7 +353,7 @@ class Leader:
         try:
             body = await self._context.net.call(
                 self._context.peer_address(node_id),
-                "/icecore.v1.ReplicationService/SealPrepare",
+                REPLICATION["SealPrepare"],
                 request.SerializeToString(),
                 timeout_s=SEAL_PREPARE_TIMEOUT_S,
             )

@@ -12,6 +12,7 @@ import logging
 from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
 from icecore.model import NodeState
 from icecore.rpc import framing
+from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext, end_task
@@ -117,7 +118,7 @@ class LeaderLink:
             await asyncio.sleep(RECONNECT_S)
 
     async def _converse(self, address: str, leader_incarnation: int) -> None:
-        stream = self._context.net.open_stream(address, "/icecore.v1.ReplicationService/Replicate")
+        stream = self._context.net.open_stream(address, REPLICATION["Replicate"])
         try:
             self._progress.clear()
             self._credit_bytes = 0

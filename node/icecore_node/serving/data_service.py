@@ -3,6 +3,7 @@
 import asyncio
 
 from icecore.rpc import framing
+from icecore.rpc.methods import DATA
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from icecore_node.context import NodeContext
@@ -12,7 +13,6 @@ from icecore_node.registry.replicas import Replicas
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.produce import ProduceHandler
 
-PREFIX = "/icecore.v1.DataService/"
 PRODUCER_IDS_AT_ONCE = 100
 
 
@@ -33,10 +33,10 @@ class DataService:
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
         return {
-            PREFIX + "Produce": self.produce.produce,
-            PREFIX + "Fetch": self.fetch.fetch,
-            PREFIX + "ListOffsets": self.fetch.list_offsets,
-            PREFIX + "InitProducer": self.init_producer,
+            DATA["Produce"]: self.produce.produce,
+            DATA["Fetch"]: self.fetch.fetch,
+            DATA["ListOffsets"]: self.fetch.list_offsets,
+            DATA["InitProducer"]: self.init_producer,
         }
 
     async def init_producer(self, body: bytes, _: CallContext) -> bytes:

@@ -24,6 +24,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.rpc import convert, framing, parts
+from icecore.rpc.methods import NODE
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext
@@ -38,7 +39,6 @@ from icecore_replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
 
-PREFIX = "/icecore.v1.NodeService/"
 WHY_MAX = 200
 
 _Order: TypeAlias = (
@@ -73,12 +73,12 @@ class NodeCommands:
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
         return {
-            PREFIX + "Fence": self.fence,
-            PREFIX + "Open": self.open,
-            PREFIX + "WriteBack": self.write_back,
-            PREFIX + "Roll": self.roll,
-            PREFIX + "FenceProducers": self.fence_producers,
-            PREFIX + "CheckSeal": self.check_seal,
+            NODE["Fence"]: self.fence,
+            NODE["Open"]: self.open,
+            NODE["WriteBack"]: self.write_back,
+            NODE["Roll"]: self.roll,
+            NODE["FenceProducers"]: self.fence_producers,
+            NODE["CheckSeal"]: self.check_seal,
         }
 
     def _check(self, request: _Order) -> None:

@@ -15,6 +15,7 @@ from icecore.errors import (
     IcecoreError,
     NotLeaderError,
     NotReplicaError,
+    SupersededError,
     UnavailableError,
     UnsupportedError,
 )
@@ -108,7 +109,7 @@ class Registration:
         while True:
             try:
                 await coordinator.run()
-            except FencedError:
+            except SupersededError:
                 if coordinator.was_heard:
                     raise
                 forgotten = self._context.incarnation

@@ -14,7 +14,6 @@ from icecore.errors import (
     SHORTAGES,
     FencedError,
     IcecoreError,
-    InvalidRequestError,
     NotReplicaError,
 )
 from icecore.rpc import framing
@@ -218,8 +217,6 @@ class FollowerStream:
                     self._context.store.reader.tail_at,
                     *(leader.replica.segment_id, entry.durable_end_offset),
                 )
-            except InvalidRequestError:
-                tail = None
             except NotReplicaError:
                 return False  # it is we who are damaged
         if tail is not None and tail.last_header_crc32c == entry.last_header_crc32c:

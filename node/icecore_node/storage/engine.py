@@ -30,6 +30,13 @@ Condemn: TypeAlias = Callable[[Mapping[int, str]], None]
 """Stores for each segment id why its log can't be trusted, durably, in one sync."""
 
 
+class NotAsSealed(Exception):
+    """A log is not what was sealed: it ends elsewhere, or its digest is another one.
+
+    An outcome on this node, never an answer to anybody: the caller knows whether it is damage.
+    """
+
+
 # --- values ---------------------------------------------------------------------------------------
 
 
@@ -201,12 +208,8 @@ class LogReader(Protocol):
         >= ``timestamp_ms``; None when there is none. Exact."""
         ...
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
-        """The tail as it was when the log ended at ``end_offset``.
-
-        Raises:
-            InvalidRequestError: No batch ends there.
-        """
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
+        """The tail as it was when the log ended there; None when no batch ends there."""
         ...
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
@@ -321,7 +324,7 @@ class Engine(Protocol):
         to the file system. Does nothing when it is final already.
 
         Raises:
-            InvalidRequestError: The log does not end there with this digest.
+            NotAsSealed: The log does not end there with this digest; nothing is changed.
         """
         ...
 

@@ -36,7 +36,7 @@ class ReplicaReader:
         engine = self._catalog.engine(segment_id)
         return engine.reader.offset_for_time(segment_id, timestamp_ms, end_offset)
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
         """See ``LogReader.tail_at``."""
         return self._catalog.engine(segment_id).reader.tail_at(segment_id, end_offset)
 

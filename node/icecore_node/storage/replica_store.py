@@ -263,7 +263,7 @@ class ReplicaStore:
         """Mark sealed, durably: from now on bytes never change. Idempotent.
 
         Raises:
-            InvalidRequestError: The log does not end there with this digest.
+            NotAsSealed: The log does not end there with this digest; nothing is changed.
         """
 
         def remember(end: LogEnd) -> None:

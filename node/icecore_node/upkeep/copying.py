@@ -21,6 +21,7 @@ from icecore.errors import (
 )
 from icecore.model import Segment, SegmentState
 from icecore.rpc import framing
+from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
@@ -35,13 +36,12 @@ from icecore_node.replica.order_checks import (
 from icecore_node.replica.orders import Order
 from icecore_node.replica.producer_state import state_at, with_digest
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, LogTail, NotAsSealed, SegmentIdentity
 from icecore_node.upkeep.scrub import verify
 from icecore_replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
 
-PREFIX = "/icecore.v1.ReplicationService/"
 COPY_BYTES_MAX = 4 << 20
 COPY_TIMEOUT_S = 10.0
 
@@ -56,8 +56,8 @@ class SegmentCopier:
     def handlers(self) -> dict[str, UnaryHandler]:
         """The donor's handlers, method name to handler."""
         return {
-            PREFIX + "ReadSegment": self.read_segment,
-            PREFIX + "SealPrepare": self.seal_prepare,
+            REPLICATION["ReadSegment"]: self.read_segment,
+            REPLICATION["SealPrepare"]: self.seal_prepare,
         }
 
     # --- the donor ------------------------------------------------------------------------------
@@ -170,9 +170,11 @@ class SegmentCopier:
         tail = replica.tail
         if tail.end_offset == end_offset and expected_digest in (b"", tail.digest):
             if seal:
-                await self._replicas.finish_sealed(
-                    replica, segment.changed(end_offset=end_offset, seal_digest=tail.digest)
-                )
+                sealed = segment.changed(end_offset=end_offset, seal_digest=tail.digest)
+                try:
+                    await self._replicas.finish_sealed(replica, sealed)
+                except NotAsSealed as error:
+                    raise InvalidRequestError(str(error)) from error
             return await self._report(replica, segment)
         if donor_address:
             self._replicas.report_dispute(replica, f"not the donor's log at {end_offset}")
@@ -235,6 +237,10 @@ class SegmentCopier:
                 )
             at_end = await replica.worker.run(store.reader.tail_at, replica.segment_id, end_offset)
             _check(order, replica)
+            if at_end is None:
+                raise InvalidRequestError(
+                    f"no batch of segment {segment.segment_id} ends at {end_offset}"
+                )
             if at_end.digest != expected_digest:
                 return
             # Beyond the sealed end nothing was acknowledged, by construction.
@@ -298,7 +304,7 @@ class SegmentCopier:
         )
         body = await self._context.net.call(
             donor_address,
-            PREFIX + "ReadSegment",
+            REPLICATION["ReadSegment"],
             request.SerializeToString(),
             timeout_s=COPY_TIMEOUT_S,
         )

@@ -1,12 +1,15 @@
-"""The ledger of a coordinator that another one has replaced."""
+"""The ledger: decisions, who waits for them, and a coordinator that another one has replaced."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from icecore.errors import NotCoordinatorError
+from icecore.errors import ConflictError, NotCoordinatorError
 from icecore.process.system import SystemRng
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 
 
@@ -29,3 +32,71 @@ async def test_who_was_replaced_finds_out_without_a_change(database: SqliteDatab
     assert older.lost.is_set()
     await newer.confirm()
     assert not newer.lost.is_set()
+
+
+# --- waiting for what others commit ---------------------------------------------------------------
+
+
+async def opened(database: SqliteDatabase) -> Ledger:
+    ledger = Ledger(SqliteStore(database), SystemRng())
+    await ledger.open()
+    return ledger
+
+
+def counted(state: ClusterState, name: str) -> Change:
+    counter = next_of(state, name)
+    return Change((updated(counter, next_value=counter.next_value + 1),))
+
+
+async def test_each_item_is_decided_on_by_itself(database: SqliteDatabase) -> None:
+    ledger = await opened(database)
+
+    def decision(state: ClusterState, name: str) -> Change:
+        if name == "bad":
+            raise ConflictError(name)
+        return counted(state, name)
+
+    first, bad, again = await ledger.decide_each(["a", "bad", "a"], decision)
+    assert isinstance(bad, ConflictError)
+    assert isinstance(first, Change) and isinstance(again, Change)
+    assert next_of(ledger.state, "a").next_value == 3
+
+
+async def test_who_waits_looks_again_after_each_commit(database: SqliteDatabase) -> None:
+    ledger = await opened(database)
+    looks = 0
+
+    def is_three(state: ClusterState) -> bool:
+        nonlocal looks
+        looks += 1
+        return next_of(state, "a").next_value == 3
+
+    waiting = asyncio.create_task(ledger.until(is_three, 30_000))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await ledger.decide(lambda state: counted(state, "a"))
+    assert await waiting and looks == 3
+    assert await ledger.until(is_three, 0)
+
+
+async def test_news_that_nobody_commits_wakes_them_too(database: SqliteDatabase) -> None:
+    ledger = await opened(database)
+    is_up = False
+    waiting = asyncio.create_task(ledger.until(lambda _: is_up, 30_000))
+    await asyncio.sleep(0)
+    is_up = True
+    ledger.note_news()
+    assert await waiting
+    assert not await ledger.until(lambda _: False, 1)
+
+
+async def test_nobody_waits_for_a_coordinator_that_has_stopped(database: SqliteDatabase) -> None:
+    older = await opened(database)
+    waiting = asyncio.create_task(older.until(lambda _: False, 30_000))
+    await asyncio.sleep(0)
+    await opened(database)
+    with pytest.raises(NotCoordinatorError):
+        await older.confirm()
+    with pytest.raises(NotCoordinatorError):
+        await waiting

@@ -26,7 +26,7 @@ def leader_core() -> LeaderCore:
 
 
 def follower_core() -> FollowerCore:
-    return FollowerCore(segment(), BASE, BASE, 0, last_header_crc32c=0)
+    return FollowerCore(segment(), BASE, BASE, 0, last_header_crc32c=BASE)
 
 
 def test_inputs_and_effects_pass_unchanged() -> None:
@@ -64,18 +64,18 @@ def test_a_wrong_follower_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FollowerCore, "_receive", eager)
     checked = Checked(follower_core(), check_every_steps=1)
-    assert checked.step((StreamOpened(),), 0.0) == [ReportProgress(BASE, attach=True)]
-    data = DataReceived(
+    received = DataReceived(
         delivery_id=1,
         epoch=5,
         base_offset=BASE,
         end_offset=BASE + 10,
-        prev_header_crc32c=0,
-        last_header_crc32c=1,
+        prev_header_crc32c=BASE,
+        last_header_crc32c=BASE + 10,
         high_watermark=0,
     )
+    assert checked.step((StreamOpened(),), 0.0) == [ReportProgress(BASE, attach=True)]
     with pytest.raises(InvariantError, match=r"log ends[\s\S]*took DataReceived"):
-        checked.step((data,), 0.0)
+        checked.step((received,), 0.0)
 
 
 def test_production_looks_at_each_nth_step() -> None:
@@ -101,7 +101,8 @@ def test_what_went_back_between_two_looks_is_seen_at_the_next() -> None:
 def test_a_core_that_is_wrong_from_the_start_is_not_run() -> None:
     with pytest.raises(InvariantError, match="log ends"):
         Checked(
-            FollowerCore(segment(), BASE, BASE + 1, 0, last_header_crc32c=0), check_every_steps=16
+            FollowerCore(segment(), BASE, BASE + 1, 0, last_header_crc32c=BASE),
+            check_every_steps=16,
         )
 
 

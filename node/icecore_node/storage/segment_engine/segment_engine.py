@@ -33,6 +33,7 @@ from icecore_node.storage.engine import (
     LogEnd,
     LogTail,
     NewLog,
+    NotAsSealed,
     SegmentIdentity,
 )
 from icecore_node.storage.files.open_files import LogFile, OpenFiles
@@ -219,7 +220,10 @@ class SegmentEngine:
         log = self.reader.find(segment_id)
         if log.is_sealed or not log.is_confirmed:
             raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
-        tail, position = self.reader.end_at(log, end_offset)
+        found = self.reader.end_at(log, end_offset)
+        if found is None:
+            raise InvalidRequestError(f"no batch of segment {segment_id} ends at {end_offset}")
+        tail, position = found
         # What was known stays known: the tripwire compares it with later decisions.
         known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
         tail = replace(tail, max_known_high_watermark=known)
@@ -245,7 +249,7 @@ class SegmentEngine:
         log = self.reader.find(segment_id)
         tail, position = log.end
         if not log.is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
-            raise InvalidRequestError(
+            raise NotAsSealed(
                 f"segment {segment_id} ends at {tail.end_offset} with digest {tail.digest.hex()}, "
                 f"to be sealed at {end_offset} with {seal_digest.hex()}"
             )

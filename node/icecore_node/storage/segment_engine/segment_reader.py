@@ -164,12 +164,13 @@ class SegmentReader:
         if scan.position < log.end[1]:
             raise _damaged(log, f"{scan.stop} at {scan.position}")
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail:
+    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
         """See ``LogReader.tail_at``."""
-        return self.end_at(self.find(segment_id), end_offset)[0]
+        found = self.end_at(self.find(segment_id), end_offset)
+        return found[0] if found else None
 
-    def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int]:
-        """(tail, position) where the log ended at ``end_offset``."""
+    def end_at(self, log: SegmentLog, end_offset: int) -> tuple[LogTail, int] | None:
+        """(tail, position) where the log ended at ``end_offset``, None when no batch ends there."""
         with log.handle.using() as file:
             end = log.end
             if end[0].end_offset == end_offset:
@@ -183,11 +184,7 @@ class SegmentReader:
                 else:
                     self._check_whole(log, scan)
                 tail, position = scan.tail, scan.position
-        if tail.end_offset != end_offset:
-            raise InvalidRequestError(
-                f"no batch of segment {log.identity.segment_id} ends at {end_offset}"
-            )
-        return tail, position
+        return (tail, position) if tail.end_offset == end_offset else None
 
     def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
         """See ``LogReader.headers``."""

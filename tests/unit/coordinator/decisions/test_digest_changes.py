@@ -11,11 +11,11 @@ from icecore_coordinator.decisions.digest_changes import (
     set_full_digest,
 )
 from icecore_coordinator.decisions.segment_changes import Opening, remove_sealed_replica, seal
-from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, SegmentRecord
 from tests.support.cluster_states import (
     ALL,
+    Cluster,
     commit,
     prepared_successor,
     sealing,
@@ -30,15 +30,15 @@ EARLIER = b"e" * 32
 
 
 @pytest.fixture
-def sealed() -> ClusterState:
+def sealed() -> Cluster:
     """Segment 1 is SEALED on nodes 1, 2 and 3."""
     state = started()
     successor = prepared_successor(state)
-    commit(state, seal(state, sealing(state), Opening(successor, ALL), 0))
+    commit(state, seal(state, state.live, sealing(state), Opening(successor, ALL), 0))
     return state
 
 
-def test_two_that_agree_set_it_and_one_does_not(sealed: ClusterState) -> None:
+def test_two_that_agree_set_it_and_one_does_not(sealed: Cluster) -> None:
     commit(sealed, set_full_digest(sealed, 1, 0, DIGEST, 1))
     assert segment(sealed).full_digest == b""
     assert set_full_digest(sealed, 1, 0, DIGEST, 1) == Change()
@@ -50,7 +50,7 @@ def test_two_that_agree_set_it_and_one_does_not(sealed: ClusterState) -> None:
         set_full_digest(sealed, 1, 0, OTHER, 2)
 
 
-def test_a_forged_first_report_is_outvoted(sealed: ClusterState) -> None:
+def test_a_forged_first_report_is_outvoted(sealed: Cluster) -> None:
     commit(sealed, set_full_digest(sealed, 1, 0, OTHER, 1))
     commit(sealed, set_full_digest(sealed, 1, 0, DIGEST, 2))
     assert segment(sealed).full_digest == b""
@@ -60,13 +60,13 @@ def test_a_forged_first_report_is_outvoted(sealed: ClusterState) -> None:
     assert disagreeing(sealed.segments[1]) == ()
 
 
-def test_a_node_may_correct_itself(sealed: ClusterState) -> None:
+def test_a_node_may_correct_itself(sealed: Cluster) -> None:
     commit(sealed, set_full_digest(sealed, 1, 0, OTHER, 1))
     commit(sealed, set_full_digest(sealed, 1, 0, DIGEST, 1))
     assert reported_digests(sealed.segments[1]) == {1: DIGEST}
 
 
-def test_only_replicas_count_and_one_is_enough_where_there_is_one(sealed: ClusterState) -> None:
+def test_only_replicas_count_and_one_is_enough_where_there_is_one(sealed: Cluster) -> None:
     assert set_full_digest(sealed, 1, 0, OTHER, 9) == Change()
     commit(sealed, set_full_digest(sealed, 1, 0, OTHER, 1))
     commit(sealed, remove_sealed_replica(sealed, 1, 1))
@@ -76,14 +76,14 @@ def test_only_replicas_count_and_one_is_enough_where_there_is_one(sealed: Cluste
     assert segment(sealed).full_digest == DIGEST
 
 
-def test_reports_survive_a_restart(sealed: ClusterState) -> None:
+def test_reports_survive_a_restart(sealed: Cluster) -> None:
     commit(sealed, set_full_digest(sealed, 1, 0, DIGEST, 1))
     record = sealed.segments[1]
     assert decode(SegmentRecord, encode(record)) == record
     assert reported_digests(record) == {1: DIGEST}
 
 
-def test_digests_in_an_earlier_format_count_as_none(sealed: ClusterState) -> None:
+def test_digests_in_an_earlier_format_count_as_none(sealed: Cluster) -> None:
     record = sealed.segments[1]
     old = replace(record, segment=record.segment.changed(full_digest=EARLIER))
     sealed.segments[1] = replace(old, digest_nodes=(1, 2), digests=(EARLIER, EARLIER))
@@ -94,7 +94,7 @@ def test_digests_in_an_earlier_format_count_as_none(sealed: ClusterState) -> Non
     assert segment(sealed).full_digest == DIGEST
 
 
-def test_what_is_no_digest_of_a_sealed_segment(sealed: ClusterState) -> None:
+def test_what_is_no_digest_of_a_sealed_segment(sealed: Cluster) -> None:
     with pytest.raises(InvalidRequestError):
         set_full_digest(sealed, 1, 0, b"short", 1)
     with pytest.raises(InvalidRequestError):

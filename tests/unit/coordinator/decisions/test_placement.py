@@ -7,25 +7,29 @@ from hypothesis import strategies as st
 
 from icecore.model import NodeState, Segment, SegmentState
 from icecore_coordinator.decisions.placement import Placer
-from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
 from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
+from tests.support.cluster_states import Cluster
 
 MAX_LOAD = 12
 
 
-def cluster(racks: list[str], states: list[NodeState] | None = None) -> ClusterState:
+def cluster(racks: list[str], states: list[NodeState] | None = None) -> Cluster:
     """Nodes 1, 2, … with these racks, all connected."""
-    state = ClusterState()
+    state = Cluster()
     for number, rack in enumerate(racks):
         node_id = number + 1
         node = NodeRecord(node_id, b"d", f"n{node_id}:1", rack, 1, 1, version=1)
         state.apply(Change((node,)))
         status = (states or [NodeState.UP] * len(racks))[number]
-        state.status[node_id] = NodeStatus(status, is_connected=status != NodeState.DOWN)
+        state.live.note(node_id, state=status, is_connected=status != NodeState.DOWN)
     return state
 
 
-def with_segments(state: ClusterState, placed: list[tuple[tuple[int, ...], int]]) -> ClusterState:
+def placer_on(state: Cluster) -> Placer:
+    return Placer(state, state.live)
+
+
+def with_segments(state: Cluster, placed: list[tuple[tuple[int, ...], int]]) -> Cluster:
     """Active segments on given nodes with given leaders."""
     for number, (nodes, leader) in enumerate(placed):
         segment = Segment(
@@ -38,7 +42,7 @@ def with_segments(state: ClusterState, placed: list[tuple[tuple[int, ...], int]]
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 60))
 def test_new_topics_spread_evenly(nodes: int, copies: int, partitions: int) -> None:
-    placer = Placer(cluster([""] * nodes))
+    placer = placer_on(cluster([""] * nodes))
     replicas: Counter[int] = Counter(dict.fromkeys(range(1, nodes + 1), 0))
     leads: Counter[int] = Counter(dict.fromkeys(range(1, nodes + 1), 0))
     for _ in range(partitions):
@@ -59,7 +63,7 @@ def test_new_topics_spread_evenly(nodes: int, copies: int, partitions: int) -> N
 def test_copies_share_a_rack_only_when_they_must(
     racks: list[str], copies: int, partitions: int
 ) -> None:
-    placer = Placer(cluster(racks))
+    placer = placer_on(cluster(racks))
     for _ in range(partitions):
         nodes = placer.place(copies).nodes
         used = {racks[node_id - 1] for node_id in nodes}
@@ -69,7 +73,7 @@ def test_copies_share_a_rack_only_when_they_must(
 @given(st.lists(st.sampled_from(list(NodeState)), min_size=1, max_size=8), st.integers(1, 4))
 def test_only_eligible_nodes_are_used(states: list[NodeState], copies: int) -> None:
     up = [number + 1 for number, state in enumerate(states) if state == NodeState.UP]
-    place = Placer(cluster([""] * len(states), states)).place(copies, replicas=(1,), leader=1)
+    place = placer_on(cluster([""] * len(states), states)).place(copies, replicas=(1,), leader=1)
     assert set(place.nodes) <= set(up)
     assert len(place.nodes) == min(copies, len(up))
     assert place.leader in place.nodes or not up
@@ -78,13 +82,13 @@ def test_only_eligible_nodes_are_used(states: list[NodeState], copies: int) -> N
 def test_ordinary_roll_keeps_nodes_and_leader() -> None:
     state = cluster([""] * 4)
     state = with_segments(state, [((1, 2, 3), 2), ((2, 3, 4), 3), ((4, 1, 2), 1)])
-    place = Placer(state).place(3, replicas=(1, 2, 3), leader=2)
+    place = placer_on(state).place(3, replicas=(1, 2, 3), leader=2)
     assert (place.nodes, place.leader) == ((1, 2, 3), 2)
 
 
 def test_roll_moves_to_an_empty_node_when_others_are_much_fuller() -> None:
     state = with_segments(cluster([""] * 4), [((1, 2, 3), 1)] * MAX_LOAD)
-    place = Placer(state).place(3, replicas=(1, 2, 3), leader=1)
+    place = placer_on(state).place(3, replicas=(1, 2, 3), leader=1)
     assert 4 in place.nodes
     assert place.leader != 1
 
@@ -95,7 +99,7 @@ def test_rolls_of_everything_end_balanced_and_then_stop_moving() -> None:
         state = with_segments(cluster([""] * 4), placed)
         for index, (nodes, leader) in enumerate(placed):
             state = with_segments(cluster([""] * 4), placed)
-            place = Placer(state).place(3, replicas=nodes, leader=leader)
+            place = placer_on(state).place(3, replicas=nodes, leader=leader)
             placed[index] = (place.nodes, place.leader)
     loads = Counter(node_id for nodes, _ in placed for node_id in nodes)
     leads = Counter(leader for _, leader in placed)
@@ -103,20 +107,20 @@ def test_rolls_of_everything_end_balanced_and_then_stop_moving() -> None:
     assert max(leads.values()) - min(leads.values()) <= 3
     state = with_segments(cluster([""] * 4), placed)
     for nodes, leader in placed:
-        place = Placer(state).place(3, replicas=nodes, leader=leader)
+        place = placer_on(state).place(3, replicas=nodes, leader=leader)
         assert (place.nodes, place.leader) == (nodes, leader)
         state = with_segments(cluster([""] * 4), placed)
 
 
 def test_nothing_eligible_is_an_empty_placement() -> None:
-    place = Placer(cluster(["", ""], [NodeState.DOWN, NodeState.DRAINING])).place(1)
+    place = placer_on(cluster(["", ""], [NodeState.DOWN, NodeState.DRAINING])).place(1)
     assert (place.nodes, place.leader) == ((), 0)
 
 
 def test_node_whose_clock_is_off_leads_only_when_all_are() -> None:
     state = with_segments(cluster([""] * 3), [((1, 2, 3), 2)])
-    state.status[2].is_clock_off = True
-    assert Placer(state).place(3, replicas=(1, 2, 3), leader=2).leader == 1
-    for status in state.status.values():
-        status.is_clock_off = True
-    assert Placer(state).place(3, replicas=(1, 2, 3), leader=2).leader == 2
+    state.live.note(2, is_clock_off=True)
+    assert placer_on(state).place(3, replicas=(1, 2, 3), leader=2).leader == 1
+    for node_id in state.nodes:
+        state.live.note(node_id, is_clock_off=True)
+    assert placer_on(state).place(3, replicas=(1, 2, 3), leader=2).leader == 2

@@ -6,7 +6,7 @@ from icecore.errors import InvalidRequestError, ProducerFencedError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions import producer_changes
 from icecore_coordinator.decisions.producer_changes import take_name
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import ProducerRecord
 from icecore_replication.effects import Append, FailProduce
 from tests.support.cluster_states import commit, started
@@ -25,7 +25,7 @@ def test_taking_a_name_keeps_the_id_and_raises_the_epoch() -> None:
     take(state, "a", 2)
     assert state.producers["a"] == ProducerRecord("a", 1, 1, instance=2, version=2)
     assert state.producers["b"].producer_id == 2
-    assert state.next_of("producer_id").next_value == 3
+    assert next_of(state, "producer_id").next_value == 3
 
 
 def test_only_the_last_taker_may_renew() -> None:
@@ -58,13 +58,13 @@ def test_streams_say_fences_to_everyone_and_all_of_them_at_first() -> None:
     take(watch.state, "a", 1)
     take(watch.state, "a", 2)
     session = watch.connect(1)
-    first = watch.sessions._next_message(session)
+    first = watch.pushes.next_message(session.outbox)
     assert list(first.producer_fences) == [pb.ProducerFence(producer_id=2, min_epoch=1)]
-    assert not watch.sessions._next_message(session).producer_fences
+    assert not watch.pushes.next_message(session.outbox).producer_fences
     change = commit(watch.state, take_name(watch.state, "a", 3, is_renewal=False))
-    watch.sessions.on_change(change)
-    assert session.wake.is_set()
-    later = watch.sessions._next_message(session)
+    watch.pushes.on_change(change)
+    assert session.outbox.wake.is_set()
+    later = watch.pushes.next_message(session.outbox)
     assert list(later.producer_fences) == [pb.ProducerFence(producer_id=2, min_epoch=2)]
 
 

@@ -1,7 +1,7 @@
 """Deleted topics: what is hidden, what is kept and for how long, how they come back or go (R68)."""
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -15,7 +15,6 @@ from icecore.errors import (
 )
 from icecore.model import SegmentState
 from icecore_coordinator.config import Timing
-from icecore_coordinator.decisions.placement import Placement
 from icecore_coordinator.decisions.segment_changes import Opening, open_tail, prepare, seal
 from icecore_coordinator.decisions.topic_changes import (
     DELETE_GRACE_MS_MAX,
@@ -31,16 +30,19 @@ from icecore_coordinator.decisions.topic_deletion import (
     spend_grace,
     undelete_topic,
 )
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.state.cluster_state import ClusterState, Placement, live_topics
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, TopicRecord
 from icecore_coordinator.work.deletions import STORE_EVERY_MS, Deletions
 from icecore_coordinator.work.recovery import DELETED_AT_ONCE, Recovery
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import (
     ALL,
     KEY,
     SETTINGS,
     TOPIC,
+    Cluster,
     commit,
     prepared_successor,
     sealing,
@@ -55,26 +57,26 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def state() -> ClusterState:
+def state() -> Cluster:
     return started()
 
 
-def delete(state: ClusterState, name: str = "events", now_ms: int = 5, **how: Any) -> None:
+def delete(state: Cluster, name: str = "events", now_ms: int = 5, **how: Any) -> None:
     commit(state, delete_topic(state, name, how.pop("topic_id", b""), now_ms, **how))
 
 
-def undelete(state: ClusterState, name: str = "", topic_id: bytes = b"", new: str = "") -> None:
+def undelete(state: Cluster, name: str = "", topic_id: bytes = b"", new: str = "") -> None:
     commit(state, undelete_topic(state, name, topic_id, new)[0])
 
 
 # --- hidden and back ------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_is_hidden_and_keeps_everything(state: ClusterState) -> None:
+def test_a_deleted_topic_is_hidden_and_keeps_everything(state: Cluster) -> None:
     delete(state)
     with pytest.raises(UnknownTopicError):
         state.topic("events")
-    assert state.live_topics() == [] and [each.name for each in kept_topics(state)] == ["events"]
+    assert live_topics(state) == [] and [each.name for each in kept_topics(state)] == ["events"]
     assert state.assignment(state.segments[1]).topic == ""
     assert list(state.partitions) == [KEY] and list(state.segments) == [1] and not state.deleted
     assert missing_partitions(state) == [] and continue_delete(state, TOPIC, 9) == Change()
@@ -83,9 +85,9 @@ def test_a_deleted_topic_is_hidden_and_keeps_everything(state: ClusterState) -> 
     assert state.assignment(state.segments[1]).topic == "events"
 
 
-def test_the_name_is_free_at_once_and_both_topics_exist(state: ClusterState) -> None:
+def test_the_name_is_free_at_once_and_both_topics_exist(state: Cluster) -> None:
     delete(state)
-    commit(state, create_topic(state, "events", OTHER, 1, SETTINGS))
+    commit(state, create_topic(state, state.live, "events", OTHER, 1, SETTINGS))
     assert state.topic("events").topic_id == OTHER
     with pytest.raises(TopicExistsError):
         undelete(state, "events")
@@ -96,9 +98,9 @@ def test_the_name_is_free_at_once_and_both_topics_exist(state: ClusterState) -> 
     assert state.assignment(state.segments[1]).topic == "older"
 
 
-def test_of_two_deleted_topics_of_a_name_the_id_says_which(state: ClusterState) -> None:
+def test_of_two_deleted_topics_of_a_name_the_id_says_which(state: Cluster) -> None:
     delete(state)
-    commit(state, create_topic(state, "events", OTHER, 1, SETTINGS))
+    commit(state, create_topic(state, state.live, "events", OTHER, 1, SETTINGS))
     delete(state, now_ms=7)
     with pytest.raises(InvalidRequestError, match=f"{OTHER.hex()}, {TOPIC.hex()}"):
         undelete(state, "events")
@@ -112,7 +114,7 @@ def test_of_two_deleted_topics_of_a_name_the_id_says_which(state: ClusterState) 
         undelete(state, topic_id=b"x" * 16)
 
 
-def test_deleting_twice(state: ClusterState) -> None:
+def test_deleting_twice(state: Cluster) -> None:
     delete(state)
     with pytest.raises(UnknownTopicError):
         delete(state)
@@ -126,20 +128,20 @@ def test_deleting_twice(state: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("is_now", [True, False])
-def test_without_a_grace_a_deletion_is_final(state: ClusterState, is_now: bool) -> None:
+def test_without_a_grace_a_deletion_is_final(state: Cluster, is_now: bool) -> None:
     if not is_now:
-        commit(state, alter_topic(state, "events", SETTINGS, 0))
+        commit(state, alter_topic(state, state.live, "events", SETTINGS, 0))
     delete(state, is_now=is_now)
     assert state.topics[TOPIC].is_deleting and kept_topics(state) == []
     with pytest.raises(UnknownTopicError):
         undelete(state, "events")
 
 
-def test_a_grace_has_bounds(state: ClusterState) -> None:
+def test_a_grace_has_bounds(state: Cluster) -> None:
     with pytest.raises(InvalidRequestError):
-        create_topic(state, "new", OTHER, 1, SETTINGS, DELETE_GRACE_MS_MAX + 1)
+        create_topic(state, state.live, "new", OTHER, 1, SETTINGS, DELETE_GRACE_MS_MAX + 1)
     with pytest.raises(InvalidRequestError):
-        alter_topic(state, "events", SETTINGS, DELETE_GRACE_MS_MAX + 1)
+        alter_topic(state, state.live, "events", SETTINGS, DELETE_GRACE_MS_MAX + 1)
 
 
 def test_a_topic_stored_before_there_was_a_grace_has_one() -> None:
@@ -153,80 +155,88 @@ def test_a_topic_stored_before_there_was_a_grace_has_one() -> None:
 # --- the segments of a deleted topic --------------------------------------------------------------
 
 
-def test_its_segments_end_without_a_successor(state: ClusterState) -> None:
+def test_its_segments_end_without_a_successor(state: Cluster) -> None:
     successor = prepared_successor(state)
     delete(state)
-    commit(state, seal(state, sealing(state), Opening(successor, ALL), 9))
+    commit(state, seal(state, state.live, sealing(state), Opening(successor, ALL), 9))
     assert segment(state).state == SegmentState.SEALED
     assert state.partitions[KEY].tail_segment_id == 0
     assert state.partitions[KEY].next_base_offset == 10
     assert successor in state.deleted and 1 not in state.deleted
     undelete(state, "events")
     again = prepared_successor(state)
-    commit(state, open_tail(state, Opening(again, ALL)))
+    commit(state, open_tail(state, state.live, Opening(again, ALL)))
     assert segment(state, again).base_offset == 10
 
 
-def test_nothing_opens_in_it(state: ClusterState) -> None:
-    commit(state, seal(state, sealing(state), None, 9))
+def test_nothing_opens_in_it(state: Cluster) -> None:
+    commit(state, seal(state, state.live, sealing(state), None, 9))
     successor = prepared_successor(state)
     delete(state)
     with pytest.raises(UnknownTopicError):
-        open_tail(state, Opening(successor, ALL))
+        open_tail(state, state.live, Opening(successor, ALL))
     with pytest.raises(UnknownTopicError):
         prepare(state, [(KEY, Placement((1,), 1))])
 
 
-def test_an_empty_segment_goes_if_the_next_one_can_begin_without_it(state: ClusterState) -> None:
+def test_an_empty_segment_goes_if_the_next_one_can_begin_without_it(state: Cluster) -> None:
     with pytest.raises(NotEnoughReplicasError):
-        seal(state, sealing(state, 0), None, 9)
+        seal(state, state.live, sealing(state, 0), None, 9)
     delete(state)
-    commit(state, seal(state, sealing(state, 0), None, 9))
+    commit(state, seal(state, state.live, sealing(state, 0), None, 9))
     assert 1 in state.deleted and state.partitions[KEY].tail_segment_id == 0
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_empty_segment_stays_if_nobody_has_what_precedes_it(
-    state: ClusterState, is_lost: bool
+    state: Cluster, is_lost: bool
 ) -> None:
     successor = prepared_successor(state)
     copies = () if is_lost else (1, 2, 3)
     ended = sealing(state, replicas=copies, is_lossy=is_lost)
-    commit(state, seal(state, ended, Opening(successor, ALL), 9))
+    commit(state, seal(state, state.live, ended, Opening(successor, ALL), 9))
     delete(state)
     empty = sealing(
         state, segment_id=successor, version=segment(state, successor).version, end_offset=10
     )
     if is_lost:
         with pytest.raises(NotEnoughReplicasError):
-            seal(state, empty, None, 9)
+            seal(state, state.live, empty, None, 9)
     else:
-        commit(state, seal(state, empty, None, 9))
+        commit(state, seal(state, state.live, empty, None, 9))
         assert successor in state.deleted and 1 in state.segments
 
 
-def test_they_are_sealed_a_few_at_a_time_after_what_is_used(state: ClusterState) -> None:
+def test_they_are_sealed_a_few_at_a_time_after_what_is_used(state: Cluster) -> None:
     grow(state, 41)
     clock = FakeClock()
     unused = cast(Any, None)
     ledger = cast(Any, DirectLedger(state))
-    recovery = Recovery(
-        ledger, unused, cast(Any, SimpleNamespace(shut_out={})), unused, clock, Timing()
+    ports = WorkerPorts(
+        ledger=ledger,
+        calls=unused,
+        live=state.live,
+        heard=unused,
+        copies=CopyReports(),
+        pages=unused,
+        clock=clock,
+        timing=Timing(),
     )
+    recovery = Recovery(ports, unused)
     assert recovery.needed() == []
     delete(state)
     assert len(recovery.needed()) == DELETED_AT_ONCE
-    commit(state, create_topic(state, "events", OTHER, 1, SETTINGS))
+    commit(state, create_topic(state, state.live, "events", OTHER, 1, SETTINGS))
     for change in missing_partitions(state):
         commit(state, change)
     place = ((OTHER, 0), Placement((1, 2, 3), 1))
     used = segment_of(commit(state, prepare(state, [place])))
-    commit(state, open_tail(state, Opening(used, ALL)))
-    state.status[1].state = cast(Any, 2)  # DOWN, and it leads
+    commit(state, open_tail(state, state.live, Opening(used, ALL)))
+    state.live.note(1, state=cast(Any, 2))  # DOWN, and it leads
     assert recovery.needed()[0] == used
 
 
-def grow(state: ClusterState, partitions: int) -> None:
+def grow(state: Cluster, partitions: int) -> None:
     commit(state, add_partitions(state, "events", partitions))
     for change in missing_partitions(state):
         commit(state, change)
@@ -234,7 +244,9 @@ def grow(state: ClusterState, partitions: int) -> None:
         place = ((TOPIC, number), Placement((1, 2, 3), 1))
         commit(
             state,
-            open_tail(state, Opening(segment_of(commit(state, prepare(state, [place]))), ALL)),
+            open_tail(
+                state, state.live, Opening(segment_of(commit(state, prepare(state, [place]))), ALL)
+            ),
         )
 
 
@@ -248,7 +260,7 @@ def segment_of(change: Change) -> int:
 class DirectLedger:
     """Decides on a state in memory."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: Cluster) -> None:
         self.state = state
         self.commits = 0
 
@@ -257,13 +269,24 @@ class DirectLedger:
         self.commits += bool(change.puts or change.deletes)
         return change
 
+    async def decide_each(
+        self, items: Sequence[Any], decision: Callable[[ClusterState, Any], Change]
+    ) -> list[Change]:
+        return [await self.decide(partial(_swapped, decision, each)) for each in items]
+
+
+def _swapped(
+    decision: Callable[[ClusterState, Any], Change], item: Any, state: ClusterState
+) -> Change:
+    return decision(state, item)
+
 
 class Counted:
     """A deleted topic, and coordinators that count its grace."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: Cluster) -> None:
         self.state = state
-        commit(state, alter_topic(state, "events", SETTINGS, GRACE_MS))
+        commit(state, alter_topic(state, state.live, "events", SETTINGS, GRACE_MS))
         self.clock = FakeClock()
         self.ledger = DirectLedger(state)
         self.start()
@@ -276,6 +299,7 @@ class Counted:
         for _ in range(duration_ms // step_ms):
             self.clock.now += step_ms
             await self.deletions.look()
+            await self.deletions.finish(self.deletions.needed())
 
     @property
     def is_there(self) -> bool:
@@ -283,7 +307,7 @@ class Counted:
 
 
 @pytest.fixture
-def counted(state: ClusterState) -> Counted:
+def counted(state: Cluster) -> Counted:
     return Counted(state)
 
 
@@ -345,7 +369,7 @@ async def test_a_second_deletion_has_a_grace_of_its_own(counted: Counted) -> Non
     assert counted.is_there
 
 
-def test_time_that_was_counted_for_an_earlier_deletion_is_not_taken(state: ClusterState) -> None:
+def test_time_that_was_counted_for_an_earlier_deletion_is_not_taken(state: Cluster) -> None:
     delete(state)
     earlier = state.topics[TOPIC].version
     undelete(state, "events")
@@ -361,12 +385,12 @@ async def test_a_deletion_that_is_final_is_finished_by_whoever_looks(counted: Co
     assert not counted.is_there
 
 
-def test_it_goes_in_bounded_steps(state: ClusterState) -> None:
+def test_it_goes_in_bounded_steps(state: Cluster) -> None:
     commit(state, add_partitions(state, "events", 250))
     for change in missing_partitions(state):
         commit(state, change)
     delete(state, is_now=True)
-    commit(state, create_topic(state, "events", OTHER, 1, SETTINGS))
+    commit(state, create_topic(state, state.live, "events", OTHER, 1, SETTINGS))
     steps = 0
     while (change := continue_delete(state, TOPIC, 3)) != Change():
         assert len(change.keys()) <= 102

@@ -7,7 +7,6 @@ import pytest
 from icecore.errors import InvalidRequestError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.node_changes import (
-    NUMBER_JUMP_MAX,
     HeldReplica,
     Registration,
     register,
@@ -17,10 +16,10 @@ from icecore_coordinator.decisions.node_changes import (
 from icecore_coordinator.decisions.segment_changes import seal, start_recovery
 from icecore_coordinator.nodes import heard as room
 from icecore_coordinator.nodes.heard import LENGTH_BYTES_MAX, SLOTS_PER_STORE, Heard
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import next_of
 from icecore_coordinator.state.record_json import decode, encode
-from icecore_coordinator.state.records import Change, HeardRecord, NodeRecord
-from tests.support.cluster_states import ALL, commit, sealing, started
+from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, HeardRecord, NodeRecord
+from tests.support.cluster_states import ALL, Cluster, commit, sealing, started
 
 LEADER = 1
 """Of segment 1."""
@@ -43,20 +42,20 @@ def beat(
 
 
 @pytest.fixture
-def state() -> ClusterState:
+def state() -> Cluster:
     return started()
 
 
 @pytest.fixture
-def heard(state: ClusterState) -> Heard:
+def heard(state: Cluster) -> Heard:
     return Heard(state)
 
 
-def store(state: ClusterState, heard: Heard) -> list[Change]:
+def store(state: Cluster, heard: Heard) -> list[Change]:
     return [commit(state, decision(state)) for decision in heard.to_store()]
 
 
-def restarted(state: ClusterState) -> Heard:
+def restarted(state: Cluster) -> Heard:
     """The next coordinator's, from the stored form of what this one has stored."""
     for record in list(state.heard.values()):
         state.heard[record.slot] = decode(HeardRecord, encode(record))
@@ -65,7 +64,7 @@ def restarted(state: ClusterState) -> Heard:
     return found
 
 
-def test_the_next_coordinator_knows_what_this_one_stored(state: ClusterState, heard: Heard) -> None:
+def test_the_next_coordinator_knows_what_this_one_stored(state: Cluster, heard: Heard) -> None:
     heard.beat(LEADER, beat(0, {1: 40}))
     heard.beat(2, beat(7, {1: 99}, {1: 45}))  # only leaders know watermarks
     heard.beat(3, beat(4, {}, {1: 30}))
@@ -77,7 +76,7 @@ def test_the_next_coordinator_knows_what_this_one_stored(state: ClusterState, he
     assert (later.ends_of_node(2), later.ends_of_node(3)) == ({1: 45}, {1: 30})
 
 
-def test_numbers_only_grow(state: ClusterState, heard: Heard) -> None:
+def test_numbers_only_grow(state: Cluster, heard: Heard) -> None:
     heard.beat(LEADER, beat(7, {1: 40}, {1: 45}))
     store(state, heard)
     heard.beat(LEADER, beat(6, {1: 39}, {1: 44}))
@@ -86,10 +85,10 @@ def test_numbers_only_grow(state: ClusterState, heard: Heard) -> None:
     assert store(state, heard) == []  # nothing new costs nothing
 
 
-def test_sealed_segments_are_forgotten(state: ClusterState, heard: Heard) -> None:
+def test_sealed_segments_are_forgotten(state: Cluster, heard: Heard) -> None:
     heard.beat(LEADER, beat(0, {1: 10}, {1: 10}))
     store(state, heard)
-    commit(state, seal(state, sealing(state), None, 0))
+    commit(state, seal(state, state.live, sealing(state), None, 0))
     heard.forget(1)
     heard.beat(LEADER, beat(0, {1: 10}, {1: 10}))  # said before it heard of the seal
     store(state, heard)
@@ -98,9 +97,7 @@ def test_sealed_segments_are_forgotten(state: ClusterState, heard: Heard) -> Non
     assert all(not each.high_watermarks for each in state.heard.values())
 
 
-def test_lengths_are_what_the_leader_said_last_until_the_seal(
-    state: ClusterState, heard: Heard
-) -> None:
+def test_lengths_are_what_the_leader_said_last_until_the_seal(state: Cluster, heard: Heard) -> None:
     def told(length_bytes: int) -> pb.HeartbeatRequest:
         return pb.HeartbeatRequest(
             led=[pb.LedHighWatermark(segment_id=1, length_bytes=length_bytes)]
@@ -111,14 +108,14 @@ def test_lengths_are_what_the_leader_said_last_until_the_seal(
     heard.beat(2, told(900))  # only leaders know
     heard.beat(LEADER, told(LENGTH_BYTES_MAX + 1))  # and no log is that long
     assert heard.length_bytes(1) == 800
-    commit(state, seal(state, sealing(state), None, 0))
+    commit(state, seal(state, state.live, sealing(state), None, 0))
     heard.forget(1)
     heard.beat(LEADER, told(800))
     assert heard.length_bytes(1) == 0
 
 
 def test_a_store_is_bounded_and_everything_has_its_turn(
-    state: ClusterState, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    state: Cluster, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "SLOTS", 100)
     state.unsealed.update(dict.fromkeys(range(1, 10_001)))
@@ -138,7 +135,7 @@ def test_a_store_is_bounded_and_everything_has_its_turn(
     assert [later.high_watermark(id_) for id_ in (1, 77, 10_000)] == [12, 772, 100_002]
 
 
-def test_a_counter_that_no_disk_can_have_is_not_believed(state: ClusterState, heard: Heard) -> None:
+def test_a_counter_that_no_disk_can_have_is_not_believed(state: Cluster, heard: Heard) -> None:
     heard.beat(2, beat(7))
     for absurd in (7 + NUMBER_JUMP_MAX + 1, 2**64 - 1):
         heard.beat(2, beat(absurd))
@@ -150,24 +147,22 @@ def test_a_counter_that_no_disk_can_have_is_not_believed(state: ClusterState, he
 
 
 @pytest.mark.parametrize("incarnation", [ALL[2] + NUMBER_JUMP_MAX + 1, 2**64 - 2])
-def test_an_incarnation_that_no_disk_can_have_is_refused(
-    state: ClusterState, incarnation: int
-) -> None:
+def test_an_incarnation_that_no_disk_can_have_is_refused(state: Cluster, incarnation: int) -> None:
     with pytest.raises(InvalidRequestError, match="too far beyond"):
-        register(state, asked(5, incarnation), 5)
+        register(state, state.live, asked(5, incarnation), 5)
 
 
-def test_another_disk_does_not_say_how_often_the_node_started(state: ClusterState) -> None:
+def test_another_disk_does_not_say_how_often_the_node_started(state: Cluster) -> None:
     stranger = replace(asked(5, ALL[2] + 1000), disk_id=b"another")
-    state.status[2].is_connected = False
-    [record] = register(state, stranger, 5)[0].puts
+    state.live.note(2, is_connected=False)
+    [record] = register(state, state.live, stranger, 5)[0].puts
     assert isinstance(record, NodeRecord) and record.issued_incarnation == ALL[2] + 1
 
 
 def test_a_store_that_gave_out_fewer_segments_than_a_node_holds_is_noticed(
-    state: ClusterState,
+    state: Cluster,
 ) -> None:
-    next_id = state.next_of("segment_id").next_value
+    next_id = next_of(state, "segment_id").next_value
     assert unborn_segments(state, range(1, next_id)) == []
     assert unborn_segments(state, [1, next_id, next_id + 7]) == [next_id, next_id + 7]
 
@@ -187,9 +182,9 @@ def asked(counter: int, incarnation: int = ALL[2]) -> Registration:
     ],
 )
 def test_a_folder_behind_the_known_counter_counts_for_nothing(
-    state: ClusterState, registration: Registration, known: int, is_unknown: bool
+    state: Cluster, registration: Registration, known: int, is_unknown: bool
 ) -> None:
-    assert register(state, registration, known)[1] is is_unknown
+    assert register(state, state.live, registration, known)[1] is is_unknown
 
 
 def holding(end_offset: int, **changes: bool) -> dict[int, HeldReplica]:
@@ -197,7 +192,7 @@ def holding(end_offset: int, **changes: bool) -> dict[int, HeldReplica]:
     return {1: HeldReplica(1, end_offset, is_sealed=False, is_intact=intact)}
 
 
-def test_a_log_that_was_longer_once_is_found_out(state: ClusterState) -> None:
+def test_a_log_that_was_longer_once_is_found_out(state: Cluster) -> None:
     assert shrunk_logs(state, 2, holding(44), {1: 45}) == [1]
     assert shrunk_logs(state, 2, holding(45), {1: 45}) == []
     assert shrunk_logs(state, 2, holding(44, is_intact=False), {1: 45}) == []  # known already
@@ -207,7 +202,7 @@ def test_a_log_that_was_longer_once_is_found_out(state: ClusterState) -> None:
     assert shrunk_logs(state, 2, holding(44), {1: 45}) == [1]
 
 
-def test_an_ordered_cut_is_no_loss(state: ClusterState, heard: Heard) -> None:
+def test_an_ordered_cut_is_no_loss(state: Cluster, heard: Heard) -> None:
     heard.beat(2, beat(0, {}, {1: 45}))
     heard.forget_end(1, 2)
     assert heard.ends_of_node(2) == {}

@@ -70,8 +70,8 @@ ASKS: dict[str, Ask] = {
 
 def calls_to(node: Node) -> tuple[NodeCalls, ClusterState]:
     state = started()
-    ledger = SimpleNamespace(state=state, token=1)
-    return NodeCalls(cast(Any, node), cast(Any, ledger)), state
+    state.token = 1
+    return NodeCalls(cast(Any, node), state), state
 
 
 @pytest.mark.parametrize("name", ASKS)

@@ -8,9 +8,13 @@ from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NodeState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.segment_changes import start_recovery
-from icecore_coordinator.nodes.node_calls import fan_out
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.fan_out import fan_out
+from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes, next_of
 from icecore_coordinator.state.records import Change
 from tests.support.cluster_states import segment, started
 
@@ -36,11 +40,26 @@ class Watch:
 
     def __init__(self) -> None:
         self.state: ClusterState = started()
-        for status in self.state.status.values():
-            status.state, status.is_connected = NodeState.DOWN, False
+        self.live = self.state.live
+        for node_id in self.state.nodes:
+            self.live.note(node_id, state=NodeState.DOWN, is_connected=False)
         self.clock = FakeClock()
         self.changes = 0
-        self.sessions = NodeSessions(self.state, self.clock, LEASE_MS, self.count)
+        self.heard = Heard(self.state)
+        self.copies = CopyReports()
+        self.pages = Pages(self.clock)
+        self.pushes = Pushes(self.state, self.live)
+        self.sessions = NodeSessions(
+            state=self.state,
+            live=self.live,
+            pushes=self.pushes,
+            heard=self.heard,
+            copies=self.copies,
+            pages=self.pages,
+            clock=self.clock,
+            lease_ms=LEASE_MS,
+            on_status=self.count,
+        )
         self.sessions.start()
 
     def count(self) -> None:
@@ -57,7 +76,7 @@ class Watch:
             self.sessions.tick()
 
     def up(self) -> list[int]:
-        return [node_id for node_id in self.state.nodes if self.state.is_live(node_id)]
+        return [node_id for node_id in self.state.nodes if self.live.is_live(node_id)]
 
 
 @pytest.fixture
@@ -67,12 +86,12 @@ def watch() -> Watch:
 
 def test_known_nodes_have_a_lease_to_come_after_a_start(watch: Watch) -> None:
     session = watch.connect(1)
-    assert watch.up() == [1, 2, 3] and watch.sessions.in_grace
-    assert [each.node_id for each in watch.state.eligible_nodes()] == [1]
+    assert watch.up() == [1, 2, 3] and watch.live.is_settling
+    assert [each.node_id for each in eligible_nodes(watch.state, watch.live)] == [1]
     watch.pass_ms(LEASE_MS - TICK_MS, session)
     assert watch.up() == [1, 2, 3]
     watch.pass_ms(TICK_MS, session)
-    assert watch.up() == [1] and not watch.sessions.in_grace
+    assert watch.up() == [1] and not watch.live.is_settling
 
 
 def test_broken_stream_is_down_after_500_ms_also_right_after_a_start(watch: Watch) -> None:
@@ -100,7 +119,7 @@ def test_end_of_a_replaced_stream_says_nothing(watch: Watch) -> None:
     assert old.is_closed
     watch.sessions.disconnected(old)
     watch.pass_ms(2_000, new)
-    assert 1 in watch.up() and watch.state.is_eligible(1)
+    assert 1 in watch.up() and watch.live.is_eligible(1)
 
 
 def test_silent_node_is_down_after_its_lease(watch: Watch) -> None:
@@ -117,7 +136,7 @@ def test_late_coordinator_gives_everyone_a_lease(watch: Watch) -> None:
     assert watch.up() == [1, 2, 3]
     watch.sessions.disconnected(one)
     watch.pass_ms(LEASE_MS - TICK_MS, two, three)
-    assert watch.up() == [1, 2, 3] and watch.sessions.in_grace
+    assert watch.up() == [1, 2, 3] and watch.live.is_settling
     watch.pass_ms(2 * TICK_MS, two, three)
     assert watch.up() == [2, 3]
 
@@ -125,20 +144,20 @@ def test_late_coordinator_gives_everyone_a_lease(watch: Watch) -> None:
 def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True))
-    assert watch.state.state_of(1) == NodeState.DRAINING and not watch.state.is_eligible(1)
+    assert watch.live.state_of(1) == NodeState.DRAINING and not watch.live.is_eligible(1)
     led = [pb.LedHighWatermark(segment_id=1, high_watermark=7)]
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, led=led))
-    assert watch.state.state_of(1) == NodeState.UP
+    assert watch.live.state_of(1) == NodeState.UP
     led = [pb.LedHighWatermark(segment_id=1, high_watermark=5)]
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=3, led=led))
-    assert watch.sessions.heard.high_watermark(1) == 7
+    assert watch.heard.high_watermark(1) == 7
 
 
 def test_high_watermark_of_a_sealed_segment_is_not_kept(watch: Watch) -> None:
     session = watch.connect(1)
     led = [pb.LedHighWatermark(segment_id=99, high_watermark=7)]
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
-    assert watch.sessions.heard.high_watermark(1) is None
+    assert watch.heard.high_watermark(1) is None
 
 
 def test_disputes_are_paged_once_and_their_time_moves(watch: Watch) -> None:
@@ -146,41 +165,40 @@ def test_disputes_are_paged_once_and_their_time_moves(watch: Watch) -> None:
     for _ in range(2):
         watch.sessions.beat(session, pb.HeartbeatRequest(disputed_segment_ids=[7]))
         watch.clock.now += 1000
-    [page] = watch.sessions.pages
+    [page] = watch.pages
     assert page.segment_id == 7 and page.last_at_ms - page.first_at_ms == 1000
 
 
 def test_clock_that_is_off_is_noticed_and_forgiven(watch: Watch) -> None:
     session = watch.connect(1)
-    status = watch.state.status[1]
     for off_ms, expected in ((5_000, False), (5_001, True), (-3_600_000, True), (-10, False)):
         now_ms = watch.clock.now_ms() + off_ms
         watch.sessions.beat(session, pb.HeartbeatRequest(wall_clock_ms=now_ms))
-        assert status.is_clock_off is expected
+        assert watch.live.of(1).is_clock_off is expected
 
 
 def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, unknown_segment_ids=[9]))
-    assert [each for each in range(12) if watch.sessions.is_unknown(1, each)] == [7, 8, 9]
-    assert not watch.sessions.is_unknown(2, 7)
-    watch.sessions.copied(1, 8)
-    assert not watch.sessions.is_unknown(1, 8)
+    assert [each for each in range(12) if watch.copies.is_unknown(1, each)] == [7, 8, 9]
+    assert not watch.copies.is_unknown(2, 7)
+    watch.copies.copied(1, 8)
+    assert not watch.copies.is_unknown(1, 8)
     watch.sessions.beat(watch.connect(1), pb.HeartbeatRequest(unknown_segment_ids=[9]))
-    assert [each for each in range(12) if watch.sessions.is_unknown(1, each)] == [9]
+    assert [each for each in range(12) if watch.copies.is_unknown(1, each)] == [9]
 
 
 def test_node_that_leaves_is_down_at_once_and_its_end_says_nothing_new(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True, leaving=True))
-    assert 1 not in watch.up() and not watch.state.is_eligible(1)
+    assert 1 not in watch.up() and not watch.live.is_eligible(1)
     changes = watch.changes
     watch.sessions.disconnected(session)
     watch.pass_ms(1_000)
     assert watch.changes == changes
     watch.connect(1)
-    assert watch.state.is_eligible(1)
+    assert watch.live.is_eligible(1)
 
 
 # --- patience with many nodes ---------------------------------------------------------------------
@@ -235,26 +253,30 @@ def test_only_a_leader_tells_of_watermarks(watch: Watch) -> None:
     for node_id in (*sorted({1, 2, 3} - {leader}), leader):
         told = pb.LedHighWatermark(segment_id=1, high_watermark=100 * node_id)
         watch.sessions.beat(watch.connect(node_id), pb.HeartbeatRequest(sequence=1, led=[told]))
-    assert watch.sessions.heard.high_watermark(1) == 100 * leader
+    assert watch.heard.high_watermark(1) == 100 * leader
 
 
 def test_who_leads_what_was_never_given_out_shows_an_old_metadata_store(watch: Watch) -> None:
-    next_id = watch.state.next_of("segment_id").next_value
+    next_id = next_of(watch.state, "segment_id").next_value
     session = watch.connect(1)
     for segment_id, pages in ((1, 0), (next_id, 1)):
         led = [pb.LedHighWatermark(segment_id=segment_id, high_watermark=5)]
         watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
-        assert len(list(watch.sessions.pages)) == pages
+        assert len(list(watch.pages)) == pages
+
+
+def shut_out(watch: Watch) -> list[int]:
+    return [each for each in (1, 99) if watch.copies.is_shut_out(each)]
 
 
 def test_a_promise_that_nobody_asked_for_is_noted_until_the_record_moves_on(watch: Watch) -> None:
     session = watch.connect(2)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, fenced_segment_ids=[1, 99]))
-    assert list(watch.sessions.shut_out) == [1]
+    assert shut_out(watch) == [1]
     watch.sessions.on_change(Change((watch.state.segments[1],)))
-    assert list(watch.sessions.shut_out) == [1]  # the in-sync set may have changed
+    assert shut_out(watch) == [1]  # the in-sync set may have changed
     change = start_recovery(watch.state, 1, segment(watch.state).version)
     watch.state.apply(change)
     watch.sessions.on_change(change)
     watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, fenced_segment_ids=[1]))
-    assert not watch.sessions.shut_out  # its own recovery asked for it
+    assert not shut_out(watch)  # its own recovery asked for it

@@ -11,6 +11,8 @@ from icecore_coordinator.decisions.segment_changes import Opening, alter_isr, se
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, NodeRecord
 from icecore_coordinator.work.auditor import Auditor
+from icecore_coordinator.work.repairing import Repairer
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
 from tests.support.cluster_states import ALL, commit, prepared_successor, sealing, segment
 from tests.unit.coordinator.nodes.test_node_sessions import Watch
@@ -30,12 +32,18 @@ class Audited(Watch):
         super().__init__()
         self.streams = {node_id: self.connect(node_id) for node_id in ALL}
         unused = cast(Any, None)
-        self.auditor = Auditor(
-            cast(Any, StateOnly(self.state)),
-            unused,
-            self.sessions,
-            *(unused, unused, unused, self.clock, Timing(roll_up_wait_ms=0)),
+        ports = WorkerPorts(
+            ledger=cast(Any, StateOnly(self.state)),
+            calls=unused,
+            live=self.live,
+            heard=self.heard,
+            copies=self.copies,
+            pages=self.pages,
+            clock=self.clock,
+            timing=Timing(roll_up_wait_ms=0),
         )
+        self.auditor = Auditor(ports, opening=unused, gains=unused, recover=unused)
+        self.repairer = Repairer(ports)
 
     def damage(self, node_id: int, segment_id: int) -> None:
         beat = pb.HeartbeatRequest(unknown_segment_ids=[segment_id])
@@ -47,7 +55,7 @@ class Audited(Watch):
         self.pass_ms(1_000, *self.streams.values())
 
     def repairs(self) -> list[tuple[int, int, int]]:
-        found = self.auditor.repairs()
+        found = self.repairer.repairs()
         return [(each.segment.segment_id, each.donor, each.target) for each in found]
 
 
@@ -85,7 +93,7 @@ def test_leader_seals_only_what_it_can(
         proposal = IsrProposal(
             *(1, ALL[1], before.epoch, before.version, isr), tuple(ALL[each] for each in isr)
         )
-        commit(state, alter_isr(state, 1, proposal))
+        commit(state, alter_isr(state, state.live, 1, proposal))
     audited.damage(damaged, 1)
     assert audited.auditor.must_recover(segment(state)) is expected
 
@@ -116,7 +124,9 @@ def test_sealed_copy_of_a_node_that_may_return_is_not_made_elsewhere(audited: Au
     commit(state, Change((NodeRecord(4, b"4", "n4:1", "", 14, 14, version=1),)))
     audited.streams[4] = audited.connect(4)
     successor = prepared_successor(state)
-    commit(state, seal(state, sealing(state, replicas=(1, 2)), Opening(successor, ALL), 0))
+    commit(
+        state, seal(state, state.live, sealing(state, replicas=(1, 2)), Opening(successor, ALL), 0)
+    )
     audited.kill(3)
     assert audited.repairs() == []
     audited.pass_ms(10_000, *audited.streams.values())
@@ -131,7 +141,9 @@ def test_leader_without_followers_stays_when_there_is_nobody_else(audited: Audit
 def test_damaged_copy_is_no_donor_and_its_node_is_copied_to(audited: Audited) -> None:
     state = audited.state
     successor = prepared_successor(state)
-    commit(state, seal(state, sealing(state, replicas=(1, 2)), Opening(successor, ALL), 0))
+    commit(
+        state, seal(state, state.live, sealing(state, replicas=(1, 2)), Opening(successor, ALL), 0)
+    )
     audited.damage(2, 1)
     audited.damage(3, 1)
     assert audited.repairs() == [(1, 1, 3)]

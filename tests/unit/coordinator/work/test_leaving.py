@@ -10,13 +10,11 @@ from icecore.model import NodeState, Segment
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.placement import Placer
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
-from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_calls import NodeCalls, Rolling
-from icecore_coordinator.nodes.node_sessions import NodeSessions
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.nodes.node_calls import Rolling
 from icecore_coordinator.state.records import Change
+from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.leaving import ASK_AGAIN_MS, SETTLE_MS, HandOver
-from icecore_coordinator.work.sealing import LiveSealing
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import (
     ALL,
     commit,
@@ -32,27 +30,25 @@ class World:
     """One topic on nodes 1 to 3, node 1 leads its one segment; calls to nodes are written down."""
 
     def __init__(self) -> None:
-        self.state: ClusterState = started()
+        self.state = started()
         self.clock = FakeClock()
         self.let_go: list[int] = []
         self.recovered: list[int] = []
         self.asked: list[tuple[int, list[int]]] = []
         self.answer = Rolling()
-        self.hand_over = HandOver(
-            cast(Ledger, self),
-            cast(NodeCalls, self),
-            cast(NodeSessions, self),
-            cast(LiveSealing, self),
-            self.recovered.append,
-            self.clock,
-            Timing(),
+        unused = cast(Any, None)
+        ports = WorkerPorts(
+            ledger=cast(Any, self),
+            calls=cast(Any, self),
+            live=self.state.live,
+            heard=unused,
+            copies=unused,
+            pages=unused,
+            clock=self.clock,
+            timing=Timing(),
         )
-
-    def let_leave(self, node_id: int) -> None:
-        self.let_go.append(node_id)
-
-    def forget_gain(self, segment_id: int) -> None:
-        assert segment_id == 1
+        gains = ExpectedGains(self.clock)
+        self.hand_over = HandOver(ports, gains, self.recovered.append, self.let_go.append)
 
     async def roll(self, node_id: int, segments: list[Segment], *_: Any) -> list[Rolling]:
         self.asked.append((node_id, [each.segment_id for each in segments]))
@@ -67,7 +63,7 @@ class World:
 
     def turn(self, node_state: NodeState, *nodes: int) -> None:
         for node_id in nodes:
-            self.state.status[node_id].state = node_state
+            self.state.live.note(node_id, state=node_state)
 
     def needed(self) -> list[int]:
         """Once now, and again when nodes that stop together would have been heard of."""
@@ -151,19 +147,25 @@ async def test_segments_that_stay_empty_are_recovered_and_failures_asked_again(
 
 def test_draining_nodes_follow_only_where_there_are_too_few_others(world: World) -> None:
     world.turn(NodeState.DRAINING, 1)
-    place = Placer(world.state).place(3, replicas=(1, 2, 3), leader=1, least=2)
+    place = Placer(world.state, world.state.live).place(3, replicas=(1, 2, 3), leader=1, least=2)
     assert set(place.nodes) == {2, 3} and place.leader != 1
     world.turn(NodeState.DOWN, 3)
-    place = Placer(world.state).place(3, replicas=(1, 2, 3), leader=1, least=2)
+    place = Placer(world.state, world.state.live).place(3, replicas=(1, 2, 3), leader=1, least=2)
     assert (place.nodes, place.leader) == ((2, 1), 2)
     world.turn(NodeState.DRAINING, 2)
-    assert Placer(world.state).place(3, replicas=(1, 2, 3), leader=1, least=2).nodes == ()
+    assert (
+        Placer(world.state, world.state.live).place(3, replicas=(1, 2, 3), leader=1, least=2).nodes
+        == ()
+    )
 
 
 def test_successor_prepared_before_a_node_drains_opens_without_it(world: World) -> None:
     successor = prepared_successor(world.state)
     world.turn(NodeState.DRAINING, 1)
-    commit(world.state, seal(world.state, sealing(world.state), Opening(successor, ALL), 1))
+    commit(
+        world.state,
+        seal(world.state, world.state.live, sealing(world.state), Opening(successor, ALL), 1),
+    )
     opened = segment(world.state, successor)
     assert opened.replicas == opened.isr == (2, 3) and opened.leader == 2
 
@@ -172,6 +174,9 @@ def test_draining_node_that_is_needed_opens_too_but_does_not_lead(world: World) 
     successor = prepared_successor(world.state)
     world.turn(NodeState.DRAINING, 1)
     two = {1: ALL[1], 3: ALL[3]}
-    commit(world.state, seal(world.state, sealing(world.state), Opening(successor, two), 1))
+    commit(
+        world.state,
+        seal(world.state, world.state.live, sealing(world.state), Opening(successor, two), 1),
+    )
     opened = segment(world.state, successor)
     assert opened.replicas == opened.isr == (1, 3) and opened.leader == 3

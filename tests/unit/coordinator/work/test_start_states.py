@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from icecore.model import SegmentState
+from icecore_coordinator.decisions.segment_changes import is_sealed_state
 from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.records import SegmentRecord
-from icecore_coordinator.work.start_states import Start, is_sealed_state, start_behind
+from icecore_coordinator.work.start_states import Start, start_behind
 from icecore_replication.producers import snapshot_digest
 from tests.support.replication_setup import segment
 

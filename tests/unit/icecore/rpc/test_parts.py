@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import ThrottledError, UnavailableError
+from icecore.errors import InternalError, ThrottledError, UnavailableError
 from icecore.rpc import parts
 from icecore.rpc.convert import error_from_proto, segment_to_proto
 from icecore.rpc.parts import in_parts
@@ -85,11 +85,30 @@ async def test_segments_are_opened_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         return pb.OpenResponse(incarnation=ALL[2], errors=errors).SerializeToString()
 
     state = started()
-    ledger = SimpleNamespace(state=state, token=1)
-    calls = NodeCalls(cast(Any, SimpleNamespace(call=call)), cast(Any, ledger))
+    calls = NodeCalls(cast(Any, SimpleNamespace(call=call)), state)
     items = [OpenItem(segment(state), 0, bytes(size)) for size in (6, 5, 20, 1, 1, 1, 1)]
     assert await calls.open(2, items, 1.0) == [ALL[2]] * 7
     assert asked == [[6], [5], [20], [1, 1, 1], [1]]
+
+
+async def test_an_answer_without_record_and_error_says_nothing() -> None:
+    async def call(_: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        return pb.AlterIsrResponse(results=[pb.IsrResult()]).SerializeToString()
+
+    with pytest.raises(InternalError) as unknown:
+        await link_to(call).alter_isr(pb.IsrChange(segment_id=1, version=3))
+    assert unknown.value.indeterminate  # so the leader counts both sets (R14)
+
+
+def link_to(call: Any) -> CoordinatorLink:
+    context = SimpleNamespace(
+        settings=SimpleNamespace(coordinator="c:1"),
+        net=SimpleNamespace(call=call),
+        cluster_id=b"c",
+        node_id=1,
+        incarnation=5,
+    )
+    return CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([], {}))
 
 
 async def test_seals_are_asked_for_in_parts_and_one_that_fails_harms_no_other() -> None:
@@ -102,14 +121,7 @@ async def test_seals_are_asked_for_in_parts_and_one_that_fails_harms_no_other() 
             raise UnavailableError("gone")
         return pb.SealResponse(results=[pb.SealResult() for _ in seals]).SerializeToString()
 
-    context = SimpleNamespace(
-        settings=SimpleNamespace(coordinator="c:1"),
-        net=SimpleNamespace(call=call),
-        cluster_id=b"c",
-        node_id=1,
-        incarnation=5,
-    )
-    link = CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([], {}))
+    link = link_to(call)
     seals = [
         pb.SegmentSeal(segment_id=at, producer_snapshot=bytes(size))
         for at, size in enumerate((4, 4, 4, 9), 1)

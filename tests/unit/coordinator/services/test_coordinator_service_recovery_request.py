@@ -1,6 +1,5 @@
 """A leader that asks for a recovery is answered when that can't be forgotten any more."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -10,15 +9,20 @@ from icecore.errors import FencedError, NotCoordinatorError
 from icecore.model import NodeState, SegmentState
 from icecore.process.system import SystemRng
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.decisions.placement import Placement
 from icecore_coordinator.decisions.segment_changes import Opening, open_tail, prepare
 from icecore_coordinator.decisions.topic_changes import create_topic, missing_partitions
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.services.node_handlers import NodeHandlers
-from icecore_coordinator.state.cluster_state import ClusterState, NodeStatus
+from icecore_coordinator.services.coordinator_service import CoordinatorService
+from icecore_coordinator.state.cluster_state import ClusterState, Placement
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, NodeRecord
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import ALL, KEY, SETTINGS, TOPIC, segment
+
+LIVE = Liveness()
+for _node_id in ALL:
+    LIVE.note(_node_id, state=NodeState.UP, is_connected=True)
 
 
 @pytest.fixture
@@ -28,31 +32,42 @@ def database() -> Iterator[SqliteDatabase]:
     database.close()
 
 
-async def coordinator(database: SqliteDatabase) -> tuple[Ledger, NodeHandlers]:
+async def coordinator(database: SqliteDatabase) -> tuple[Ledger, CoordinatorService]:
     """The newest one, and what nodes call."""
     ledger, other = Ledger(SqliteStore(database), SystemRng()), cast(Any, None)
     await ledger.open()
-    return ledger, NodeHandlers(ledger, other, other, other, other, asyncio.Event())
+    ports = WorkerPorts(
+        ledger=ledger,
+        calls=other,
+        live=LIVE,
+        heard=other,
+        copies=other,
+        pages=other,
+        clock=other,
+        timing=other,
+    )
+    return ledger, CoordinatorService(
+        ports, admission=other, sessions=other, pushes=other, sealing=other, naming=other
+    )
 
 
 async def open_segment(ledger: Ledger) -> None:
     """Segment 1, led by node 1."""
 
-    def up(state: ClusterState) -> Change:
+    def up(_: ClusterState) -> Change:
         found = []
         for node_id, incarnation in ALL.items():
-            state.status[node_id] = NodeStatus(NodeState.UP, is_connected=True)
             node = NodeRecord(node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation,
                               incarnation, version=1)  # fmt: skip
             found.append(node)
         return Change(tuple(found))
 
     await ledger.decide(up)
-    await ledger.decide(lambda state: create_topic(state, "events", TOPIC, 1, SETTINGS))
+    await ledger.decide(lambda state: create_topic(state, LIVE, "events", TOPIC, 1, SETTINGS))
     for change in missing_partitions(ledger.state):
-        await ledger.decide(lambda _, each=change: each)  # type: ignore[misc]
+        await ledger.decide(lambda _, each=change: each)
     await ledger.decide(lambda state: prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
-    await ledger.decide(lambda state: open_tail(state, Opening(1, ALL)))
+    await ledger.decide(lambda state: open_tail(state, LIVE, Opening(1, ALL)))
 
 
 def request(ledger: Ledger, **changes: object) -> bytes:

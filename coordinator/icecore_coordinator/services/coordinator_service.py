@@ -16,81 +16,71 @@ from icecore.errors import (
 from icecore.model import PROTOCOL_VERSION
 from icecore.rpc.convert import error_to_proto, segment_to_proto
 from icecore.rpc.framing import parse
+from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.ports import CallContext, Handlers, ServerStream
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.digest_changes import disagreeing, set_full_digest
-from icecore_coordinator.decisions.disk_changes import check_disk, with_new_disk
-from icecore_coordinator.decisions.node_changes import (
-    HeldReplica,
-    Registration,
-    activate,
-    check_number,
-    check_registration,
-    confirm_deletion,
-    deletions_confirmed,
-    lost_copies,
-    register,
-    shrunk_logs,
-)
+from icecore_coordinator.decisions.node_changes import HeldReplica, Registration
 from icecore_coordinator.decisions.segment_changes import (
     Sealing,
     alter_isr,
     check_leader,
-    remove_sealed_replica,
     start_recovery,
 )
-from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
-from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, NodeRecord, updated
+from icecore_coordinator.nodes.node_pushes import Pushes
+from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.records import Change, updated
+from icecore_coordinator.work.admission import Admission
 from icecore_coordinator.work.producer_naming import ProducerNaming
-from icecore_coordinator.work.sealing import Asker, LiveSealing, Sealed, SealReport, pair
+from icecore_coordinator.work.sealing import Asker, LiveSealing, Sealed, SealReport
+from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
 
 log = logging.getLogger(__name__)
 
-SERVICE = "/icecore.v1.CoordinatorService/"
 PRODUCER_IDS_MAX = 1_000_000
 WHY_MAX = 200
 
 
-class NodeHandlers:
-    """The methods of CoordinatorService as bytes to bytes."""
+class CoordinatorService:
+    """Each method as bytes to bytes."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ports: WorkerPorts,
+        *,
+        admission: Admission,
         sessions: NodeSessions,
+        pushes: Pushes,
         sealing: LiveSealing,
         naming: ProducerNaming,
-        timing: Timing,
-        poke: asyncio.Event,
     ) -> None:
-        self._ledger = ledger
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._heard = ports.heard
+        self._pages = ports.pages
+        self._timing = ports.timing
+        self._admission = admission
         self._sessions = sessions
+        self._pushes = pushes
         self._sealing = sealing
         self._naming = naming
-        self._timing = timing
-        self._poke = poke
-        self._activating = asyncio.Lock()
-        """One node after the other: what a disk costs depends on what was judged before."""
 
     def handlers(self) -> Handlers:
         """By full method name."""
-        unary = {
-            "Register": self.register,
-            "AlterIsr": self.alter_isr,
-            "PrepareSuccessor": self.prepare_successor,
-            "Seal": self.seal,
-            "RequestRecovery": self.request_recovery,
-            "ReportDigests": self.report_digests,
-            "AllocateProducerIds": self.allocate_producer_ids,
-            "NameProducer": self.name_producer,
-        }
-        return Handlers(
-            {SERVICE + name: handler for name, handler in unary.items()},
-            {SERVICE + "Heartbeat": self.heartbeat},
+        return COORDINATOR.handlers(
+            {
+                "Register": self.register,
+                "AlterIsr": self.alter_isr,
+                "PrepareSuccessor": self.prepare_successor,
+                "Seal": self.seal,
+                "RequestRecovery": self.request_recovery,
+                "ReportDigests": self.report_digests,
+                "AllocateProducerIds": self.allocate_producer_ids,
+                "NameProducer": self.name_producer,
+            },
+            {"Heartbeat": self.heartbeat},
         )
 
     def _check_cluster(self, cluster_id: bytes) -> None:
@@ -118,61 +108,26 @@ class NodeHandlers:
                 f"{PROTOCOL_VERSION}: update coordinators before nodes"
             )
         asked = Registration(
-            request.cluster_id,
-            request.node_id,
-            request.disk_id,
-            request.incarnation,
-            request.address,
-            request.rack,
-            request.disk_counter,
+            cluster_id=request.cluster_id,
+            node_id=request.node_id,
+            disk_id=request.disk_id,
+            incarnation=request.incarnation,
+            address=request.address,
+            rack=request.rack,
+            disk_counter=request.disk_counter,
         )
-        heard = self._sessions.heard
-        is_unknown = False
-
-        check_registration(self._ledger.state, asked)
-
-        def decision(state: ClusterState) -> Change:
-            nonlocal is_unknown
-            check_number("disk counter", asked.disk_counter, heard.disk_counter(asked.node_id))
-            change, is_unknown = register(state, asked, heard.disk_counter(asked.node_id))
-            if is_unknown:
-                check_disk(state, asked.node_id, self._has_copy)
-            return change
-
-        try:
-            change = await self._ledger.decide(decision)
-        except IcecoreError as error:
-            log.warning("event=not_registered node=%d why=%r", asked.node_id, error.message)
-            raise
-        node = change.puts[0]
-        assert isinstance(node, NodeRecord)
-        held = {
-            each.segment_id: HeldReplica(
-                each.segment_id, each.durable_end_offset, each.sealed, each.intact
-            )
-            for each in request.segments
-        }
-        self._sessions.note_told(asked.node_id, held)
-        shrunk = shrunk_logs(
-            self._ledger.state, asked.node_id, held, heard.ends_of_node(asked.node_id)
-        )
-        incarnation = node.issued_incarnation
-        self._sessions.registered[asked.node_id] = Registered(asked, held, is_unknown, incarnation)
-        log.info(
-            "event=registered node=%d incarnation=%d address=%r segments=%d disk_unknown=%s "
-            "shrunk=%s",
-            *(asked.node_id, incarnation, asked.address, len(held), is_unknown, shrunk),
-        )
+        known, shrunk = await self._admission.register(asked, map(_held, request.segments))
+        state = self._ledger.state
         return pb.RegisterResponse(
-            cluster_id=self._ledger.state.cluster_id,
-            incarnation=incarnation,
-            token=self._ledger.token,
+            cluster_id=state.cluster_id,
+            incarnation=known.incarnation,
+            token=state.token,
             heartbeat_ms=self._timing.heartbeat_ms,
             lease_ms=self._timing.lease_ms,
             protocol_version=PROTOCOL_VERSION,
-            delete_segment_ids=[each for each in held if each in self._ledger.state.deleted],
-            disk_unknown=is_unknown,
-            disk_counter=max(heard.disk_counter(asked.node_id), asked.disk_counter),
+            delete_segment_ids=[each for each in known.held if each in state.deleted],
+            disk_unknown=known.is_disk_unknown,
+            disk_counter=max(self._heard.disk_counter(asked.node_id), asked.disk_counter),
             unknown_segment_ids=shrunk,
         ).SerializeToString()
 
@@ -182,16 +137,17 @@ class NodeHandlers:
         if body is None:
             return
         request = parse(pb.HeartbeatRequest, body)
-        session = await self._connect(request)
+        self._check_cluster(request.cluster_id)
+        session = await self._admission.connect(request.node_id, request.incarnation)
         reader = asyncio.ensure_future(self._read_beats(session, stream, request))
-        writer = asyncio.ensure_future(self._sessions.write_pushes(session, stream))
+        writer = asyncio.ensure_future(self._pushes.write(session.outbox, stream))
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
             for task in (reader, writer):
                 if task.done():
                     task.result()
             if session.is_closed:
-                # Not FencedError, which would end the process: this incarnation may come back.
+                # This incarnation was not superseded: it may come back.
                 raise UnavailableError("the session has ended: a newer stream, or lease expired")
         except UnavailableError as error:
             log.info("event=stream_ended node=%d why=%r", session.node_id, error.message)
@@ -201,53 +157,6 @@ class NodeHandlers:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-
-    async def _connect(self, request: pb.HeartbeatRequest) -> Session:
-        self._check_cluster(request.cluster_id)
-        node_id, incarnation = request.node_id, request.incarnation
-        state = self._ledger.state
-        if state.incarnation(node_id) != incarnation or incarnation == 0:
-            known = self._sessions.registered.get(node_id)
-            if known is None or known.incarnation != incarnation:
-                raise FencedError(f"node {node_id}: register again, {incarnation} is not known")
-            async with self._activating:
-                await self._ledger.decide(lambda state: self._activation(state, known))
-                await self._judge_inventory(node_id, known)
-        session = self._sessions.connect(node_id, incarnation)
-        self._poke.set()
-        return session
-
-    def _activation(self, state: ClusterState, known: Registered) -> Change:
-        """Its disk is judged again: others may have come with new ones since it registered."""
-        change = activate(state, known.registration, known.incarnation)
-        if not (known.is_disk_unknown and change.puts):
-            return change
-        try:
-            check_disk(state, known.registration.node_id, self._has_copy)
-        except WrongClusterError as error:
-            log.warning("event=disk_refused node=%d", known.registration.node_id)
-            raise FencedError(error.message) from error  # register again, and hear why
-        return with_new_disk(state, change)
-
-    def _has_copy(self, node_id: int, segment_id: int) -> bool:
-        return not self._sessions.is_unknown(node_id, segment_id)
-
-    async def _judge_inventory(self, node_id: int, known: Registered) -> None:
-        """Stop counting copies the node has lost, and remember the deletions it carried out."""
-        state = self._ledger.state
-        lost = lost_copies(state, node_id, known.held, is_disk_unknown=known.is_disk_unknown)
-        gone = deletions_confirmed(state, node_id, known.held)
-        for segment_id in lost:
-            log.warning("event=copy_lost node=%d segment=%d", node_id, segment_id)
-        await self._ledger.decide_all(
-            [
-                *(
-                    lambda state, each=each: remove_sealed_replica(state, each, node_id)
-                    for each in lost
-                ),
-                *(lambda state, each=each: confirm_deletion(state, node_id, each) for each in gone),
-            ]
-        )
 
     async def _read_beats(
         self, session: Session, stream: ServerStream, first: pb.HeartbeatRequest
@@ -270,11 +179,9 @@ class NodeHandlers:
                 isr=tuple(change.isr),
                 isr_incarnations=tuple(change.isr_incarnations),
             )
-            return alter_isr(state, change.segment_id, proposal)
+            return alter_isr(state, self._live, change.segment_id, proposal)
 
-        results = await self._ledger.decide_all(
-            [lambda state, each=change: decision(state, each) for change in request.changes]  # type: ignore[misc]
-        )
+        results = await self._ledger.decide_each(request.changes, decision)
         response = pb.AlterIsrResponse()
         for change, result in zip(request.changes, results, strict=True):
             error = result if isinstance(result, IcecoreError) else None
@@ -284,7 +191,9 @@ class NodeHandlers:
                 item.assignment.CopyFrom(segment_to_proto(self._ledger.state.assignment(record)))
             log.info(
                 "event=isr_change segment=%d isr=%s error=%r",
-                *(change.segment_id, list(change.isr), error.message if error else ""),
+                change.segment_id,
+                list(change.isr),
+                error.message if error else "",
             )
         return response.SerializeToString()
 
@@ -307,8 +216,8 @@ class NodeHandlers:
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
         reports = [
             SealReport(
-                each.epoch,
-                Sealing(
+                epoch=each.epoch,
+                sealing=Sealing(
                     segment_id=each.segment_id,
                     version=each.version,
                     end_offset=each.end_offset,
@@ -318,13 +227,12 @@ class NodeHandlers:
                     producer_digest=each.producer_digest,
                     max_append_timestamp_ms=each.max_append_timestamp_ms,
                 ),
-                each.successor_segment_id,
-                each.producer_snapshot,
+                successor_segment_id=each.successor_segment_id,
+                producer_snapshot=each.producer_snapshot,
             )
             for each in request.seals
         ]
         results = await self._sealing.seal(asker, reports)
-        self._poke.set()
         return _seal_response(results).SerializeToString()
 
     async def request_recovery(self, body: bytes, _: CallContext) -> bytes:
@@ -335,21 +243,22 @@ class NodeHandlers:
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
 
         def decision(state: ClusterState, asked: pb.SegmentRef) -> Change:
-            record = check_leader(state, asked.segment_id, asked.epoch, *pair(asker))
+            record = check_leader(
+                state, asked.segment_id, asked.epoch, asker.node_id, asker.incarnation
+            )
             return start_recovery(state, asked.segment_id, record.version)
 
-        results = await self._ledger.decide_all(
-            [lambda state, each=each: decision(state, each) for each in request.segments]  # type: ignore[misc]
-        )
+        results = await self._ledger.decide_each(request.segments, decision)
         for each, result in zip(request.segments, results, strict=True):
             if isinstance(result, IcecoreError):
                 log.info("event=request_ignored segment=%d why=%r", each.segment_id, result.message)
                 continue
             log.info(
                 "event=recovery_requested segment=%d node=%d why=%r",
-                *(each.segment_id, asker.node_id, request.why[:WHY_MAX]),
+                each.segment_id,
+                asker.node_id,
+                request.why[:WHY_MAX],
             )
-        self._poke.set()
         return pb.RequestRecoveryResponse().SerializeToString()
 
     async def report_digests(self, body: bytes, _: CallContext) -> bytes:
@@ -358,12 +267,11 @@ class NodeHandlers:
         asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
 
         def decision(state: ClusterState, each: pb.FullDigest) -> Change:
-            reported = (each.segment_id, each.generation, each.full_digest)
-            return set_full_digest(state, *reported, asker.node_id)
+            return set_full_digest(
+                state, each.segment_id, each.generation, each.full_digest, asker.node_id
+            )
 
-        results = await self._ledger.decide_all(
-            [lambda state, each=digest: decision(state, each) for digest in request.digests]  # type: ignore[misc]
-        )
+        results = await self._ledger.decide_each(request.digests, decision)
         errors = [
             result if isinstance(result, IcecoreError) else self._digest_dispute(each.segment_id)
             for each, result in zip(request.digests, results, strict=True)
@@ -379,7 +287,7 @@ class NodeHandlers:
         if not nodes:
             return None
         why = f"nodes {list(nodes)} report different full digests"
-        self._sessions.pages.page(segment_id, why)
+        self._pages.page(segment_id, why)
         return ConflictError(why)
 
     async def allocate_producer_ids(self, body: bytes, _: CallContext) -> bytes:
@@ -392,7 +300,7 @@ class NodeHandlers:
 
         def decision(state: ClusterState) -> Change:
             nonlocal first
-            counter = state.next_of("producer_id")
+            counter = next_of(state, "producer_id")
             first = counter.next_value
             return Change((updated(counter, next_value=first + request.count),))
 
@@ -410,13 +318,24 @@ class NodeHandlers:
         )
         log.info(
             "event=producer_named name=%r producer_id=%d epoch=%d",
-            *(request.producer_name, named.producer_id, named.producer_epoch),
+            request.producer_name,
+            named.producer_id,
+            named.producer_epoch,
         )
         return pb.NameProducerResponse(
             producer_id=named.producer_id,
             producer_epoch=named.producer_epoch,
             positions=named.positions,
         ).SerializeToString()
+
+
+def _held(message: pb.SegmentInventory) -> HeldReplica:
+    return HeldReplica(
+        segment_id=message.segment_id,
+        durable_end_offset=message.durable_end_offset,
+        is_sealed=message.sealed,
+        is_intact=message.intact,
+    )
 
 
 def _seal_response(results: Sequence[Sealed | IcecoreError]) -> pb.SealResponse:

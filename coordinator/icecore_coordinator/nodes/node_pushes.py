@@ -1,0 +1,211 @@
+"""What each connected node has yet to be told, and the messages that tell it.
+
+A committed change is queued for the nodes that it concerns, by key: what is sent is the record as
+it is by then. A stream begins with everything that its node holds or is listed for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from icecore.rpc.convert import node_to_proto, segment_to_proto
+from icecore.rpc.ports import ServerStream
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.state.cluster_state import ClusterState, node_infos
+from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.records import (
+    Change,
+    DeletedRecord,
+    NodeRecord,
+    PartitionKey,
+    PartitionRecord,
+    ProducerRecord,
+    SegmentRecord,
+    TopicRecord,
+    is_prepared,
+)
+
+log = logging.getLogger(__name__)
+
+ASSIGNMENTS_PER_PUSH = 2_000
+"""About 600 KiB; gRPC refuses messages above 4 MiB."""
+
+
+@dataclass(kw_only=True)
+class Outbox:
+    """What one stream has yet to say."""
+
+    node_id: int
+    held: Collection[int] = ()
+    """Segments that the node said it held when it registered."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_closed: bool = False
+    answer: int = 0
+    """Sequence of the newest beat that was not answered yet."""
+    is_full: bool = True
+    nodes: bool = True
+    may_leave: bool = False
+    segments: dict[int, None] = field(default_factory=dict)
+    deletes: dict[int, None] = field(default_factory=dict)
+    partitions: dict[PartitionKey, None] = field(default_factory=dict)
+    fences: dict[str, None] = field(default_factory=dict)
+    """Names of producers whose epoch rose."""
+
+
+class Pushes:
+    """One outbox for each connected node."""
+
+    def __init__(self, state: ClusterState, live: Liveness) -> None:
+        self._state = state
+        self._live = live
+        self._outboxes: dict[int, Outbox] = {}
+
+    def open(self, node_id: int, held: Collection[int]) -> Outbox:
+        """A stream begins; its first message says everything.
+
+        Args:
+            node_id: Whose.
+            held: Segments that the node said it held when it registered.
+        """
+        outbox = Outbox(node_id=node_id, held=held)
+        outbox.wake.set()
+        self._outboxes[node_id] = outbox
+        return outbox
+
+    def close(self, outbox: Outbox) -> None:
+        """The stream is over, or another one took its place. Idempotent."""
+        outbox.is_closed = True
+        outbox.wake.set()
+        if self._outboxes.get(outbox.node_id) is outbox:
+            del self._outboxes[outbox.node_id]
+
+    def nodes_changed(self) -> None:
+        """Tell all nodes who is up, and where."""
+        for outbox in self._outboxes.values():
+            outbox.nodes = True
+            outbox.wake.set()
+
+    def let_leave(self, node_id: int) -> None:
+        """Tell a draining node that nobody needs it any more."""
+        outbox = self._outboxes.get(node_id)
+        if outbox is not None and not outbox.may_leave:
+            log.info("event=node_may_leave node=%d", node_id)
+            outbox.may_leave = True
+            outbox.wake.set()
+
+    def on_change(self, change: Change) -> None:
+        """Queue for each node what concerns it in a committed change."""
+        for record in change.puts:
+            match record:
+                case SegmentRecord() if not is_prepared(record):
+                    for outbox in self._of(record.holders):
+                        outbox.segments[record.segment.segment_id] = None
+                case DeletedRecord():
+                    for outbox in self._of(record.holders):
+                        outbox.deletes[record.segment_id] = None
+                case PartitionRecord():
+                    self._queue_partition(record.partition_key)
+                case TopicRecord():  # another name, deleted, or back
+                    for partition in self._state.partitions_of(record):
+                        self._queue_partition(partition.partition_key)
+                case NodeRecord():
+                    self.nodes_changed()
+                case ProducerRecord():
+                    for outbox in self._of(self._outboxes):
+                        outbox.fences[record.name] = None
+                case _:
+                    pass
+
+    def _queue_partition(self, key: PartitionKey) -> None:
+        holders = (each.segment.replicas for each in self._state.segments_in(key))
+        for outbox in self._of(dict.fromkeys(node_id for each in holders for node_id in each)):
+            outbox.partitions[key] = None
+
+    def _of(self, nodes: Iterable[int]) -> list[Outbox]:
+        """The outboxes of those nodes that are connected; they are woken."""
+        found = [self._outboxes[each] for each in nodes if each in self._outboxes]
+        for outbox in found:
+            outbox.wake.set()
+        return found
+
+    async def write(self, outbox: Outbox, stream: ServerStream) -> None:
+        """Send answers to beats, and pushes, until the outbox is closed."""
+        while True:
+            await outbox.wake.wait()
+            outbox.wake.clear()
+            if outbox.is_closed:
+                return
+            while True:
+                message = self.next_message(outbox)
+                await stream.write(message.SerializeToString())
+                if not outbox.segments or outbox.is_closed:
+                    break
+
+    def next_message(self, outbox: Outbox) -> pb.HeartbeatResponse:
+        """As much of what is queued as one message takes; the queue is shorter after it."""
+        message = pb.HeartbeatResponse(token=self._state.token, sequence=outbox.answer)
+        outbox.answer = 0
+        message.may_leave = outbox.may_leave
+        if outbox.is_full:
+            outbox.is_full = False
+            message.full = True
+            self._queue_everything(outbox)
+        if outbox.nodes:
+            outbox.nodes = False
+            infos = node_infos(self._state, self._live)
+            message.nodes.extend(node_to_proto(each) for each in infos)
+        for name in outbox.fences:
+            producer = self._state.producers[name]
+            message.producer_fences.add(
+                producer_id=producer.producer_id, min_epoch=producer.producer_epoch
+            )
+        outbox.fences.clear()
+        limit = None if message.full else ASSIGNMENTS_PER_PUSH
+        for segment_id in list(outbox.segments)[:limit]:
+            del outbox.segments[segment_id]
+            record = self._state.segments.get(segment_id)
+            if record is not None:
+                message.assignments.append(segment_to_proto(self._state.assignment(record)))
+        message.delete_segment_ids.extend(outbox.deletes)
+        outbox.deletes.clear()
+        for key in outbox.partitions:
+            partition = self._state.partitions.get(key)
+            if partition is not None:
+                message.partitions.append(self._progress(partition))
+        outbox.partitions.clear()
+        return message
+
+    def _queue_everything(self, outbox: Outbox) -> None:
+        state, node_id = self._state, outbox.node_id
+        mine = dict.fromkeys(state.segments_of_node.get(node_id, ()))
+        # Also what others sealed without it while it was away: it may still believe to lead that.
+        mine.update((id_, None) for id_, each in state.segments.items() if node_id in each.holders)
+        mine.update(dict.fromkeys(outbox.held))
+        for segment_id in mine:
+            record = state.segments.get(segment_id)
+            if record is not None and not is_prepared(record):
+                outbox.segments[segment_id] = None
+                outbox.partitions[record.partition_key] = None
+        for deleted in state.deleted.values():
+            if node_id in deleted.holders:
+                outbox.deletes[deleted.segment_id] = None
+        named = [each.name for each in state.producers.values() if each.producer_epoch]
+        outbox.fences = dict.fromkeys(named)
+
+    def _progress(self, partition: PartitionRecord) -> pb.PartitionProgress:
+        tail = self._state.tail(partition)
+        nodes: list[int] = []
+        if tail is not None:
+            followers = [each for each in tail.segment.replicas if each != tail.segment.leader]
+            nodes = [tail.segment.leader, *followers]
+        return pb.PartitionProgress(
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            log_start_offset=partition.log_start_offset,
+            tail_segment_id=partition.tail_segment_id,
+            tail_replicas=nodes,
+            tail_base_offset=partition.next_base_offset,
+            topic=self._state.name_of(partition.topic_id),
+            deleted=not self._state.is_live_topic(partition.topic_id),
+        )

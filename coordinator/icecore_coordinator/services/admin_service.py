@@ -1,0 +1,178 @@
+"""AdminService: what clients and operators ask about topics, metadata and the cluster.
+
+Messages to values, outcomes to messages, nothing else: ``topics`` and ``lossy_acts`` act,
+``admin_messages`` describes.
+"""
+
+from icecore.errors import InvalidRequestError, UnknownTopicError
+from icecore.model import check_topic_name
+from icecore.rpc.convert import error_to_proto, segment_to_proto
+from icecore.rpc.framing import parse
+from icecore.rpc.methods import ADMIN
+from icecore.rpc.ports import CallContext, Handlers
+from icecore.v1 import admin_pb2 as pb
+from icecore_coordinator.decisions.topic_deletion import kept_topics
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.services.admin_messages import Describer, grace_of, settings_of
+from icecore_coordinator.state.cluster_state import ClusterState, live_topics
+from icecore_coordinator.state.records import TopicRecord
+from icecore_coordinator.work.lossy_acts import LossyActs
+from icecore_coordinator.work.topics import Topics
+
+
+class AdminService:
+    """Each method as bytes to bytes."""
+
+    def __init__(
+        self, ledger: Ledger, topics: Topics, lossy: LossyActs, describer: Describer
+    ) -> None:
+        self._ledger = ledger
+        self._topics = topics
+        self._lossy = lossy
+        self._describer = describer
+
+    def handlers(self) -> Handlers:
+        """By full method name."""
+        return ADMIN.handlers(
+            {
+                "CreateTopic": self._create_topic,
+                "DescribeTopics": self._describe_topics,
+                "AlterTopic": self._alter_topic,
+                "AddPartitions": self._add_partitions,
+                "DeleteTopic": self._delete_topic,
+                "UndeleteTopic": self._undelete_topic,
+                "RollTopic": self._roll_topic,
+                "DescribeCluster": self._describe_cluster,
+                "GetMetadata": self._get_metadata,
+                "ListSegments": self._list_segments,
+                "DeclareLost": self._declare_lost,
+                "RecoverUnclean": self._recover_unclean,
+                "AcceptDisk": self._accept_disk,
+            }
+        )
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._ledger.state
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    async def _create_topic(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.CreateTopicRequest, body)
+        check_topic_name(request.name)
+        topic = self._live_topic(request.name) if request.if_not_exists else None
+        if topic is None:
+            asked = request.settings
+            topic = await self._topics.create(
+                request.name, asked.partitions or 1, settings_of(asked), grace_of(asked)
+            )
+        return pb.CreateTopicResponse(topic=self._describer.topic(topic)).SerializeToString()
+
+    def _live_topic(self, name: str) -> TopicRecord | None:
+        try:
+            return self._state.topic(name)
+        except UnknownTopicError:
+            return None
+
+    async def _describe_topics(self, body: bytes, _: CallContext) -> bytes:
+        """Some topics or all; of those that are deleted and kept when asked so."""
+        request = parse(pb.DescribeTopicsRequest, body)
+        if request.deleted:
+            kept, names = kept_topics(self._state), request.names
+            topics = [each for each in kept if not names or each.name in names]
+        else:
+            named = [self._state.topic(name) for name in request.names]
+            topics = named or live_topics(self._state)
+        return pb.DescribeTopicsResponse(
+            topics=[self._describer.topic(each) for each in topics]
+        ).SerializeToString()
+
+    async def _alter_topic(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.AlterTopicRequest, body)
+        if request.settings.partitions:
+            raise InvalidRequestError("partitions are added by AddPartitions")
+        errors = await self._topics.alter(
+            request.name,
+            lambda topic: settings_of(request.settings, topic.settings),
+            lambda topic: grace_of(request.settings, topic.delete_grace_ms),
+        )
+        return pb.AlterTopicResponse(
+            topic=self._describer.topic(self._state.topic(request.name)),
+            roll_errors=[error_to_proto(each) for each in errors],
+        ).SerializeToString()
+
+    async def _add_partitions(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.AddPartitionsRequest, body)
+        topic = await self._topics.add_partitions(request.name, request.partitions)
+        return pb.AddPartitionsResponse(topic=self._describer.topic(topic)).SerializeToString()
+
+    async def _delete_topic(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.DeleteTopicRequest, body)
+        topic = await self._topics.delete(request.name, request.topic_id, is_now=request.now)
+        return pb.DeleteTopicResponse(
+            topic_id=topic.topic_id, grace_ms=topic.grace_left_ms
+        ).SerializeToString()
+
+    async def _undelete_topic(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.UndeleteTopicRequest, body)
+        topic = await self._topics.undelete(request.name, request.topic_id, request.new_name)
+        return pb.UndeleteTopicResponse(topic=self._describer.topic(topic)).SerializeToString()
+
+    async def _roll_topic(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.RollTopicRequest, body)
+        outcomes = await self._topics.roll(request.name, "roll_topic")
+        return pb.RollTopicResponse(
+            rolled=sum(each is None for each in outcomes),
+            errors=[error_to_proto(each) for each in outcomes if each],
+        ).SerializeToString()
+
+    # --- what there is --------------------------------------------------------------------------
+
+    async def _describe_cluster(self, _: bytes, __: CallContext) -> bytes:
+        return self._describer.cluster().SerializeToString()
+
+    async def _get_metadata(self, body: bytes, _: CallContext) -> bytes:
+        """What clients need to find leaders; unknown topics are errors of their own entry."""
+        request = parse(pb.GetMetadataRequest, body)
+        response = pb.GetMetadataResponse(
+            cluster_id=self._state.cluster_id, nodes=self._describer.nodes()
+        )
+        for name in request.topics:
+            response.topics.append(self._metadata(name))
+        if not request.topics:
+            found = live_topics(self._state)
+            response.topics.extend(self._describer.metadata(each) for each in found)
+        return response.SerializeToString()
+
+    def _metadata(self, name: str) -> pb.TopicMetadata:
+        topic = self._live_topic(name)
+        if topic is not None:
+            return self._describer.metadata(topic)
+        error = UnknownTopicError(f"no topic {name!r}", topic=name)
+        return pb.TopicMetadata(error=error_to_proto(error), name=name)
+
+    async def _list_segments(self, body: bytes, _: CallContext) -> bytes:
+        return self._describer.segments(parse(pb.ListSegmentsRequest, body)).SerializeToString()
+
+    # --- what gives up data ---------------------------------------------------------------------
+
+    async def _declare_lost(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.DeclareLostRequest, body)
+        record = await self._lossy.declare_lost(
+            request.topic, request.partition, request.segment_id
+        )
+        return pb.DeclareLostResponse(segment=segment_to_proto(record.segment)).SerializeToString()
+
+    async def _recover_unclean(self, body: bytes, _: CallContext) -> bytes:
+        request = parse(pb.RecoverUncleanRequest, body)
+        record = await self._lossy.recover_unclean(
+            request.topic, request.partition, request.segment_id
+        )
+        response = pb.RecoverUncleanResponse()
+        if record is not None:
+            response.segment.CopyFrom(segment_to_proto(record.segment))
+        return response.SerializeToString()
+
+    async def _accept_disk(self, body: bytes, _: CallContext) -> bytes:
+        lost_count = await self._lossy.accept_disk(parse(pb.AcceptDiskRequest, body).node_id)
+        return pb.AcceptDiskResponse(last_copies=lost_count).SerializeToString()

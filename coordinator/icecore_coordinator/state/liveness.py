@@ -1,0 +1,73 @@
+"""Which nodes are up at the moment, as their sessions know it. Pure, and nothing of it is stored.
+
+A decision that depends on it takes it beside the committed state, so a reader sees which decisions
+would come out differently after a restart. Only ``NodeSessions`` writes it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icecore.model import NodeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What is known of one node."""
+
+    state: NodeState = NodeState.DOWN
+    """UP also while a node that was not heard of yet is given a lease."""
+    is_connected: bool = False
+    is_clock_off: bool = False
+    """Its wall clock is far from ours."""
+    up_since_ms: float | None = None
+    """When its session began, on the monotonic clock; None while this process has seen none."""
+    down_since_ms: float | None = None
+    """When it was found to be down; None while it is up, and while it never was."""
+
+
+_UNHEARD_OF = NodeStatus()
+
+
+class Liveness:
+    """The status of every node; a node that nobody has heard of is DOWN."""
+
+    def __init__(self) -> None:
+        self.is_settling = False
+        """Whether nodes that are missing may just not have had the time to come back."""
+        self._nodes: dict[int, NodeStatus] = {}
+
+    def of(self, node_id: int) -> NodeStatus:
+        """What is known of this node."""
+        return self._nodes.get(node_id, _UNHEARD_OF)
+
+    def note(self, node_id: int, **changes: Any) -> None:
+        """Change fields of a node's status."""
+        self._nodes[node_id] = replace(self.of(node_id), **changes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Node ids that anything is known of, in order."""
+        return iter(sorted(self._nodes))
+
+    def state_of(self, node_id: int) -> NodeState:
+        """DOWN for nodes nobody knows."""
+        return self.of(node_id).state
+
+    def is_live(self, node_id: int) -> bool:
+        """Whether the node is not known to be down."""
+        return self.of(node_id).state != NodeState.DOWN
+
+    def down_ms(self, node_id: int, now_ms: float) -> float | None:
+        """How long the node has been down; None while it is up, and while it never was.
+
+        Args:
+            node_id: Which.
+            now_ms: By the monotonic clock.
+        """
+        since_ms = self.of(node_id).down_since_ms
+        return None if since_ms is None else now_ms - since_ms
+
+    def is_eligible(self, node_id: int) -> bool:
+        """Whether new replicas may be put there now."""
+        status = self.of(node_id)
+        return status.is_connected and status.state == NodeState.UP

@@ -1,0 +1,138 @@
+"""How a node comes in: it registers, and its first beat makes the incarnation count.
+
+In between others may have come, so its disk is judged twice. What its inventory shows, copies it
+has lost and deletions it carried out, is written down before it counts as up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from icecore.errors import IcecoreError, SupersededError, WrongClusterError
+from icecore_coordinator.decisions.disk_changes import check_disk, with_new_disk
+from icecore_coordinator.decisions.node_changes import (
+    HeldReplica,
+    Registration,
+    activate,
+    check_number,
+    check_registration,
+    confirm_deletion,
+    deletions_confirmed,
+    lost_copies,
+    register,
+    shrunk_logs,
+)
+from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
+from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, NodeRecord
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+log = logging.getLogger(__name__)
+
+
+class Admission:
+    """Lets nodes in, one after the other."""
+
+    def __init__(self, ports: WorkerPorts, sessions: NodeSessions) -> None:
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._heard = ports.heard
+        self._copies = ports.copies
+        self._sessions = sessions
+        self._activating = asyncio.Lock()
+        """What a disk costs depends on what was judged before."""
+
+    async def register(
+        self, asked: Registration, inventory: Iterable[HeldReplica]
+    ) -> tuple[Registered, list[int]]:
+        """Hand out the next incarnation.
+
+        Returns:
+            The registration, and unsealed segments whose log was longer once (R59).
+
+        Raises what ``check_registration``, ``register`` and ``check_disk`` raise.
+        """
+        node_id = asked.node_id
+        is_unknown = False
+        check_registration(self._ledger.state, asked)
+
+        def decision(state: ClusterState) -> Change:
+            nonlocal is_unknown
+            known_counter = self._heard.disk_counter(node_id)
+            check_number("disk counter", asked.disk_counter, known_counter)
+            change, is_unknown = register(state, self._live, asked, known_counter)
+            if is_unknown:
+                check_disk(state, self._live, node_id, self._copies.has_copy)
+            return change
+
+        try:
+            change = await self._ledger.decide(decision)
+        except IcecoreError as error:
+            log.warning("event=not_registered node=%d why=%r", node_id, error.message)
+            raise
+        [node] = change.puts
+        assert isinstance(node, NodeRecord)
+        held = {each.segment_id: each for each in inventory}
+        self._sessions.note_told(node_id, held)
+        ends = self._heard.ends_of_node(node_id)
+        shrunk = shrunk_logs(self._ledger.state, node_id, held, ends)
+        known = Registered(
+            registration=asked,
+            held=held,
+            is_disk_unknown=is_unknown,
+            incarnation=node.issued_incarnation,
+        )
+        self._sessions.note_registered(known)
+        log.info(
+            "event=registered node=%d incarnation=%d address=%r segments=%d disk_unknown=%s "
+            "shrunk=%s",
+            node_id,
+            known.incarnation,
+            asked.address,
+            len(held),
+            is_unknown,
+            shrunk,
+        )
+        return known, shrunk
+
+    async def connect(self, node_id: int, incarnation: int) -> Session:
+        """A heartbeat stream begins; the first of an incarnation activates it.
+
+        Raises SupersededError when this incarnation does not count: register again.
+        """
+        if self._ledger.state.incarnation(node_id) != incarnation or incarnation == 0:
+            known = self._sessions.registered(node_id)
+            if known is None or known.incarnation != incarnation:
+                raise SupersededError(f"node {node_id}: register again, {incarnation} is not known")
+            async with self._activating:
+                await self._ledger.decide(lambda state: self._activation(state, known))
+                await self._judge_inventory(node_id, known)
+        return self._sessions.connect(node_id, incarnation)
+
+    def _activation(self, state: ClusterState, known: Registered) -> Change:
+        """Its disk is judged again: others may have come with new ones since it registered."""
+        node_id = known.registration.node_id
+        change = activate(state, known.registration, known.incarnation)
+        if not (known.is_disk_unknown and change.puts):
+            return change
+        try:
+            check_disk(state, self._live, node_id, self._copies.has_copy)
+        except WrongClusterError as error:
+            log.warning("event=disk_refused node=%d", node_id)
+            raise SupersededError(error.message) from error  # register again, and hear why
+        return with_new_disk(state, change)
+
+    async def _judge_inventory(self, node_id: int, known: Registered) -> None:
+        """Stop counting copies the node has lost, and remember the deletions it carried out."""
+        state = self._ledger.state
+        lost = lost_copies(state, node_id, known.held, is_disk_unknown=known.is_disk_unknown)
+        gone = deletions_confirmed(state, node_id, known.held)
+        for segment_id in lost:
+            log.warning("event=copy_lost node=%d segment=%d", node_id, segment_id)
+        await self._ledger.decide_each(
+            lost, lambda state, each: remove_sealed_replica(state, each, node_id)
+        )
+        await self._ledger.decide_each(
+            gone, lambda state, each: confirm_deletion(state, node_id, each)
+        )

@@ -1,0 +1,205 @@
+"""Sealed segments with fewer copies than their replication factor are copied to another node.
+
+A few at a time, for repair competes with produce for the same disks. A copy that its own node calls
+damaged does not count, but the last one stays listed, and a person is told (R42, R43).
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from icecore.errors import IcecoreError
+from icecore.model import Segment, SegmentState
+from icecore_coordinator.decisions.segment_changes import (
+    add_sealed_replica,
+    is_sealed_state,
+    remove_sealed_replica,
+)
+from icecore_coordinator.nodes.fan_out import by_node
+from icecore_coordinator.nodes.node_calls import WriteBackItem, Written
+from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
+from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+log = logging.getLogger(__name__)
+
+REPAIRS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One copy to make."""
+
+    segment: Segment
+    donor: int
+    target: int
+
+
+class Repairer:
+    """Level-triggered; keeps no state that matters."""
+
+    def __init__(self, ports: WorkerPorts) -> None:
+        self._ledger = ports.ledger
+        self._calls = ports.calls
+        self._live = ports.live
+        self._copies = ports.copies
+        self._pages = ports.pages
+        self._clock = ports.clock
+        self._timing = ports.timing
+        self._backoff: Backoff[int] = Backoff(ports.clock)
+        self._last_copies: dict[tuple[int, int], None] = {}
+        """(node, segment) of damaged copies that stay listed, because there is no other."""
+
+    async def drop_damaged(self) -> None:
+        """Stop counting copies that their nodes call damaged or missing; repair follows."""
+        segments = self._ledger.state.segments
+        listed = [
+            (node_id, segment_id)
+            for node_id, segment_id in self._copies.unknown()
+            if segment_id in segments
+            and segments[segment_id].segment.state == SegmentState.SEALED
+            and node_id in segments[segment_id].segment.replicas
+        ]
+        await self._ledger.decide_each(
+            listed, lambda state, copy: remove_sealed_replica(state, copy[1], copy[0])
+        )
+        last = self._last_copies
+        self._last_copies = {}
+        for node_id, segment_id in listed:
+            record = segments.get(segment_id)
+            if record is None or node_id not in record.segment.replicas:
+                log.warning("event=copy_damaged node=%d segment=%d", node_id, segment_id)
+                continue
+            self._last_copies[node_id, segment_id] = None
+            if (node_id, segment_id) not in last:
+                self._pages.page(segment_id, f"node {node_id}: last copy is damaged")
+
+    def repairs(self) -> list[Repair]:
+        """Copies that are due now, a bounded number; sources and targets are both live."""
+        state = self._ledger.state
+        found: list[Repair] = []
+        lost = [each for each in state.nodes if not self._counts(each)]
+        suspects = dict.fromkeys(state.thin)
+        for node_id in lost:
+            suspects.update(dict.fromkeys(state.segments_of_node.get(node_id, ())))
+        for segment_id in suspects:
+            if len(found) >= REPAIRS_AT_ONCE:
+                break
+            record = state.segments[segment_id]
+            segment = record.segment
+            if segment.state != SegmentState.SEALED or not self._backoff.is_due(segment_id):
+                continue
+            counted = [each for each in segment.replicas if self._counts(each)]
+            donors = [
+                each
+                for each in segment.replicas
+                if self._live.is_live(each) and not self._copies.is_unknown(each, segment_id)
+            ]
+            returning = [
+                each
+                for each in record.holders
+                if each not in segment.replicas and self._may_return(each)
+            ]
+            enough = segment.settings.replication_factor
+            if len(counted) + len(returning) >= enough or not donors:
+                continue
+            targets = [
+                each.node_id
+                for each in eligible_nodes(state, self._live)
+                if each.node_id not in segment.replicas
+            ]
+            if targets:
+                target = min(targets, key=lambda each: self._copy_cost(record, each))
+                found.append(Repair(segment, donors[segment_id % len(donors)], target))
+        return found
+
+    def _counts(self, node_id: int) -> bool:
+        """Copies on nodes that are merely down count for a grace period."""
+        down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
+        return down_ms is None or down_ms < self._timing.lost_replica_grace_ms
+
+    def _may_return(self, node_id: int) -> bool:
+        """Down so briefly that it may be starting again, with everything it had."""
+        down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
+        return down_ms is not None and down_ms < self._timing.return_wait_ms
+
+    def _copy_cost(self, record: SegmentRecord, node_id: int) -> tuple[bool, int, int]:
+        """Nodes that hold some of it already first, then those with the fewest replicas."""
+        count = len(self._ledger.state.segments_of_node.get(node_id, ()))
+        return (node_id not in record.holders, count, node_id)
+
+    async def repair(self) -> None:
+        """Make the copies that are due; on its own, for a copy may take minutes."""
+        repairs = self.repairs()
+        self._backoff.take(each.segment.segment_id for each in repairs)
+        grouped = by_node((each.target, each) for each in repairs)
+        await asyncio.gather(*(self._copy(target, mine) for target, mine in grouped.items()))
+
+    async def _copy(self, target: int, repairs: list[Repair]) -> None:
+        state = self._ledger.state
+        done: list[tuple[Repair, Written]] = []
+        for repair in repairs:
+            # Before the copy: what the node says of it afterwards holds, counted or not.
+            self._copies.copied(target, repair.segment.segment_id)
+        try:
+            items = [
+                WriteBackItem(
+                    each.segment,
+                    each.segment.end_offset,
+                    donor_address=state.nodes[each.donor].address,
+                    seal_digest=each.segment.seal_digest,
+                    seal=True,
+                )
+                for each in repairs
+            ]
+            results = await self._calls.write_back(target, items, self._timing.copy_call_s)
+            for repair, result in zip(repairs, results, strict=True):
+                if isinstance(result, IcecoreError):
+                    self._log_failure(repair, result.message)
+                elif result.seal_digest != repair.segment.seal_digest:
+                    self._log_failure(repair, "the copy has another digest")
+                elif not self._knows_producers(repair, result):
+                    self._log_failure(repair, "the copy knows other producers than were sealed")
+                else:
+                    done.append((repair, result))
+            await self._count(target, done)
+        except IcecoreError as error:
+            log.warning("event=repair_failed node=%d why=%r", target, error.message)
+        finally:
+            finished = {repair.segment.segment_id for repair, _ in done}
+            for repair in repairs:
+                segment_id = repair.segment.segment_id
+                self._backoff.release(segment_id, is_done=segment_id in finished)
+
+    def _knows_producers(self, repair: Repair, written: Written) -> bool:
+        record = self._ledger.state.segments.get(repair.segment.segment_id)
+        return record is None or is_sealed_state(record, written.producer_snapshot)
+
+    async def _count(self, target: int, done: list[tuple[Repair, Written]]) -> None:
+        def decision(state: ClusterState, copy: tuple[Repair, Written]) -> Change:
+            repair, written = copy
+            return add_sealed_replica(
+                state,
+                repair.segment.segment_id,
+                target,
+                written.incarnation,
+                written.seal_digest,
+            )
+
+        results = await self._ledger.decide_each(done, decision)
+        for (repair, _), result in zip(done, results, strict=True):
+            if isinstance(result, IcecoreError):
+                self._log_failure(repair, result.message)
+            else:
+                log.info("event=repaired segment=%d node=%d", repair.segment.segment_id, target)
+
+    @staticmethod
+    def _log_failure(repair: Repair, why: str) -> None:
+        log.warning(
+            "event=repair_failed segment=%d node=%d donor=%d why=%r",
+            repair.segment.segment_id,
+            repair.target,
+            repair.donor,
+            why,
+        )

@@ -1,0 +1,237 @@
+"""What operators do with topics: create, alter, grow, delete, bring back, roll.
+
+Each act is one committed decision. What follows from it, opened segments or files that go, is done
+by the workers that look for such work; whoever asked waits here until it is done, within reason.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from icecore.errors import IcecoreError, NotLeaderError, UnknownTopicError
+from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.rpc.ports import Rng
+from icecore_coordinator.decisions import topic_changes, topic_deletion
+from icecore_coordinator.nodes.fan_out import by_node, fan_out
+from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
+from icecore_coordinator.state.records import Change, PartitionKey, TopicRecord
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+log = logging.getLogger(__name__)
+
+OPEN_WAIT_MS = 10_000.0
+"""How long a creation waits for its first segments; they open later all the same."""
+DELETE_WAIT_MS = 10_000.0
+"""How long a deletion for good waits for its end; it goes on all the same."""
+
+
+class Topics:
+    """Acts on topics, each on its own.
+
+    Args:
+        ports: The cluster.
+        tails: Partitions whose tails are being opened: hurried while somebody waits.
+        rng: Of identifiers.
+    """
+
+    def __init__(self, ports: WorkerPorts, tails: Backoff[PartitionKey], rng: Rng) -> None:
+        self._ledger = ports.ledger
+        self._calls = ports.calls
+        self._live = ports.live
+        self._clock = ports.clock
+        self._timing = ports.timing
+        self._tails = tails
+        self._rng = rng
+
+    async def create(
+        self, name: str, partitions: int, settings: SegmentSettings, delete_grace_ms: int
+    ) -> TopicRecord:
+        """Create a topic and wait until its partitions are open.
+
+        Args:
+            name: Of the topic.
+            partitions: How many.
+            settings: ``replication_factor`` and ``min_insync`` may be 0 = not given.
+            delete_grace_ms: How long it is kept once it is deleted.
+
+        Raises what ``topic_changes.create_topic`` raises, and UnknownTopicError when it was
+        deleted meanwhile.
+        """
+        topic_id = self._rng.bytes(16)
+
+        def decision(state: ClusterState) -> Change:
+            nodes = len(eligible_nodes(state, self._live))
+            pinned = topic_changes.completed(settings, nodes)
+            return topic_changes.create_topic(
+                state,
+                self._live,
+                name=name,
+                topic_id=topic_id,
+                partitions=partitions,
+                settings=pinned,
+                delete_grace_ms=delete_grace_ms,
+            )
+
+        await self._ledger.decide(decision)
+        factor = self._ledger.state.topics[topic_id].settings.replication_factor
+        log.info(
+            "event=topic_created topic=%s partitions=%d replication_factor=%d",
+            name,
+            partitions,
+            factor,
+        )
+        await self._open_partitions(topic_id)
+        topic = self._ledger.state.topics.get(topic_id)
+        if topic is None:
+            raise UnknownTopicError(f"topic {name!r} was deleted", topic=name)
+        return topic
+
+    async def alter(
+        self,
+        name: str,
+        settings_of: Callable[[TopicRecord], SegmentSettings],
+        grace_of: Callable[[TopicRecord], int],
+    ) -> list[IcecoreError]:
+        """New settings from the next segments on, which are asked for at once if they differ.
+
+        Args:
+            name: Of the topic.
+            settings_of: The new settings, from the record as it is by then.
+            grace_of: Likewise the new ``delete_grace_ms``.
+
+        Returns:
+            Why segments are not rolled now.
+
+        Raises what ``topic_changes.alter_topic`` raises.
+        """
+
+        def decision(state: ClusterState) -> Change:
+            topic = state.topic(name)
+            settings, grace_ms = settings_of(topic), grace_of(topic)
+            return topic_changes.alter_topic(state, self._live, name, settings, grace_ms)
+
+        pinned = self._ledger.state.topic(name).settings
+        change = await self._ledger.decide(decision)
+        if change.puts:
+            log.info("event=topic_altered topic=%s", name)
+        if any(isinstance(each, TopicRecord) and each.settings != pinned for each in change.puts):
+            return [each for each in await self.roll(name, "alter_topic") if each]
+        return []
+
+    async def add_partitions(self, name: str, partitions: int) -> TopicRecord:
+        """More partitions, open when this returns; those that exist stay as they are.
+
+        Raises what ``topic_changes.add_partitions`` raises.
+        """
+        await self._ledger.decide(
+            lambda state: topic_changes.add_partitions(state, name, partitions)
+        )
+        await self._open_partitions(self._ledger.state.topic(name).topic_id)
+        return self._ledger.state.topic(name)
+
+    async def delete(self, name: str, topic_id: bytes, *, is_now: bool) -> TopicRecord:
+        """Hide a topic for its grace, or let it go for good: its record as it was marked.
+
+        Raises what ``topic_deletion.delete_topic`` raises.
+        """
+        now_ms = self._clock.now_ms()
+        change = await self._ledger.decide(
+            lambda state: topic_deletion.delete_topic(state, name, topic_id, now_ms, is_now=is_now)
+        )
+        [topic] = change.puts
+        assert isinstance(topic, TopicRecord)
+        log.info(
+            "event=topic_deleted topic=%s topic_id=%s grace_ms=%d",
+            topic.name,
+            topic.topic_id.hex(),
+            topic.grace_left_ms,
+        )
+        if topic.is_deleting:
+            await self._ledger.until(
+                lambda state: topic.topic_id not in state.topics, DELETE_WAIT_MS
+            )
+        return topic
+
+    async def undelete(self, name: str, topic_id: bytes, new_name: str) -> TopicRecord:
+        """Bring a deleted topic back, under its name or another, and open its partitions.
+
+        Raises what ``topic_deletion.undelete_topic`` raises, and UnknownTopicError when it was
+        deleted again meanwhile.
+        """
+        found_id = b""
+
+        def decision(state: ClusterState) -> Change:
+            nonlocal found_id
+            change, found_id = topic_deletion.undelete_topic(state, name, topic_id, new_name)
+            return change
+
+        await self._ledger.decide(decision)
+        await self._open_partitions(found_id)
+        topic = self._ledger.state.topics.get(found_id)
+        if topic is None or not topic.is_live:
+            raise UnknownTopicError(f"topic {found_id.hex()} was deleted again")
+        log.info("event=topic_undeleted topic=%s topic_id=%s", topic.name, found_id.hex())
+        return topic
+
+    async def _open_partitions(self, topic_id: bytes) -> None:
+        """Write missing partition records and wait, within reason, until all have a segment."""
+        missing = topic_changes.missing_partitions(self._ledger.state)
+        await self._ledger.decide_each(missing, _absent_only)
+        with self._tails.awaited(_without_tail(self._ledger.state, topic_id)):
+            await self._ledger.until(lambda state: not _without_tail(state, topic_id), OPEN_WAIT_MS)
+
+    async def roll(self, name: str, why: str) -> list[IcecoreError | None]:
+        """Have leaders seal a topic's active segments now: per partition None, or why its segment
+        is not rolled. Raises UnknownTopicError."""
+        state = self._ledger.state
+        outcomes: list[IcecoreError | None] = []
+        active: list[tuple[int, Segment]] = []
+        for partition in state.partitions_of(state.topic(name)):
+            tail = state.tail(partition)
+            if tail is not None and tail.segment.state == SegmentState.ACTIVE:
+                active.append((tail.segment.leader, tail.segment))
+            else:
+                error = NotLeaderError("no leader at the moment", partition=partition.partition)
+                outcomes.append(error)
+        grouped = by_node(active)
+        answers = await fan_out(
+            self._clock,
+            {
+                node_id: self._calls.roll(node_id, mine, why, self._timing.node_call_s)
+                for node_id, mine in grouped.items()
+            },
+            required=list(grouped),
+            patience_ms=2 * self._timing.node_call_s * 1000,
+            is_enough=lambda _: False,
+        )
+        for node_id, mine in grouped.items():
+            answer = answers[node_id]
+            if isinstance(answer, IcecoreError):
+                outcomes += [answer] * len(mine)
+                continue
+            for segment, rolling in zip(mine, answer, strict=True):
+                if rolling.error is not None:
+                    rolling.error.metadata.setdefault("partition", str(segment.partition))
+                outcomes.append(rolling.error)
+        return outcomes
+
+
+def _without_tail(state: ClusterState, topic_id: bytes) -> list[PartitionKey]:
+    """Partitions of a live topic that have no segment to append to."""
+    topic = state.topics.get(topic_id)
+    if topic is None or not topic.is_live:
+        return []
+    return [each.partition_key for each in state.partitions_of(topic) if not each.tail_segment_id]
+
+
+def _absent_only(state: ClusterState, change: Change) -> Change:
+    """The part of a change that creates what still does not exist."""
+    return replace(
+        change,
+        puts=tuple(
+            each
+            for each in change.puts
+            if getattr(each, "partition_key", None) not in state.partitions
+        ),
+    )

@@ -1,0 +1,26 @@
+"""What every worker of the coordinator works with: the state, the nodes, and the time."""
+
+from dataclasses import dataclass
+
+from icecore.rpc.ports import Clock
+from icecore_coordinator.config import Timing
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.state.liveness import Liveness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPorts:
+    """Made once. Workers take it whole, so what one of them needs besides moves no constructor."""
+
+    ledger: Ledger
+    calls: NodeCalls
+    live: Liveness
+    heard: Heard
+    copies: CopyReports
+    pages: Pages
+    clock: Clock
+    timing: Timing

@@ -1,0 +1,160 @@
+"""Acts on topics commit, wake whoever does the work, and wait; they do none of it themselves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import NotEnoughReplicasError
+from icecore.model import NodeState, SegmentState
+from icecore.process.system import SystemRng
+from icecore_coordinator.config import Timing
+from icecore_coordinator.decisions.segment_changes import (
+    Opening,
+    open_tail,
+    prepare,
+    seal,
+    start_recovery,
+)
+from icecore_coordinator.decisions.topic_deletion import continue_delete
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.state.cluster_state import ClusterState, Placement
+from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.records import Change, NodeRecord, PartitionKey
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
+from icecore_coordinator.work import lossy_acts, topics
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.lossy_acts import LossyActs
+from icecore_coordinator.work.topics import Topics
+from icecore_coordinator.work.worker_ports import WorkerPorts
+from tests.support.cluster_states import ALL, SETTINGS, sealing
+from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
+
+
+class World:
+    """Three nodes that are up, a ledger, and no worker: the test is the worker."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.live = Liveness()
+        clock, unused = FakeClock(), cast(Any, None)
+        ports = WorkerPorts(
+            ledger=ledger,
+            calls=unused,
+            live=self.live,
+            heard=unused,
+            copies=CopyReports(),
+            pages=unused,
+            clock=clock,
+            timing=Timing(),
+        )
+        self.tails: Backoff[PartitionKey] = Backoff(clock)
+        self.recoveries: Backoff[int] = Backoff(clock)
+        self.topics = Topics(ports, self.tails, SystemRng())
+        self.lossy = LossyActs(ports, self.recoveries)
+
+    @property
+    def state(self) -> ClusterState:
+        return self.ledger.state
+
+    async def start(self) -> None:
+        nodes = tuple(
+            NodeRecord(
+                node_id=node_id,
+                disk_id=b"d",
+                address=f"n{node_id}:1",
+                issued_incarnation=incarnation,
+                incarnation=incarnation,
+                version=1,
+            )
+            for node_id, incarnation in ALL.items()
+        )
+        await self.ledger.decide(lambda _: Change(nodes))
+        for node_id in ALL:
+            self.live.note(node_id, state=NodeState.UP, is_connected=True)
+
+    async def open_next(self) -> int:
+        """Open a segment in the first partition that has none."""
+        key = next(key for key, each in self.state.partitions.items() if not each.tail_segment_id)
+        place = (key, Placement((1, 2, 3), 1))
+        change = await self.ledger.decide(lambda state: prepare(state, [place]))
+        segment_id = cast(Any, change.puts[-1]).segment.segment_id
+        opening = Opening(segment_id, ALL)
+        await self.ledger.decide(lambda state: open_tail(state, self.live, opening))
+        return int(segment_id)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    database = SqliteDatabase(":memory:")
+    world = World(Ledger(SqliteStore(database), SystemRng()))
+    await world.ledger.open()
+    await world.start()
+    yield world
+    database.close()
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_creation_waits_until_its_last_partition_is_open(world: World) -> None:
+    creating = asyncio.create_task(world.topics.create("events", 2, SETTINGS, 0))
+    await settled()
+    assert len(world.state.partitions) == 2 and world.tails.is_waiting
+    await world.open_next()
+    await settled()
+    assert not creating.done()
+    await world.open_next()
+    topic = await creating
+    assert topic.name == "events" and not world.tails.is_waiting
+
+
+async def test_a_creation_that_takes_too_long_is_done_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "OPEN_WAIT_MS", 1.0)
+    topic = await world.topics.create("events", 1, SETTINGS, 0)
+    assert not world.state.partitions[topic.topic_id, 0].tail_segment_id
+
+
+async def test_a_deletion_for_good_waits_for_whoever_carries_it_through(world: World) -> None:
+    creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0))
+    await settled()
+    await world.open_next()
+    topic = await creating
+    deleting = asyncio.create_task(world.topics.delete("events", b"", is_now=True))
+    await settled()
+    assert not deleting.done() and world.state.topics[topic.topic_id].is_deleting
+    for _ in range(2):
+        await world.ledger.decide(lambda state: continue_delete(state, topic.topic_id, 0))
+    assert (await deleting).topic_id == topic.topic_id and not world.state.topics
+
+
+async def test_an_unclean_recovery_is_hurried_and_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0))
+    await settled()
+    segment_id = await world.open_next()
+    await creating
+    version = world.state.segments[segment_id].version
+    await world.ledger.decide(lambda state: start_recovery(state, segment_id, version))
+    world.recoveries.take([segment_id])
+    world.recoveries.release(segment_id, is_done=False)
+    monkeypatch.setattr(lossy_acts, "RECOVERY_WAIT_MS", 1.0)
+    with pytest.raises(NotEnoughReplicasError, match="the permission is kept"):
+        await world.lossy.recover_unclean("events", 0, segment_id)
+    monkeypatch.setattr(lossy_acts, "RECOVERY_WAIT_MS", 30_000.0)
+    recovering = asyncio.create_task(world.lossy.recover_unclean("events", 0, segment_id))
+    await settled()
+    assert not recovering.done() and world.recoveries.is_due(segment_id)
+    record = world.state.segments[segment_id]
+    assert record.is_unclean_allowed
+    end = sealing(world.state, segment_id=segment_id, version=record.version)
+    await world.ledger.decide(lambda state: seal(state, world.live, end, None, 0))
+    sealed = await recovering
+    assert sealed is not None and sealed.segment.state is SegmentState.SEALED
