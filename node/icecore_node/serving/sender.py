@@ -46,20 +46,34 @@ class _Sent:
     sent_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What one message will carry."""
+
+    header: replication_pb2.ReplicaDataHeader
+    starts: list[int]
+    """First offset of each entry that has batches. Not sent: the batches say it themselves."""
+    buffers: list[Buffer]
+
+
 class Framer:
     """Puts messages together, once for all followers that keep pace and need the same one.
 
-    A header tells everything: segments, epochs, offsets and lengths of what a leader's log holds,
-    which never changes under the same epoch.
+    The header tells segments, epochs and lengths; together with the offsets where they start that
+    is everything, for what a leader's log holds never changes under the same epoch. The header
+    alone is not enough: two batches of the same length often travel under the same watermark.
     """
 
     def __init__(self) -> None:
         self._header, self._message = b"", b""
+        self._starts: list[int] = []
 
-    def frame(self, header: bytes, buffers: list[Buffer]) -> bytes:
+    def frame(self, outgoing: Outgoing) -> bytes:
         """The whole message."""
-        if header != self._header:
-            self._header, self._message = header, framing.frame_bulk(header, buffers)
+        header, starts = outgoing.header.SerializeToString(), outgoing.starts
+        if header != self._header or starts != self._starts:
+            self._header, self._starts = header, starts
+            self._message = framing.frame_bulk(header, outgoing.buffers)
         return self._message
 
 
@@ -259,11 +273,9 @@ class FollowerStream:
             await self._wake.wait()
             self._wake.clear()
             while self._is_due() and not self._is_stale():
-                header = replication_pb2.ReplicaDataHeader()
-                buffers = await self._gather(header)
-                if header.entries:
-                    message = self._framer.frame(header.SerializeToString(), buffers)
-                    await self._stream.write(message)
+                outgoing = await self._gather()
+                if outgoing.header.entries:
+                    await self._stream.write(self._framer.frame(outgoing))
 
     def _is_due(self) -> bool:
         return (
@@ -272,11 +284,12 @@ class FollowerStream:
             or (bool(self._unsent) and self._credit_bytes > 0)
         )
 
-    async def _gather(self, header: replication_pb2.ReplicaDataHeader) -> list[Buffer]:
+    async def _gather(self) -> Outgoing:
         """Fill one message: rejections, then data as far as the credit goes, then watermarks."""
+        outgoing = Outgoing(replication_pb2.ReplicaDataHeader(), [], [])
+        header = outgoing.header
         header.entries.extend(self._rejected.values())
         self._rejected.clear()
-        buffers: list[Buffer] = []
         room = min(MESSAGE_BYTES_MAX, self._credit_bytes)
         while self._unsent and room > 0:
             segment_id = next(iter(self._unsent))
@@ -284,19 +297,13 @@ class FollowerStream:
             sent = self._sent.get(segment_id)
             if sent is None:
                 continue
-            length = await self._add_data(header, buffers, sent, room)
+            length = await self._add_data(outgoing, sent, room)
             room -= length
         if header.entries or self._watermarks_due:
             self._add_watermarks(header)
-        return buffers
+        return outgoing
 
-    async def _add_data(
-        self,
-        header: replication_pb2.ReplicaDataHeader,
-        buffers: list[Buffer],
-        sent: _Sent,
-        room: int,
-    ) -> int:
+    async def _add_data(self, outgoing: Outgoing, sent: _Sent, room: int) -> int:
         leader, start = sent.leader, sent.sent_offset
         segment_id = leader.replica.segment_id
         log_end_offset = leader.core.log_end_offset
@@ -325,12 +332,13 @@ class FollowerStream:
             if self._sent.get(segment_id) is not sent or sent.sent_offset != start:
                 return 0
         assert start < end <= leader.core.log_end_offset, "a follower is sent what is not led"
-        buffers.extend(data)
+        outgoing.starts.append(start)
+        outgoing.buffers.extend(data)
         sent.sent_offset = end
         self._credit_bytes -= length
         self._context.metrics.replicated_bytes_out.inc(length)
         self._watermarks.pop(segment_id, None)
-        header.entries.add(
+        outgoing.header.entries.add(
             segment_id=segment_id,
             epoch=leader.segment.epoch,
             batches_length=length,

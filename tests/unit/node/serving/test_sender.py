@@ -1,17 +1,65 @@
 """The leader's side of a Replicate stream, as far as it needs no stream."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+from icecore.codec import batch
+from icecore.model import Acks
 from icecore.rpc import framing
 from icecore.v1 import replication_pb2
-from icecore_node.serving.sender import Framer
+from icecore_node.roles.leader import Leader, Offered
+from icecore_node.serving.sender import FollowerStream, Framer, Outgoing
+from tests.conformance.log_builder import LogBuilder, produced
+from tests.support.replication_setup import nodes, segment
+from tests.support.role_setup import Calls, Worker, context, replica
+
+
+def outgoing(start: int, *buffers: bytes) -> Outgoing:
+    length = sum(map(len, buffers))
+    entry = replication_pb2.ReplicaDataEntry(segment_id=7, epoch=1, batches_length=length)
+    return Outgoing(replication_pb2.ReplicaDataHeader(entries=[entry]), [start], list(buffers))
 
 
 def test_followers_that_need_the_same_message_share_it() -> None:
     """And it is what a message of one's own would be."""
-    framer, body = Framer(), [b"batch-1", memoryview(b"batch-2")]
-    first = framer.frame(b"offsets 0 to 2", body)
-    assert first == framing.frame_bulk(b"offsets 0 to 2", body)
-    assert framer.frame(b"offsets 0 to 2", body) is first
-    other = framer.frame(b"offsets 1 to 2", body[1:])
-    header, data = framing.split_bulk(other, replication_pb2.ReplicaData)
-    assert (header, data) == (b"offsets 1 to 2", b"batch-2")
-    assert framer.frame(b"offsets 0 to 2", body) == first
+    framer = Framer()
+    both, last = outgoing(0, b"batch-1", b"batch-2"), outgoing(1, b"batch-2")
+    first = framer.frame(both)
+    assert first == framing.frame_bulk(both.header.SerializeToString(), both.buffers)
+    assert framer.frame(outgoing(0, b"batch-1", b"batch-2")) is first
+    header, data = framing.split_bulk(framer.frame(last), replication_pb2.ReplicaData)
+    assert (header, data) == (last.header.SerializeToString(), b"batch-2")
+    assert framer.frame(both) == first
+
+
+def test_equal_headers_of_other_offsets_are_other_messages() -> None:
+    framer = Framer()
+    first, second = outgoing(0, b"batch-1"), outgoing(1, b"batch-2")
+    assert first.header == second.header
+    assert framer.frame(first) != framer.frame(second)
+    assert framer.frame(second).endswith(b"batch-2")
+
+
+async def test_each_batch_of_equal_length_is_sent() -> None:
+    """A follower that keeps pace gets one message for each, all under one watermark."""
+    metrics = SimpleNamespace(replicated_bytes_out=SimpleNamespace(inc=lambda _: None))
+    shared = context(Worker(), peers=dict(nodes()), metrics=metrics)
+    log = replica(shared, LogBuilder(7))
+    record = segment(segment_id=7, epoch=1, base_offset=0)
+    leader = Leader(shared, cast(Any, Calls()), cast(Any, Calls()), log, record)
+    replicas = SimpleNamespace(get=lambda _: log, leader_of=lambda _: leader)
+    stream = FollowerStream(
+        shared, cast(Any, replicas), Framer(), cast(Any, None), node_id=3, incarnation=13
+    )
+    stream._credit_bytes = 1 << 20
+    stream._attach(leader, replication_pb2.ProgressEntry(segment_id=7, epoch=1))
+    cast(Any, stream._watermark_timer).cancel()
+    bases: list[int] = []
+    for slot in range(3):
+        raw = produced([b"same length"])
+        offered = Offered(slot, memoryview(raw), batch.parse_header(raw))
+        leader.produce(cast(Any, Calls()), Acks.ALL, [offered])
+        message = stream._framer.frame(await stream._gather())
+        _, data = framing.split_bulk(message, replication_pb2.ReplicaData)
+        bases += [header.base_offset for _, header in batch.iter_batches(data)]
+    assert bases == [0, 1, 2]
