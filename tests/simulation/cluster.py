@@ -66,6 +66,8 @@ DAMAGE = frozenset(
 """Kinds of faults that take away what was durable; what a node then has may be UNKNOWN."""
 SAMPLE_S = 0.1
 SLOW_DELAY_S = 0.02
+LONGEST_WORK_S = 15.0
+"""Of one turn of a thread: what is spent already can't be healed, and healing has an end."""
 
 
 @dataclass
@@ -217,7 +219,7 @@ class World:
                 mean_delay_s=self.knobs.thread_delay_s,
                 fail_stop=lambda error: self._fail_stop(process, error),
                 disk_delay=lambda delay_s: host.delay_s(delay_s, self.loop.time()),
-                spent_s=lambda: host.machine.spent_s() * host.slowness,
+                spent_s=lambda: min(host.machine.spent_s() * host.slowness, LONGEST_WORK_S),
             ),
             files=SimFileSystem(host.disk, process, host.machine),
             index=SimIndex(host.index, process, host.machine),
