@@ -130,6 +130,36 @@ class FileSystem(Protocol):
         ...
 
 
+class Folder(Protocol):
+    """What the data folder knows of itself; ``storage/data_folder.py``."""
+
+    cluster_id: bytes
+    """Empty before the first registration."""
+    disk_id: bytes
+
+    @property
+    def incarnation(self) -> int:
+        """The last one persisted, 0 when none."""
+        ...
+
+    @property
+    def disk_counter(self) -> int:
+        """The last one persisted, 0 when none."""
+        ...
+
+    def join_cluster(self, cluster_id: bytes) -> None:
+        """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
+        ...
+
+    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+        """Persist the incarnation, and a counter above all that were heard of before."""
+        ...
+
+    def raise_disk_counter(self) -> int:
+        """Persist the next counter, and return it."""
+        ...
+
+
 class Index(Protocol):
     """An ordered key-value store with column families; derived data, rebuilt when damaged.
 

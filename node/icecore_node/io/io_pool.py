@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from icecore.errors import IcecoreError
 from icecore.rpc.ports import Clock
+from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
 from icecore_node.storage.store import AppendRequest, LogTail, SegmentStore
@@ -172,6 +173,15 @@ class IoPool:
         """Finish all queues and end all threads."""
         for worker in self._workers:
             worker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LogIo:
+    """Where the logs of a node are kept: who stores them, who writes them, what is in memory."""
+
+    store: SegmentStore
+    pool: IoPool
+    cache: TailCache
 
 
 def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:

@@ -10,6 +10,8 @@ import pytest
 from icecore.errors import FencedError, IcecoreError
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.context import Identity
+from icecore_node.replica.life import Condemned
 from icecore_node.serving.disk_report import BEATS_PER_REPORT, DiskReport
 from icecore_node.serving.registration import Gate, Registration
 
@@ -52,9 +54,16 @@ class Replicas(dict[int, Any]):
 
 def a_replica(segment_id: int, **known: Any) -> Any:
     facts: dict[str, Any] = {"intact": True, "sealed": False, "base_offset": 0, "end": 0} | known
-    return SimpleNamespace(
+    replica = SimpleNamespace(
         segment_id=segment_id, durable_tail=SimpleNamespace(end_offset=facts.pop("end")), **facts
     )
+
+    def move(event: object) -> None:
+        assert isinstance(event, Condemned)
+        replica.intact = False
+
+    replica.move = move
+    return replica
 
 
 class World:
@@ -72,23 +81,23 @@ class World:
             join_cluster=lambda _: None,
         )
         self.context: Any = SimpleNamespace(
-            node_id=1,
-            cluster_id=b"",
-            incarnation=0,
-            token=0,
-            address="n:1",
+            identity=Identity(1),
             settings=SimpleNamespace(rack=""),
             executor=Executor(),
             store=store,
         )
-        self.gate = Gate(self.context)
+        self.gate = Gate(self.context.identity)
         self.registration = Registration(
             self.context,
             cast(Any, self.folder),
             cast(Any, self),
+            cast(Any, self),
             cast(Any, self.replicas),
             lambda _: None,
         )
+
+    def set_times(self, **_: int) -> None:
+        """Of heartbeats."""
 
     async def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         self.asked.append(request)
@@ -178,7 +187,7 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
     under_way = asyncio.create_task(handler(body, CALL))
     await entered.wait()
     seen: list[int] = []
-    world.on_register = lambda: seen.append(world.context.incarnation)
+    world.on_register = lambda: seen.append(world.context.identity.incarnation)
     world.answer.incarnation = 10
     await world.registration.register([])
     assert seen == [0]
@@ -188,8 +197,7 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
 
 
 def report_on(folder: Folder, replicas: list[Any]) -> DiskReport:
-    context = SimpleNamespace(executor=Executor())
-    return DiskReport(cast(Any, context), cast(Any, folder), replicas)
+    return DiskReport(cast(Any, Executor()), cast(Any, folder), replicas)
 
 
 async def next_beat(report: DiskReport) -> pb.HeartbeatRequest:
