@@ -220,7 +220,7 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "stale_token_at_node",
-        "icecore_node.serving.node_service:NodeCommands._check",
+        "icecore_node.serving.node_service:NodeService._check",
         _refused(FencedError),
     ),
     Call(
@@ -256,7 +256,7 @@ CALLS: tuple[Call, ...] = (
         "icecore_replication.leader:LeaderCore.step",
         _fails_produce(NotEnoughReplicasAfterAppendError),
     ),
-    Call("redirected", "icecore_node.registry.replicas:Replicas.leader", _refused(NotLeaderError)),
+    Call("redirected", "icecore_node.registry.leaders:Leaders.leader", _refused(NotLeaderError)),
     Call(
         "append_without_space",
         "icecore_node.storage.segment_engine.group_commit:GroupCommit.append",
@@ -276,7 +276,7 @@ def watch() -> Iterator[set[str]]:
         for function in dict.fromkeys(call.function for call in CALLS):
             calls = [call for call in CALLS if call.function == function]
             stack.enter_context(_watched(function, calls, hit))
-        for name in ("node", "coordinator"):
+        for name in ("icecore_node", "icecore_coordinator"):
             stack.enter_context(_heard(logging.getLogger(name), hit))
         yield hit
 

@@ -10,7 +10,7 @@ from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.services import node_handlers
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_node.serving.registration import Gate
+from icecore_node.membership.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from icecore.errors import IcecoreError
 from icecore_node.context import NodeContext
 from icecore_node.ports import DiskFailedError, WorkerQueue
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.port import Store
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +36,10 @@ class _Deletion:
 class Deletions:
     """All delete orders of a node. Loop only, but for what runs on the thread."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+    def __init__(self, context: NodeContext, table: ReplicaTable, orders: Orders) -> None:
         self._context = context
-        self._replicas = replicas
-        self._orders = replicas.orders
+        self._table = table
+        self._orders = orders
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
@@ -48,12 +49,12 @@ class Deletions:
         """Carry out one order, soon; also of what is not here, but may just be in the making."""
         self._orders.note_deleted(segment_id)
         self._orders.overtake(segment_id, "it is deleted")
-        replica = self._replicas.get(segment_id)
+        replica = self._table.get(segment_id)
         if replica is not None:
-            self._replicas.retire(replica)
+            self._table.retire(replica)
         if segment_id in self._tasks:
             return
-        task = self._context.start(self._delete(segment_id))
+        task = self._context.tasks.start(self._delete(segment_id))
         self._tasks[segment_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
 
@@ -61,22 +62,22 @@ class Deletions:
         """What changes this log ends first, on whatever thread it is: nothing new begins, because
         the replica counts for nothing."""
         async with self._orders.alone(segment_id):
-            replica = self._replicas.get(segment_id)
+            replica = self._table.get(segment_id)
             if replica is None:
                 return
-            self._replicas.retire(replica)
+            self._table.retire(replica)
             try:
-                await replica.worker.run(_nothing)
+                await replica.log.worker.run(_nothing)
                 await self._remove(replica)
             except IcecoreError as error:
                 _log.warning("not deleted segment_id=%d error=%s", segment_id, error)
                 return
-            self._replicas.remove(replica)
+            self._table.remove(replica)
             _log.info("deleted segment_id=%d", segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.submit(_Deletion(replica.segment_id, self._context.token, future))
+        self._queue.submit(_Deletion(replica.segment_id, self._context.identity.token, future))
         await future
 
     def _process(self, group: list[_Deletion]) -> list[_Deletion]:
@@ -105,7 +106,7 @@ class Deletions:
         self._queue.close()
 
 
-def _delete(store: ReplicaStore, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
+def _delete(store: Store, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
     """Why it failed. A disk that failed ends the process (see Executor.worker)."""
     try:
         store.delete(segment_ids, token)

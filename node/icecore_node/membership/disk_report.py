@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from icecore.errors import IcecoreError
 from icecore.v1 import coordinator_pb2
-from icecore_node.context import NodeContext
-from icecore_node.ports import Folder
+from icecore_node.ports import Executor, Folder
 from icecore_node.replica.replica import Replica
 
 _log = logging.getLogger(__name__)
@@ -24,13 +23,13 @@ class DiskReport:
     """Fills in the part of heartbeats that is about the disk.
 
     Args:
-        context: The node.
+        executor: Runs what writes the folder.
         folder: Keeps the counter.
         replicas: All there are, at any time.
     """
 
-    def __init__(self, context: NodeContext, folder: Folder, replicas: Iterable[Replica]) -> None:
-        self._context = context
+    def __init__(self, executor: Executor, folder: Folder, replicas: Iterable[Replica]) -> None:
+        self._executor = executor
         self._folder = folder
         self._replicas = replicas
         self._beats = 0
@@ -48,7 +47,7 @@ class DiskReport:
         if self._beats % BEATS_PER_REPORT != 1:
             return
         try:
-            beat.disk_counter = await self._context.executor.run(self._folder.raise_disk_counter)
+            beat.disk_counter = await self._executor.run(self._folder.raise_disk_counter)
         except IcecoreError as error:
             _log.warning("disk counter not raised error=%s", error)
         ends = {
