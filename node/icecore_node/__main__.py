@@ -61,15 +61,13 @@ async def serve(settings: NodeSettings) -> None:
         if not starting.done():
             return
         starting.result()
-        metrics.show(lambda: sample(node))
+        metrics.show(lambda: sample(node.context, node.replicas, node.data.inflight_bytes))
         if settings.metrics_listen:
             endpoint = node_metrics.start(
                 metrics, settings.metrics_listen, insecure_bind=settings.insecure_bind
             )
-        print(
-            f"icecore-node ready node_id={settings.node_id} address={node.context.address}",
-            flush=True,
-        )
+        address = node.context.identity.address
+        print(f"icecore-node ready node_id={settings.node_id} address={address}", flush=True)
         await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not node.ended.done():
             await node.leave()

@@ -1,24 +1,25 @@
-"""What all parts of one running node share: its identity, its ports, its peers and its bounds.
+"""What all parts of one running node share: who it is, its ports, its peers and its settings.
 
-Built once by ``icecore_node/node.py``. The lowest of the parts that run on the loop: it knows none
-of the others, which are handed to who needs them. Only the loop touches it.
+Built once by ``icecore_node/node.py`` and never changed; what does change is in parts that change
+themselves: ``Identity``, ``Peers``, ``ProducerFences``. Who needs one part alone is given that one.
+The lowest of the rooms that run on the loop: it knows none of the others.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from icecore.errors import IcecoreError, UnavailableError, WrongClusterError
+from icecore.errors import UnavailableError, WrongClusterError
 from icecore.model import NodeInfo
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore_node.config import NodeSettings
-from icecore_node.io.io_pool import IoPool
+from icecore_node.io.io_pool import IoPool, LogIo
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import Executor, FileSystem
-from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.port import Store
 from icecore_replication.checked import Checked, CoreT
 
 _log = logging.getLogger(__name__)
@@ -37,40 +38,101 @@ async def end_task(task: "asyncio.Task[None]") -> None:
         task.result()
 
 
-def _only_logged(error: BaseException) -> None:
-    _log.critical("unexpected error=%r", error, exc_info=error)
+class Identity:
+    """Who this process is, as its registration says, and the highest token that it was shown."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.cluster_id = b""
+        """Empty before the first registration."""
+        self.incarnation = 0
+        """0 until registered."""
+        self.token = 0
+        """Highest coordinator token seen; commands with a lower one are refused."""
+        self.address = ""
+
+    def begin(self, cluster_id: bytes, address: str) -> None:
+        """The data folder belongs to this cluster, if to any, and the node listens."""
+        self.cluster_id, self.address = cluster_id, address
+
+    def lose(self) -> None:
+        """There is no incarnation: nobody is served before the next one."""
+        self.incarnation = 0
+
+    def register(self, cluster_id: bytes, incarnation: int, token: int) -> None:
+        """The coordinator gave this process an incarnation."""
+        self.cluster_id = cluster_id
+        self.hear(token)
+        self.incarnation = incarnation
+
+    def hear(self, token: int) -> None:
+        """A coordinator with this token spoke to us."""
+        self.token = max(self.token, token)
+
+    def check_cluster(self, cluster_id: bytes, *, is_needed: bool = False) -> None:
+        """Raises WrongClusterError when a request names another cluster (empty = any, unless one
+        ``is_needed``), and UnavailableError while this node, new or with a new disk, belongs to
+        none."""
+        if is_needed and not cluster_id:
+            raise WrongClusterError("the request names no cluster")
+        if cluster_id and not self.cluster_id:
+            raise UnavailableError("this node has not joined its cluster yet")
+        if cluster_id and cluster_id != self.cluster_id:
+            raise WrongClusterError(
+                f"this node belongs to cluster {self.cluster_id.hex()}, "
+                f"the request is for {cluster_id.hex()}"
+            )
 
 
-@dataclass(slots=True)
-class NodeContext:
-    """One node process."""
-
-    node_id: int
-    settings: NodeSettings
-    clock: Clock
-    rng: Rng
-    net: Net
-    executor: Executor
-    files: FileSystem
-    store: ReplicaStore
-    pool: IoPool
-    cache: TailCache
-    metrics: NodeMetrics
-    cluster_id: bytes = b""
-    incarnation: int = 0
-    """0 until registered."""
-    token: int = 0
-    """Highest coordinator token seen; commands with a lower one are refused."""
-    address: str = ""
-    peers: dict[int, NodeInfo] = field(default_factory=dict)
+class Peers:
     """All nodes as last pushed by the coordinator, ourselves included."""
-    producer_fences: dict[int, int] = field(default_factory=dict)
-    """Lowest epochs of named producers that may append to what we lead (R48)."""
-    on_unexpected: Callable[[BaseException], None] = _only_logged
-    """Told of errors that nobody expects: the node ends (R63)."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, NodeInfo] = {}
+
+    def learn(self, node: NodeInfo) -> bool:
+        """A node as it is now. Whether that is news."""
+        is_new = self.nodes.get(node.node_id) != node
+        self.nodes[node.node_id] = node
+        return is_new
+
+    def get(self, node_id: int) -> NodeInfo | None:
+        """None of a node that is not known here."""
+        return self.nodes.get(node_id)
+
+    def address(self, node_id: int) -> str:
+        """Where a peer listens. Raises UnavailableError when it is not known."""
+        peer = self.nodes.get(node_id)
+        if peer is None:
+            raise UnavailableError(f"node {node_id} is not known here yet")
+        return peer.address
+
+
+class ProducerFences:
+    """Which epochs of named producers may append to what we lead (R48)."""
+
+    def __init__(self) -> None:
+        self.min_epochs: dict[int, int] = {}
+        """By producer id."""
+
+    def fence(self, producer_id: int, min_epoch: int) -> None:
+        """Refuse older epochs of a named producer from now on."""
+        self.min_epochs[producer_id] = max(self.min_epoch(producer_id), min_epoch)
+
+    def min_epoch(self, producer_id: int) -> int:
+        """The lowest epoch that may append."""
+        return self.min_epochs.get(producer_id, 0)
+
+
+class Tasks:
+    """Work that nobody awaits."""
+
+    def __init__(self, on_unexpected: Callable[[BaseException], None]) -> None:
+        """``on_unexpected`` is told of errors that nobody expects: the node ends (R63)."""
+        self.on_unexpected = on_unexpected
 
     def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Do something beside all else; nobody awaits it, so an error there must not be silent."""
+        """Do something beside all else; an error there must not be silent."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
         return task
@@ -78,6 +140,26 @@ class NodeContext:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_unexpected(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """One node process: its ports, and what changes by itself."""
+
+    settings: NodeSettings
+    clock: Clock
+    rng: Rng
+    net: Net
+    executor: Executor
+    files: FileSystem
+    store: Store
+    pool: IoPool
+    cache: TailCache
+    metrics: NodeMetrics
+    identity: Identity
+    peers: Peers
+    producer_fences: ProducerFences
+    tasks: Tasks
 
     def checked(self, core: CoreT) -> Checked[CoreT]:
         """How a role steps its core; every core of this node comes through here.
@@ -96,39 +178,9 @@ class NodeContext:
         what = str(broken).partition("\n")[0]
         segment_id = checked.core.segment.segment_id
         _log.critical("event=invariant_broken segment_id=%d what=%r", segment_id, what)
-        self.on_unexpected(broken)
+        self.tasks.on_unexpected(broken)
 
-    async def has_space(self) -> bool:
-        """Whether the disk has room for logs to grow; False as well while that is unknown."""
-        try:
-            _, free_bytes = await self.executor.run(self.files.space)
-        except IcecoreError as error:
-            _log.warning("how much space is left is unknown error=%s", error)
-            return False
-        return free_bytes >= 2 * self.settings.preallocate_bytes
-
-    def peer_address(self, node_id: int) -> str:
-        """Where a peer listens. Raises UnavailableError when it is not known."""
-        peer = self.peers.get(node_id)
-        if peer is None:
-            raise UnavailableError(f"node {node_id} is not known here yet")
-        return peer.address
-
-    def fence_producer(self, producer_id: int, min_epoch: int) -> None:
-        """Refuse older epochs of a named producer from now on."""
-        known = self.producer_fences.get(producer_id, 0)
-        self.producer_fences[producer_id] = max(known, min_epoch)
-
-    def check_cluster(self, cluster_id: bytes, *, is_needed: bool = False) -> None:
-        """Raises WrongClusterError when a request names another cluster (empty = any, unless one
-        ``is_needed``), and UnavailableError while this node, new or with a new disk, belongs to
-        none."""
-        if is_needed and not cluster_id:
-            raise WrongClusterError("the request names no cluster")
-        if cluster_id and not self.cluster_id:
-            raise UnavailableError("this node has not joined its cluster yet")
-        if cluster_id and cluster_id != self.cluster_id:
-            raise WrongClusterError(
-                f"this node belongs to cluster {self.cluster_id.hex()}, "
-                f"the request is for {cluster_id.hex()}"
-            )
+    @property
+    def log_io(self) -> LogIo:
+        """Where logs are kept."""
+        return LogIo(self.store, self.pool, self.cache)

@@ -4,36 +4,50 @@ Lists are copied before they are walked, since the loop goes on meanwhile; a num
 old, which is what a gauge is.
 """
 
+from collections import Counter
+
+from icecore.model import Segment, SegmentState
+from icecore_node.context import NodeContext
 from icecore_node.metrics import NodeSample, PartitionSample
-from icecore_node.node import Node
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.life import IDLE
 from icecore_node.replica.replica import Replica
+from icecore_node.roles.leader import Leader
 
 
-def sample(node: Node) -> NodeSample:
+def sample(context: NodeContext, table: ReplicaTable, produce_inflight_bytes: int) -> NodeSample:
     """The node as it is now."""
-    context = node.context
     used, free = context.files.space()
-    tails = [replica for replica in node.replicas if not replica.idle and not replica.sealed]
+    tails = [(each, each.segment) for each in table if each.role is not None]
     return NodeSample(
-        partitions=tuple(_partition(replica) for replica in tails if replica.segment is not None),
-        segments=tuple(sorted(node.segment_counts().items())),
+        partitions=tuple(
+            _partition(replica, record) for replica, record in tails if record is not None
+        ),
+        segments=tuple(sorted(Counter(map(_state, table)).items())),
         disk_used_bytes=used,
         disk_free_bytes=free,
         tail_cache_bytes=context.cache.bytes,
-        produce_inflight_bytes=node.data.produce.inflight_bytes,
+        produce_inflight_bytes=produce_inflight_bytes,
     )
 
 
-def _partition(replica: Replica) -> PartitionSample:
-    segment, leader = replica.segment, replica.leader
-    assert segment is not None
+def _state(replica: Replica) -> str:
+    if not replica.intact:
+        return "unknown"
+    if replica.sealed:
+        return SegmentState.SEALED.name.lower()
+    return "idle" if replica.life in IDLE else SegmentState.ACTIVE.name.lower()
+
+
+def _partition(replica: Replica, record: Segment) -> PartitionSample:
+    leader = replica.role if isinstance(replica.role, Leader) else None
     return PartitionSample(
-        topic=segment.topic,
-        partition=segment.partition,
-        log_start_offset=segment.log_start_offset,
+        topic=record.topic,
+        partition=record.partition,
+        log_start_offset=record.log_start_offset,
         high_watermark=replica.high_watermark,
         log_end_offset=replica.tail.end_offset,
         is_leader=leader is not None,
         isr_size=len(leader.core.isr) if leader is not None else 0,
-        replication_factor=segment.settings.replication_factor,
+        replication_factor=record.settings.replication_factor,
     )

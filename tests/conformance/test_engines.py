@@ -14,7 +14,7 @@ from icecore_node.io.io_pool import IoWorker
 from icecore_node.metrics import NodeMetrics
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import SEGMENT_ENGINE, Engine, LogTail
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_names import file_name, folder_name

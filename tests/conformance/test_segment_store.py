@@ -10,7 +10,7 @@ from icecore.errors import OutOfSpaceError
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import SyncFs
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import file_name

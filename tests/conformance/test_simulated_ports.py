@@ -14,7 +14,7 @@ from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_node.ports import FileSystem, WorkerQueue
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.file_system_suite import FileSystemConformance

@@ -7,7 +7,7 @@ record has 100 bytes unless the story says otherwise; [a, b) are positions in a 
 from collections.abc import Iterator
 
 from icecore_node.ports import DiskFailedError
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from tests.conformance.log_builder import identity
 from tests.scenarios.storage_room import StorageRoom

@@ -15,7 +15,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import AppendRequest
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.index.points import read_durable
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings

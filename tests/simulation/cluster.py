@@ -324,7 +324,12 @@ class World:
     def terminate(self, name: str) -> None:
         """SIGTERM of a node: it hands over, stops cleanly and stays down until ``start``."""
         process, node = self.processes[name], self.shells.get(name)
-        if not process.alive or process.paused or node is None or node.context.incarnation == 0:
+        if (
+            not process.alive
+            or process.paused
+            or node is None
+            or node.context.identity.incarnation == 0
+        ):
             return
         self._wanted.discard(name)
         self.count_fault("clean_stop")

@@ -128,7 +128,7 @@ async def double_create(scene: Scene, fault: Fault) -> None:
 
     def is_copying() -> bool:
         node = world.shells.get(second)
-        return node is not None and bool(node.replicas.orders._under_way)
+        return node is not None and bool(node.orders._under_way)
 
     await until(is_copying)
     world.pause(leader)

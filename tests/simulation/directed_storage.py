@@ -12,6 +12,7 @@ from dataclasses import replace
 from icecore.client.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
+from icecore_node.roles.follower import Follower
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, World
@@ -87,8 +88,8 @@ async def space_again(scene: Scene, fault: Fault) -> None:
 
     def has_failed() -> bool:
         node = world.shells[second]
-        followers = [each.follower for each in node.replicas]
-        return any(each is not None and each.core.stopped for each in followers)
+        roles = [each.role for each in node.replicas]
+        return any(isinstance(each, Follower) and each.core.stopped for each in roles)
 
     for _ in range(FULL_TIMES):
         disk.limit(disk.used_bytes())

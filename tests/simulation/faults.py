@@ -83,7 +83,7 @@ def leader_of(world: "World", partition: int) -> str:
         node = world.shells.get(name)
         if node is None or not world.is_up(name):
             continue
-        for leader in node.replicas.leaders():
+        for leader in node.leaders.all():
             if leader.segment.partition == partition:
                 return name
     return ""

@@ -19,10 +19,11 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.context import Identity
+from icecore_node.identity.lease import Lease
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
-from icecore_node.serving.node_service import NodeCommands
+from icecore_node.serving.node_service import NodeService
 from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.segment_engine.segment_names import ASIDE
 from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
@@ -60,6 +61,13 @@ class Invariants:
         if process is None or process.alive:
             self.broken.setdefault(f"{process}: {what}")
 
+    def _this_node(self) -> Identity:
+        """The process that runs."""
+        process = PROCESS.get()
+        assert process is not None
+        identity: Identity = self._world.shells[process.name].context.identity
+        return identity
+
     def _now_ms(self) -> float:
         return asyncio.get_running_loop().time() * 1000
 
@@ -82,8 +90,8 @@ class Invariants:
 
     def on_append(self, role: Leader | Follower) -> None:
         """A leader or follower appends: it has not told a coordinator where its log ends."""
-        node_id, segment = role.replica.context.node_id, role.segment
-        if self._answered.get((node_id, segment.segment_id), 0) > segment.epoch:
+        segment = role.segment
+        if self._answered.get((self._this_node().node_id, segment.segment_id), 0) > segment.epoch:
             self._note(f"I9: segment {segment.segment_id} is appended to below a promise")
 
     # --- I11: durable copies at the seal --------------------------------------------------------
@@ -174,9 +182,10 @@ class Invariants:
         """A coordinator hears a node."""
         self._beats_ms[session.node_id, session.incarnation] = self._now_ms()
 
-    def on_lease(self, node_id: int, incarnation: int, lease_ms: float) -> None:
+    def on_lease(self, lease_ms: float) -> None:
         """A node believes that its lease is valid: a coordinator has heard it since."""
-        heard_ms = self._beats_ms.get((node_id, incarnation), -lease_ms)
+        node = self._this_node()
+        heard_ms = self._beats_ms.get((node.node_id, node.incarnation), -lease_ms)
         if self._now_ms() > heard_ms + lease_ms:
             self._note(f"lease: it counts on one that ended at {heard_ms + lease_ms:.3f} ms")
 
@@ -205,7 +214,7 @@ def _watched(seen: Invariants) -> list[Watched]:
     return [
         *((role, "_append", _appending(seen)) for role in (Leader, Follower)),
         (Checked, "step", stepping(seen.cores)),
-        (NodeCommands, "fence", _fencing(seen)),
+        (NodeService, "fence", _fencing(seen)),
         (Ledger, "_commit", _committing(seen)),
         (SqliteStore, "txn", _transacting(seen)),
         (SimFileSystem, "open", _creating(seen)),
@@ -215,7 +224,7 @@ def _watched(seen: Invariants) -> list[Watched]:
         (SimIndex, "write", _indexing(seen)),
         (StartUp, "judge", _judging(seen)),
         (NodeSessions, "beat", _beating(seen)),
-        (CoordinatorLink, "lease_valid", _leasing(seen)),
+        (Lease, "is_valid", _leasing(seen)),
     ]
 
 
@@ -234,9 +243,9 @@ def _appending(seen: Invariants) -> Callable[[Any], Any]:
 def _fencing(seen: Invariants) -> Callable[[Any], Any]:
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        async def fence(self: NodeCommands, body: bytes, context: Any) -> bytes:
+        async def fence(self: NodeService, body: bytes, context: Any) -> bytes:
             answer: bytes = await original(self, body, context)
-            seen.on_fenced(self._context.node_id, body, answer)
+            seen.on_fenced(self._context.identity.node_id, body, answer)
             return answer
 
         return fence
@@ -368,13 +377,12 @@ def _beating(seen: Invariants) -> Callable[[Any], Any]:
 
 def _leasing(seen: Invariants) -> Callable[[Any], Any]:
     def replace(original: property) -> property:
-        def lease_valid(self: CoordinatorLink) -> bool:
-            is_valid: bool = original.__get__(self)
-            if is_valid:
-                context = self._context
-                seen.on_lease(context.node_id, context.incarnation, self._lease_ms)
-            return is_valid
+        def is_valid(self: Lease) -> bool:
+            is_so: bool = original.__get__(self)
+            if is_so:
+                seen.on_lease(self.length_ms)
+            return is_so
 
-        return property(lease_valid)
+        return property(is_valid)
 
     return replace

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from icecore.model import Segment, SegmentState
+from icecore_node.roles.leader import Leader
 from icecore_replication.checked import Checked
 from icecore_replication.follower import FollowerCore
 from icecore_replication.invariants import InvariantError, check_maximal
@@ -92,10 +93,11 @@ class CoreInvariants:
         if node is None:
             return
         replica = node.replicas.get(segment.segment_id)
-        if replica is None or replica.leader is None:
+        leader = replica.role if replica is not None else None
+        if not isinstance(leader, Leader):
             return
-        core = replica.leader.core
-        if core.stopped or node.context.incarnation != segment.leader_incarnation:
+        core = leader.core
+        if core.stopped or node.context.identity.incarnation != segment.leader_incarnation:
             return
         try:
             check_maximal(core, segment.isr)

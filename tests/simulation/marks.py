@@ -221,7 +221,7 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "stale_token_at_node",
-        "icecore_node.serving.node_service:NodeCommands._check",
+        "icecore_node.serving.node_service:NodeService._check",
         _refused(FencedError),
     ),
     Call(
@@ -259,7 +259,7 @@ CALLS: tuple[Call, ...] = (
         "icecore_replication.leader:LeaderCore.step",
         _fails_produce(NotEnoughReplicasAfterAppendError),
     ),
-    Call("redirected", "icecore_node.registry.replicas:Replicas.leader", _refused(NotLeaderError)),
+    Call("redirected", "icecore_node.registry.leaders:Leaders.leader", _refused(NotLeaderError)),
     Call(
         "append_without_space",
         "icecore_node.storage.segment_engine.group_commit:GroupCommit.append",

@@ -19,12 +19,15 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.recovery_case import Case
-from icecore_node.link.coordinator_link import CoordinatorLink
-from icecore_node.registry.replicas import Replicas
+from icecore_node.identity.lease import Lease
+from icecore_node.registry.assignments import Assignments
+from icecore_node.registry.set_aside import SettingAside
+from icecore_node.replica.life import CopyWhole, Led
+from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.leader import Leader
-from icecore_node.serving import node_service
-from icecore_node.serving.node_service import NodeCommands
+from icecore_node.serving import fencing
+from icecore_node.serving.node_service import NodeService
 from icecore_node.storage.control.control_promises import Promises
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication import isr, recovery, sealing, watermark
@@ -91,14 +94,14 @@ def follower_reports_log_end() -> Mistake:
 
 def lease_from_answer() -> Mistake:
     """R1, R2: the lease is counted from when the answer to a beat came, not from the beat."""
-    renew = CoordinatorLink._renew
+    renew = Lease.renew
 
-    def late(self: CoordinatorLink, sequence: int) -> None:
+    def late(self: Lease, sequence: int) -> None:
         if sequence in self._sent_at_ms:
-            self._sent_at_ms[sequence] = self._context.clock.monotonic_ms()
+            self._sent_at_ms[sequence] = self._clock.monotonic_ms()
         renew(self, sequence)
 
-    return patch(CoordinatorLink, "_renew", late)
+    return patch(Lease, "renew", late)
 
 
 # --- idempotent producers -------------------------------------------------------------------------
@@ -123,7 +126,7 @@ def dedupe_answers_before_commit() -> Mistake:
 def successor_skips_snapshot() -> Mistake:
     """R20: a new segment starts without the producers of the ones before."""
     return mock.patch(
-        "icecore_node.serving.node_service.ProducerTable", lambda *snapshot: ProducerTable()
+        "icecore_node.serving.opening.ProducerTable", lambda *snapshot: ProducerTable()
     )
 
 
@@ -185,23 +188,23 @@ def seal_without_catch_up() -> Iterator[None]:
 
 def report_before_fence() -> Mistake:
     """R30: a replica says where its log ends, and stops appending a little later."""
-    fence = NodeCommands.fence
+    fence = NodeService.fence
 
-    async def stop_later(self: NodeCommands, body: bytes, context: Any) -> None:
+    async def stop_later(self: NodeService, body: bytes, context: Any) -> None:
         await asyncio.sleep(0.1)
         with contextlib.suppress(IcecoreError):
             await fence(self, body, context)
 
-    async def report(self: NodeCommands, body: bytes, context: Any) -> bytes:
-        answer = coordinator_pb2.FenceResponse(incarnation=self._context.incarnation)
+    async def report(self: NodeService, body: bytes, context: Any) -> bytes:
+        answer = coordinator_pb2.FenceResponse(incarnation=self._context.identity.incarnation)
         for ref in coordinator_pb2.FenceRequest.FromString(body).segments:
-            replica, reply = self._replicas.get(ref.segment_id), answer.replicas.add()
+            replica, reply = self._fencing._table.get(ref.segment_id), answer.replicas.add()
             if replica is not None and replica.intact and replica.base_offset >= 0:
-                node_service._describe(replica, reply)
+                fencing.describe(replica, reply)
         asyncio.get_running_loop().create_task(stop_later(self, body, context))
         return answer.SerializeToString()
 
-    return patch(NodeCommands, "fence", report)
+    return patch(NodeService, "fence", report)
 
 
 def fence_lost_on_crash() -> Mistake:
@@ -218,19 +221,19 @@ def fence_lost_on_crash() -> Mistake:
 def leader_resumes() -> Iterator[None]:
     """Principle "a restarted process never resumes leadership": it belongs to a node."""
 
-    def lead(self: Replicas, replica: Replica, segment: Segment) -> None:
-        leader = Leader(self._context, self._coordinator, self, replica, segment)
+    def lead(self: Assignments, replica: Replica, record: Segment) -> None:
+        leader = Leader(self._leading, replica, record, self.apply)
         end = leader.core._log.end_offset = replica.tail.end_offset
-        leader.core._in_sync.followers.durable[self._context.node_id] = end
-        replica.leader = leader
-        self._of(replica).leader = leader
-        self.on_leader_created(leader)
+        leader.core._in_sync.followers.durable[self._identity.node_id] = end
+        replica.move(Led(leader))
+        self._leaders.put(leader)
+        self._on_leader(leader)
 
     with (
         mock.patch(
             "icecore_replication.leading.may_lead", lambda segment, node, _: segment.leader == node
         ),
-        patch(Replicas, "_lead", lead),
+        patch(Assignments, "_lead", lead),
         patch(ClusterState, "leader_is_live", lambda self, each, live: live.is_live(each.leader)),
     ):
         yield
@@ -239,43 +242,51 @@ def leader_resumes() -> Iterator[None]:
 def missing_is_empty() -> Mistake:
     """Principle "missing is not empty": a node says of a replica it does not have that it ends at
     its base."""
-    fence = NodeCommands.fence
+    fence = NodeService.fence
 
-    async def wrong(self: NodeCommands, body: bytes, context: Any) -> bytes:
+    async def wrong(self: NodeService, body: bytes, context: Any) -> bytes:
         answer = coordinator_pb2.FenceResponse.FromString(await fence(self, body, context))
         asked = coordinator_pb2.FenceRequest.FromString(body).segments
         for ref, reply in zip(asked, answer.replicas, strict=True):
-            if self._replicas.get(ref.segment_id) is None:
+            if self._fencing._table.get(ref.segment_id) is None:
                 reply.intact = True
         return answer.SerializeToString()
 
-    return patch(NodeCommands, "fence", wrong)
+    return patch(NodeService, "fence", wrong)
 
 
 def rebuilt_without_certificate() -> Mistake:
     """R44: a node that has lost its replica of an active segment begins it anew, and counts."""
-    apply = Replicas.apply
+    apply = Assignments.apply
 
-    def begin_anew(self: Replicas, segment: Segment) -> None:
-        is_ours = self._context.node_id in segment.replicas
-        is_lost = is_ours and self.get(segment.segment_id) is None
+    def begin_anew(self: Assignments, segment: Segment) -> None:
+        is_ours = self._identity.node_id in segment.replicas
+        is_lost = is_ours and self._table.get(segment.segment_id) is None
         if segment.state is SegmentState.ACTIVE and is_lost:
             asyncio.get_running_loop().create_task(_rebuild(self, segment))
         else:
             apply(self, segment)
 
-    return patch(Replicas, "apply", begin_anew)
+    return patch(Assignments, "apply", begin_anew)
 
 
-async def _rebuild(replicas: Replicas, segment: Segment) -> None:
-    context = replicas._context
-    copier = SegmentCopier(context, replicas)
+async def _rebuild(node: Assignments, segment: Segment) -> None:
+    context, table, damage, seals = node._leading.context, node._table, node._damage, node._seals
+    copier = SegmentCopier(
+        context=context,
+        table=table,
+        orders=seals._orders,
+        damage=damage,
+        reading=ReplicaReading(context, damage),
+        seals=seals,
+        aside=SettingAside(context.store, table, damage),
+    )
     with contextlib.suppress(IcecoreError):
-        async with replicas.orders.carry_out(segment.segment_id, context.token) as order:
-            donor = context.peer_address(segment.leader)
+        async with seals._orders.carry_out(segment.segment_id, context.identity.token) as order:
+            donor = context.peers.address(segment.leader)
             replica = await copier._create(order, segment, None, donor)
-        replica.is_partial = False
-        replicas._apply_active(replica, segment)
+        replica.move(CopyWhole())
+        node._give_role(replica, segment)
 
 
 def one_member_decides() -> Mistake:

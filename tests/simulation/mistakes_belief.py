@@ -7,8 +7,8 @@ from typing import Any
 from icecore_coordinator.work import admission, seal_checking
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.seal_checking import SealChecker
-from icecore_node.registry.replicas import Replicas
 from icecore_node.replica import order_checks
+from icecore_node.replica.damage import Damage
 from icecore_node.replica.replica import Replica
 from icecore_node.upkeep import copying
 from icecore_node.upkeep.digests import DigestReporter
@@ -45,7 +45,7 @@ def other_digest_is_damage() -> Mistake:
     """R66: who has another full digest than the agreed one calls its copy damaged, unseen."""
 
     async def read_again(self: DigestReporter, replica: Replica) -> None:
-        self._replicas.condemn(replica, "its full digest is not the one that was agreed on")
+        self._damage.condemn(replica, "its full digest is not the one that was agreed on")
 
     return patch(DigestReporter, "_read_again", read_again)
 
@@ -73,7 +73,7 @@ def orders_cut_below_watermark() -> Mistake:
 
 def promise_is_kept_quiet() -> Mistake:
     """R65: nobody hears that a promise keeps a replica of an ACTIVE segment out."""
-    return patch(Replicas, "note_promise", lambda self, replica: None)
+    return patch(Damage, "note_promise", lambda self, replica: None)
 
 
 def recovery_promises_too_little() -> Mistake:

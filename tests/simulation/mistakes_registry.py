@@ -11,7 +11,7 @@ from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.work import admission
-from icecore_node.serving.registration import Gate
+from icecore_node.membership.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
 

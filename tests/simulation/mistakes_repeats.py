@@ -10,14 +10,16 @@ from icecore.errors import IcecoreError
 from icecore.model import Segment
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.work import start_states
-from icecore_node.registry.replicas import Replicas
+from icecore_node.membership.registration import Gate
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica import reading
+from icecore_node.replica.life import Life
 from icecore_node.replica.orders import Order, Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.serving.node_service import NodeCommands
-from icecore_node.serving.registration import Gate
+from icecore_node.serving.node_service import NodeService
+from icecore_node.serving.opening import Opening
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.replica_store import ReplicaStore
-from icecore_node.upkeep import copying
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication.producers import ProducerTable
 from tests.simulation.mistakes import Mistake, patch
@@ -27,27 +29,27 @@ def confirm_looks_once() -> Mistake:
     """R60: an Open takes a replica that is in use by then back to its base."""
 
     async def confirm(
-        self: NodeCommands, item: coordinator_pb2.OpenSegment
+        self: Opening, item: coordinator_pb2.OpenSegment
     ) -> tuple[int, IcecoreError | None]:
-        replica = self._replicas.get(item.segment.segment_id)
+        replica = self._table.get(item.segment.segment_id)
         if replica is None or replica.segment is not None or not replica.idle:
             return item.segment.segment_id, None
         identity = replace(replica.identity, base_offset=item.segment.base_offset)
         start = (item.producer_snapshot, item.max_append_timestamp_ms)
         with contextlib.suppress(IcecoreError):
-            tail = await replica.worker.run(self._context.store.confirm, identity, *start)
+            tail = await replica.log.worker.run(self._context.store.confirm, identity, *start)
             _begin_again(replica, identity, tail, ProducerTable(item.producer_snapshot))
-            self._replicas.add(replica)
+            self._table.add(replica)
         return item.segment.segment_id, None
 
-    return patch(NodeCommands, "_confirm", confirm)
+    return patch(Opening, "_confirm", confirm)
 
 
 def _begin_again(
     self: Replica, identity: SegmentIdentity, tail: LogTail, producers: ProducerTable
 ) -> None:
-    self.identity, self._producers = identity, producers
-    self.tail = self.durable_tail = tail
+    self.identity, self.log._producers, self.life = identity, producers, Life.IDLE
+    self.log.tail = self.log.durable_tail = tail
 
 
 @contextmanager
@@ -66,10 +68,10 @@ def _nobody_alone() -> Iterator[None]:
 def two_write_backs() -> Iterator[None]:
     """R61: two orders work on one segment, and neither asks whether it still holds."""
 
-    def add(self: Replicas, replica: Replica) -> None:
+    def add(self: ReplicaTable, replica: Replica) -> None:
         self._replicas[replica.segment_id] = replica
         if replica.base_offset >= 0:
-            self._of(replica).place(replica)
+            self.of(*replica.partition_key).place(replica)
 
     create = SegmentCopier._create
 
@@ -81,7 +83,7 @@ def two_write_backs() -> Iterator[None]:
     with (
         _nobody_alone(),
         patch(Order, "check", lambda self: None),
-        patch(Replicas, "add", add),
+        patch(ReplicaTable, "add", add),
         patch(SegmentCopier, "_create", begin_anew),
     ):
         yield
@@ -90,26 +92,32 @@ def two_write_backs() -> Iterator[None]:
 @contextmanager
 def half_a_copy_counts() -> Iterator[None]:
     """R61, R44: a fence is told the end of a copy that is not whole yet."""
-    is_partial = property(lambda self: False, lambda self, value: None)
-    Replica.is_partial = is_partial  # type: ignore[assignment]
-    try:
+
+    def also_copies(right: Any) -> property:
+        def counts(self: Replica) -> bool:
+            return right.fget(self) or (self.is_partial and self.base_offset >= 0)
+
+        return property(counts)
+
+    with (
+        patch(Replica, "counts", also_copies(Replica.counts)),
+        patch(Replica, "is_donor", also_copies(Replica.is_donor)),
+    ):
         yield
-    finally:
-        del Replica.is_partial
 
 
 @contextmanager
 def orders_for_any_incarnation() -> Iterator[None]:
     """R60 and, which alone would be enough, R56: a node carries out what was meant for an earlier
     process of it, and its gate lets that through."""
-    check = NodeCommands._check
+    check = NodeService._check
 
-    def wrong(self: NodeCommands, request: Any) -> None:
-        request.incarnation = self._context.incarnation
+    def wrong(self: NodeService, request: Any) -> None:
+        request.incarnation = self._context.identity.incarnation
         check(self, request)
 
     with (
-        patch(NodeCommands, "_check", wrong),
+        patch(NodeService, "_check", wrong),
         patch(Gate, "_check_meant", lambda *_: None),
     ):
         yield
@@ -124,7 +132,7 @@ def stale_producer_state() -> Iterator[None]:
         return snapshot, b""
 
     with (
-        patch(copying, "state_at", state_at),
+        patch(reading, "state_at", state_at),
         patch(start_states, "is_sealed_state", lambda record, snapshot: True),
     ):
         yield

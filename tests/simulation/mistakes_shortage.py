@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from icecore.errors import IcecoreError, NotReplicaError, OutOfResourcesError
 from icecore_node.ports import File, SyncFailedError
-from icecore_node.registry.replicas import Replicas
+from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import SegmentIdentity
@@ -36,18 +36,18 @@ def shortage_is_a_failed_sync() -> Mistake:
 
 def shortage_is_damage() -> Mistake:
     """R52: a file that can't be opened for lack of descriptors is damaged."""
-    read = Replicas.read
+    read = ReplicaReading._guarded
 
     async def wrong(
-        self: Replicas, replica: Replica, function: Callable[..., T], *args: object
+        self: ReplicaReading, replica: Replica, function: Callable[..., T], *args: object
     ) -> T:
         try:
             return await read(self, replica, function, *args)
         except OutOfResourcesError as error:
-            self.condemn(replica, str(error))
+            self._damage.condemn(replica, str(error))
             raise NotReplicaError(str(error)) from error
 
-    return patch(Replicas, "read", wrong)
+    return patch(ReplicaReading, "_guarded", wrong)
 
 
 def recovery_index_first() -> Mistake:

@@ -9,7 +9,7 @@ from icecore.errors import StorageError
 from icecore_node.ports import FileSystem
 from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.index.points import forget_from, key_prefix, pack_durable
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.group_commit import GroupCommit, _Part
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine

@@ -6,8 +6,9 @@ from pkgutil import resolve_name
 import pytest
 
 from icecore.errors import NotLeaderError
-from icecore_node.registry.partition import PartitionReplicas
-from icecore_node.registry.replicas import Replicas
+from icecore_node.identity.readers import Readers
+from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.table import PartitionReplicas, ReplicaTable
 from icecore_replication.recovery import FenceReply
 from tests.simulation import marks
 from tests.simulation.scenarios import run_seed
@@ -33,10 +34,10 @@ def test_a_call_is_seen_by_what_it_answers() -> None:
 
 def test_a_call_is_seen_by_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = PartitionReplicas(b"", 0)
-    monkeypatch.setattr(Replicas, "partition", lambda *_: empty)
-    replicas = Replicas.__new__(Replicas)
+    monkeypatch.setattr(ReplicaTable, "partition", lambda *_: empty)
+    leaders = Leaders(ReplicaTable(Readers()), 1)
     with marks.watch() as hit, pytest.raises(NotLeaderError):
-        replicas.leader(b"", "events", 0, 0)
+        leaders.leader(b"", "events", 0, 0)
     assert hit == {"redirected"}
 
 

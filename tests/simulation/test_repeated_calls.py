@@ -11,6 +11,7 @@ from icecore.codec import batch
 from icecore.model import Segment, SegmentState
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.registry.set_aside import SettingAside
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import cut, heal, plan, record, until
 from tests.simulation.plan import TOPIC
@@ -39,11 +40,11 @@ class Cluster:
         return self.node(name).replicas.get(self.segment.segment_id)
 
     async def order(self, name: str, method: str, request: Any) -> bytes:
-        request.cluster_id = self.node(name).context.cluster_id
+        request.cluster_id = self.node(name).context.identity.cluster_id
         request.token = request.token or self.token
-        request.incarnation = request.incarnation or self.node(name).context.incarnation
+        request.incarnation = request.incarnation or self.node(name).context.identity.incarnation
         return await self.net.call(
-            self.node(name).context.address,
+            self.node(name).context.identity.address,
             f"/icecore.v1.NodeService/{method}",
             request.SerializeToString(),
             timeout_s=30.0,
@@ -68,7 +69,7 @@ class Cluster:
         item = pb.WriteBackSegment(
             segment=convert.segment_to_proto(segment),
             end_offset=end_offset,
-            donor_address=self.node(self.leader).context.address,
+            donor_address=self.node(self.leader).context.identity.address,
             seal_digest=digest,
         )
         body = await self.order(name, "WriteBack", pb.WriteBackRequest(segments=[item]))
@@ -119,7 +120,7 @@ async def restarted(cluster: Cluster, name: str) -> None:
     cluster.world.kill(name)
     cluster.world.start(name)
     await asyncio.sleep(1.0)
-    assert cluster.node(name).context.incarnation
+    assert cluster.node(name).context.identity.incarnation
 
 
 def test_an_open_that_comes_again_leaves_a_replica_in_use_alone() -> None:
@@ -204,7 +205,7 @@ def test_a_producer_state_that_is_none_costs_one_replica() -> None:
 def test_an_open_for_an_earlier_process_begins_no_log(is_again: bool) -> None:
     async def scenario(cluster: Cluster) -> None:
         name = cluster.stranger
-        before = cluster.node(name).context.incarnation
+        before = cluster.node(name).context.identity.incarnation
         if is_again:
             assert await cluster.open(name, incarnation=before) == ""
             assert await cluster.open(name, incarnation=before) == ""  # untouched: the same answer
@@ -221,14 +222,15 @@ def test_an_open_for_an_earlier_process_begins_no_log(is_again: bool) -> None:
 
 def test_an_open_begins_nothing_anew_that_was_here() -> None:
     async def scenario(cluster: Cluster) -> None:
-        replicas = cluster.node(cluster.follower).replicas
+        node = cluster.node(cluster.follower)
+        aside = SettingAside(node.context.store, node.replicas, node._damage)
         replica = cluster.replica(cluster.follower)
         process = cluster.world.processes[cluster.follower]
 
         async def lose() -> None:
-            replicas.condemn(replica, "in a test")
-            async with replicas.orders.alone(replica.segment_id):
-                await replicas.set_aside(replica)
+            node._damage.condemn(replica, "in a test")
+            async with node.orders.alone(replica.segment_id):
+                await aside.set_aside(replica)
 
         process.spawn(lose())
         await until(lambda: cluster.replica(cluster.follower) is None)

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from icecore.errors import IcecoreError
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity, NodeContext, Peers, ProducerFences
+from icecore_node.io.io_pool import LogIo
 from icecore_node.io.tail_cache import TailCache
+from icecore_node.replica.life import Life
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication.checked import Checked
@@ -43,7 +45,6 @@ class Calls:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.lease_valid = True
 
     def __getattr__(self, name: str) -> Any:
         return lambda *given: self.calls.append((name, *given))
@@ -71,14 +72,15 @@ def _raise(_: object, broken: AssertionError) -> None:
 
 def context(worker: Worker, **changes: Any) -> NodeContext:
     """Of node 1 in incarnation 11."""
+    identity, cache = Identity(1), TailCache(1 << 20)
+    identity.register(b"", incarnation=11, token=1)
     fields: dict[str, Any] = {
-        "node_id": 1,
-        "incarnation": 11,
+        "identity": identity,
         "clock": Clock(),
-        "pool": worker,
-        "cache": TailCache(1 << 20),
-        "peers": {},
-        "producer_fences": {},
+        "cache": cache,
+        "log_io": LogIo(cast(Any, None), cast(Any, worker), cache),
+        "peers": Peers(),
+        "producer_fences": ProducerFences(),
         "settings": SimpleNamespace(replica_lag_ms_max=10_000.0),
         "checked": lambda core: Checked(core, check_every_steps=1),
         "fail_stop": _raise,
@@ -89,4 +91,5 @@ def context(worker: Worker, **changes: Any) -> NodeContext:
 
 def replica(shared: NodeContext, log: LogBuilder, tail: LogTail | None = None) -> Replica:
     """An intact one; empty unless a tail of the log is given."""
-    return Replica(shared, log.identity, tail or log.tails[0], ProducerTable())
+    start = tail or log.tails[0]
+    return Replica(shared.log_io, log.identity, start, ProducerTable(), life=Life.IDLE)

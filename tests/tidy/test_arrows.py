@@ -34,10 +34,10 @@ ROOMS = {
     ),
     "icecore_node": (
         *("ports", "metrics"),
-        *("storage.engine", "storage.files", "storage.index", "storage.control"),
+        *("storage.engine", "storage.port", "storage.files", "storage.index", "storage.control"),
         *("storage.segment_engine", "storage"),
-        *("config", "io", "context", "replica", "link", "roles", "registry", "upkeep", "serving"),
-        *("node", "sampling", "offline", "__main__"),
+        *("config", "io", "context", "identity", "replica", "link", "roles", "registry", "upkeep"),
+        *("membership", "serving", "node", "sampling", "offline", "__main__"),
     ),
     "icecore_coordinator": (
         *("config", "state", "stores", "decisions", "ledger", "nodes", "work", "services"),
@@ -45,7 +45,7 @@ ROOMS = {
     ),
 }
 
-FLOORS_MAX = {"icecore_node": 19, "icecore_coordinator": 8}
+FLOORS_MAX = {"icecore_node": 12, "icecore_coordinator": 8}
 """Files on the longest chain of imports; more of them make a tower that nobody sees through."""
 
 

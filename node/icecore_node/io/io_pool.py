@@ -6,7 +6,7 @@ writes it, syncs each touched file once, writes one index batch, and hands all r
 in one call: the cost of an fsync and of a thread switch is shared by the whole group. What may
 wait is bounded by the callers (bytes in flight of produces, credits of replication).
 
-Order within a group: runs of appends go to ``ReplicaStore.append_group``; an operation ends the
+Order within a group: runs of appends go to ``Store.append_group``; an operation ends the
 run before it, so it sees a log whose appends are all durable.
 """
 
@@ -20,10 +20,11 @@ from typing import Any, Protocol, TypeVar
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
+from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
 from icecore_node.storage.engine import AppendRequest, LogTail
-from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.port import Store
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class IoWorker:
     def __init__(
         self,
         name: str,
-        store: ReplicaStore,
+        store: Store,
         executor: Executor,
         clock: Clock,
         metrics: NodeMetrics,
@@ -148,7 +149,7 @@ class IoPool:
 
     def __init__(
         self,
-        store: ReplicaStore,
+        store: Store,
         executor: Executor,
         clock: Clock,
         metrics: NodeMetrics,
@@ -174,6 +175,15 @@ class IoPool:
         """Finish all queues and end all threads."""
         for worker in self._workers:
             worker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LogIo:
+    """Where the logs of a node are kept: who stores them, who writes them, what is in memory."""
+
+    store: Store
+    pool: IoPool
+    cache: TailCache
 
 
 def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Mapping, Sized
 from typing import Final
 
-from icecore.errors import InvalidRequestError, StorageError, UnsupportedError
+from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import Segment, SegmentSettings, SegmentState
 from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity, Peers, ProducerFences
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
@@ -42,11 +42,11 @@ IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
 another way than its record says would be lost to whoever goes by the record."""
 
 
-def check_token(context: NodeContext, token: int) -> None:
+def check_token(identity: Identity, token: int) -> None:
     """Raises InvalidRequestError for a token that no coordinator can have."""
-    if token > context.token + TOKEN_JUMP_MAX:
+    if token > identity.token + TOKEN_JUMP_MAX:
         raise InvalidRequestError(
-            f"coordinator token {token} is too far beyond {context.token}, the highest one known "
+            f"coordinator token {token} is too far beyond {identity.token}, the highest one known "
             "here"
         )
 
@@ -64,6 +64,14 @@ def check_promise(replica: Replica, epoch: int) -> None:
             f"epoch {epoch} is too far beyond {replica.identity.epoch}, which segment "
             f"{replica.segment_id} has"
         )
+
+
+def promised(replica: Replica) -> FencedError:
+    """The refusal of who promised a higher epoch."""
+    return FencedError(
+        f"epoch {replica.promised_epoch} is promised for segment {replica.segment_id}",
+        promised_epoch=replica.promised_epoch,
+    )
 
 
 def check_identity(identity: SegmentIdentity, base_offset: int | None) -> None:
@@ -100,8 +108,14 @@ def check_same(replica: Replica, identity: SegmentIdentity) -> None:
         "event=open_contradicts segment_id=%d topic_id=%s partition=%d generation=%d epoch=%d "
         "asked_topic_id=%.64s asked_partition=%d asked_generation=%d asked_epoch=%d",
         replica.segment_id,
-        *(ours[0].hex(), *ours[1:]),
-        *(identity.topic_id.hex(), identity.partition, identity.generation, identity.epoch),
+        have.topic_id.hex(),
+        have.partition,
+        have.generation,
+        have.epoch,
+        identity.topic_id.hex(),
+        identity.partition,
+        identity.generation,
+        identity.epoch,
     )
     raise InvalidRequestError(
         f"segment {replica.segment_id} is here with another topic, partition, generation or epoch"
@@ -139,9 +153,9 @@ def check_open(
             raise InvalidRequestError(f"segment {identity.segment_id}: {error}") from error
 
 
-def check_producer_fence(context: NodeContext, producer_id: int, min_epoch: int) -> None:
+def check_producer_fence(fences: ProducerFences, producer_id: int, min_epoch: int) -> None:
     """Raises InvalidRequestError for an epoch that the producer's name can't have reached."""
-    known = context.producer_fences.get(producer_id, 0)
+    known = fences.min_epoch(producer_id)
     if min_epoch > known + EPOCH_JUMP_MAX:
         raise InvalidRequestError(
             f"epoch {min_epoch} of producer {producer_id} is too far beyond {known}, the highest "
@@ -149,9 +163,9 @@ def check_producer_fence(context: NodeContext, producer_id: int, min_epoch: int)
         )
 
 
-def check_donor(context: NodeContext, address: str) -> None:
+def check_donor(peers: Peers, address: str) -> None:
     """Raises InvalidRequestError for a donor that is no node of this cluster."""
-    if address and all(peer.address != address for peer in context.peers.values()):
+    if address and all(peer.address != address for peer in peers.nodes.values()):
         raise InvalidRequestError(
             f"no node of this cluster that is known here has {address[:300]!r}"
         )
@@ -200,20 +214,4 @@ def is_recorded(replica: Replica, end_offset: int, digest: bytes) -> bool:
         known is not None
         and known.state is SegmentState.SEALED
         and (known.end_offset, known.seal_digest) == (end_offset, digest)
-    )
-
-
-def is_shut_out(replica: Replica, node_id: int) -> bool:
-    """Whether a promise keeps us out of a segment that the coordinator believes to be ACTIVE.
-
-    A recovery changes the record first and fences then. So somebody else fenced, or the coordinator
-    has forgotten that it did; only a recovery leads out of it.
-    """
-    known = replica.segment
-    return (
-        replica.intact
-        and known is not None
-        and known.state is SegmentState.ACTIVE
-        and node_id in known.replicas
-        and replica.promised_epoch > known.epoch
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from icecore.errors import FencedError
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ class _Turn:
 class Order:
     """An order of the coordinator on one segment, from its arrival to its end."""
 
-    def __init__(self, context: NodeContext, segment_id: int, token: int) -> None:
-        self._context = context
+    def __init__(self, identity: Identity, segment_id: int, token: int) -> None:
+        self._identity = identity
         self._segment_id = segment_id
         self._token = token
         self._overtaken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -45,8 +45,8 @@ class Order:
 
     def check(self) -> None:
         """Raises FencedError when the order holds no longer; to be asked after each await."""
-        if self._token < self._context.token:
-            self.overtake(f"coordinator token {self._context.token} was heard")
+        if self._token < self._identity.token:
+            self.overtake(f"coordinator token {self._identity.token} was heard")
         if self._overtaken.done():
             raise FencedError(
                 f"segment {self._segment_id}: the order was overtaken: {self._overtaken.result()}"
@@ -70,8 +70,8 @@ class Order:
 class Orders:
     """All segments that are worked on. Loop only."""
 
-    def __init__(self, context: NodeContext) -> None:
-        self._context = context
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
         self._turns: dict[int, _Turn] = {}
         self._under_way: dict[int, dict[Order, None]] = {}
         self._deleted: dict[int, None] = {}
@@ -111,7 +111,7 @@ class Orders:
 
         Raises FencedError when it holds no longer by the time that its turn comes.
         """
-        order = Order(self._context, segment_id, token)
+        order = Order(self._identity, segment_id, token)
         mine = self._under_way.setdefault(segment_id, {})
         mine[order] = None
         try:

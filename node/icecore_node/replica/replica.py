@@ -1,54 +1,24 @@
-"""One copy of one segment on this node: its log's tail, its producers, its role of the moment.
+"""One copy of one segment on this node: its life, its log, and what is known of its segment.
 
-A replica is *prepared* (files exist, base unknown), *confirmed* (may be led or followed), fenced
-(a higher epoch was promised: nothing is appended but by write-back) or *sealed*. Its role, if any,
-is a ``Leader`` or a ``Follower``, which own the protocol core. They know the replica, which keeps
-what every role needs; it sees of them, and they of who holds it, what the protocols here say. An
-UNKNOWN replica (``intact`` false) plays no role and counts for nothing.
+What a replica may do follows from its ``Life`` (``replica/life.py``), and ``move`` is the only way
+to change that. Its role, if it has one, is a ``Leader`` or a ``Follower``, which own the protocol
+core and know the replica; the replica knows of them only how to end them.
+
+Nobody but this file writes the fields of a replica (a test sees to it); all of it runs on the loop.
 """
 
-from dataclasses import replace
-from typing import Protocol
+from collections import deque
 
-from icecore.codec import batch
-from icecore.codec.batch import BatchHeader
 from icecore.model import Segment
-from icecore_node.context import NodeContext
-from icecore_node.io.tail_cache import CachedBatch
-from icecore_node.ports import Buffer
-from icecore_node.replica.producer_state import producers_at
-from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
-from icecore_replication import inputs
-from icecore_replication.follower import FollowerCore
-from icecore_replication.leader import LeaderCore
+from icecore_node.io.io_pool import LogIo
+from icecore_node.replica import life as lives
+from icecore_node.replica.life import MOVES, Event, IllegalMove, Life, Role
+from icecore_node.replica.replica_log import ReplicaLog
+from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_replication.leading import ReplicaFacts
 from icecore_replication.producers import ProducerTable
 
-
-class Leading(Protocol):
-    """The role of a leader, ``roles/leader.py``."""
-
-    core: LeaderCore
-    segment: Segment
-
-    def feed(self, *happened: inputs.LeaderInput) -> None:
-        """Tell the core."""
-        ...
-
-
-class Following(Protocol):
-    """The role of a follower, ``roles/follower.py``."""
-
-    core: FollowerCore
-    segment: Segment
-
-    def detach(self) -> None:
-        """Stop following."""
-        ...
-
-    def leave(self) -> None:
-        """Stop following, and tell the leader so."""
-        ...
+_STORY_MAX = 12
 
 
 class Replica:
@@ -56,36 +26,44 @@ class Replica:
 
     def __init__(
         self,
-        context: NodeContext,
+        io: LogIo,
         identity: SegmentIdentity,
         tail: LogTail,
         producers: ProducerTable | None,
         *,
-        intact: bool = True,
-        is_partial: bool = False,
+        life: Life,
+        promised_epoch: int = 0,
+        sealed_end_offset: int | None = None,
+        full_digest: bytes = b"",
     ) -> None:
-        self.context = context
+        """
+        Args:
+            io: Where its log is kept.
+            identity: What is fixed about it.
+            tail: Of its log, all of it durable.
+            producers: Through the end of the log; None where no table is kept.
+            life: What it is. One that made a promise is FENCED at once.
+            promised_epoch: The highest epoch promised; not below its own in any case.
+            sealed_end_offset: Where it was sealed, if it was.
+            full_digest: Over its bytes when it was sealed; empty while not known.
+        """
         self.identity = identity
-        self.tail = tail
-        self.durable_tail = tail
-        """The tail as far as it is fsynced; behind ``tail`` while appends are under way."""
-        self._producers = producers
-        self.intact = intact
-        self.is_partial = is_partial
-        """A copy that is not whole yet: its end says nothing about what the segment holds."""
-        self.worker = context.pool.worker_for(identity.topic_id, identity.partition)
-        self.promised_epoch = identity.epoch
+        self.log = ReplicaLog(io, identity, tail, producers)
+        self.life = life
+        self.role: Role | None = None
+        self.promised_epoch = max(identity.epoch, promised_epoch)
+        self.sealed_end_offset = sealed_end_offset
+        self.full_digest = full_digest
         self.segment: Segment | None = None
         """The newest record pushed by the coordinator."""
-        self.leader: Leading | None = None
-        self.follower: Following | None = None
-        self.sealed_end_offset: int | None = None
-        self.full_digest = b""
         self.led_in_this_process = False
         self.told_end_offset = -1
         """The largest end that a coordinator was told of while the segment's was not decided."""
-        self.is_salvaged = False
-        """Only the provable part of an UNKNOWN log (``upkeep/salvage.py``)."""
+        self._story: deque[str] = deque(maxlen=_STORY_MAX)
+        self._keep_promise()
+        self._check()
+
+    # --- what it is -----------------------------------------------------------------------------
 
     @property
     def segment_id(self) -> int:
@@ -93,65 +71,75 @@ class Replica:
         return self.identity.segment_id
 
     @property
+    def partition_key(self) -> tuple[bytes, int]:
+        """Topic id and partition."""
+        return self.identity.topic_id, self.identity.partition
+
+    @property
     def base_offset(self) -> int:
-        """First offset of the segment; -1 while prepared."""
+        """First offset of the segment; -1 while it is not known."""
         return self.identity.base_offset
+
+    @property
+    def tail(self) -> LogTail:
+        """The end of the log, appends under way included."""
+        return self.log.tail
+
+    @property
+    def durable_tail(self) -> LogTail:
+        """The end of the log as far as it is fsynced."""
+        return self.log.durable_tail
 
     @property
     def producers(self) -> ProducerTable:
         """The table through the end of the log. Sealed replicas keep none: ``producer_state``."""
-        assert self._producers is not None, f"segment {self.segment_id} keeps no producers"
-        return self._producers
+        return self.log.producers
 
-    def drop_producers(self) -> None:
-        """The log is sealed: nothing is checked or applied any more."""
-        self._producers = None
-
-    def begin(self, identity: SegmentIdentity, tail: LogTail, producers: ProducerTable) -> None:
-        """Base and starting state are on disk. They are given once (R60)."""
-        assert self.base_offset < 0 and self.segment_id == identity.segment_id
-        self.identity, self._producers = identity, producers
-        self.tail = self.durable_tail = tail
+    @property
+    def intact(self) -> bool:
+        """Whether it is neither UNKNOWN nor GONE."""
+        return self.life in lives.INTACT
 
     @property
     def counts(self) -> bool:
         """Whether where this log ends may be told to a coordinator; else it is UNKNOWN."""
-        is_whole = self.intact and not self.is_partial and (self.sealed or not self.is_salvaged)
-        return is_whole and self.base_offset >= 0
+        return self.life in lives.COUNTS
 
     @property
     def is_donor(self) -> bool:
-        """Whether copies may be made of this log: it counts, or a person let its rest count."""
-        return self.counts or (self.intact and self.is_salvaged)
+        """Whether copies may be made of this log."""
+        return self.life in lives.DONORS
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is a copy that is not whole yet."""
+        return self.life is Life.COPYING
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the bytes are final here; also of one that was found damaged since."""
+        return self.sealed_end_offset is not None
+
+    @property
+    def idle(self) -> bool:
+        """Intact, and neither led, followed nor sealed: fenced, or waiting for an assignment."""
+        return self.life in lives.IDLE
 
     @property
     def high_watermark(self) -> int:
         """Readers of this replica stop here."""
         if self.sealed_end_offset is not None:
             return self.sealed_end_offset
-        if self.leader is not None:
-            return self.leader.core.high_watermark
-        if self.follower is not None:
-            return self.follower.core.high_watermark
+        if self.role is not None:
+            return self.role.high_watermark
         durable_end_offset = self.durable_tail.end_offset  # appends of an ended role may still fail
         return max(self.base_offset, min(self.tail.max_known_high_watermark, durable_end_offset))
 
-    @property
-    def sealed(self) -> bool:
-        """Whether the bytes are final here."""
-        return self.sealed_end_offset is not None
-
-    @property
-    def idle(self) -> bool:
-        """Neither led, followed nor sealed: fenced, or waiting for an assignment."""
-        return self.leader is None and self.follower is None and not self.sealed
-
-    @property
-    def facts(self) -> ReplicaFacts:
-        """What matters for the role that a record gives it."""
+    def facts(self, node_id: int, incarnation: int) -> ReplicaFacts:
+        """What matters for the role that a record gives it in this process of this node."""
         return ReplicaFacts(
-            node_id=self.context.node_id,
-            incarnation=self.context.incarnation,
+            node_id=node_id,
+            incarnation=incarnation,
             base_offset=self.base_offset,
             promised_epoch=self.promised_epoch,
             is_intact=self.intact,
@@ -167,99 +155,89 @@ class Replica:
             return False
         return self.sealed_end_offset is None or offset < self.sealed_end_offset
 
-    def extend(
-        self,
-        header_bytes: bytes,
-        header: BatchHeader,
-        body: Buffer,
-        base_offset: int,
-        append_timestamp_ms: int,
-        header_crc32c: int,
-        end_offset: int,
-    ) -> AppendRequest:
-        """Move the tail over one stamped batch and make the I/O worker's request for it.
+    # --- what happens to it ---------------------------------------------------------------------
 
-        ``body`` is everything after the header; the bytes are shared, never copied.
+    def move(self, event: Event) -> None:
+        """Something happened: change the life, what belongs to it, and end the role if it is over.
+
+        Raises IllegalMove for what can't happen in this life.
         """
-        tail = self.tail
-        assert self.base_offset >= 0, "a prepared replica has no base and no bytes"
-        assert not self.sealed, "the bytes of a sealed replica are final"
-        assert tail.end_offset == base_offset < end_offset, "an append continues the log"
-        self.tail = LogTail(
-            end_offset=end_offset,
-            last_header_crc32c=header_crc32c,
-            digest=batch.digest_step(tail.digest, header_bytes),
-            max_append_timestamp_ms=max(tail.max_append_timestamp_ms, append_timestamp_ms),
-            max_known_high_watermark=tail.max_known_high_watermark,
-            length_bytes=tail.length_bytes + header.batch_length,
-        )
-        buffers: list[Buffer] = [header_bytes, body]
-        self.context.cache.put(
-            self.segment_id,
-            base_offset,
-            CachedBatch((header_bytes, body), header.batch_length, end_offset, header_crc32c),
-        )
-        mark = BatchMark(base_offset, append_timestamp_ms, header.batch_length)
-        return AppendRequest(self.segment_id, buffers, [mark], self.tail)
+        before = self.life
+        after = MOVES.get((before, type(event)))
+        if after is None:
+            raise IllegalMove(self.segment_id, before, event, self._story)
+        self._story.append(f"{before.name}-{type(event).__name__}->{after.name}")
+        self._take(event)
+        ended: Role | None = None
+        if after not in lives.WITH_ROLE:
+            ended, self.role = self.role, None
+        self.life = after
+        self._keep_promise()
+        self._check()
+        if ended is not None:
+            _end(ended, event)
 
-    def note_watermark(self, high_watermark: int) -> None:
-        """Remember the largest watermark ever heard of; it outlives roles and restarts."""
-        if high_watermark > self.tail.max_known_high_watermark:
-            self.tail = replace(self.tail, max_known_high_watermark=high_watermark)
+    def _take(self, event: Event) -> None:
+        match event:
+            case lives.Begun(identity, tail, producers):
+                assert self.base_offset < 0 and self.segment_id == identity.segment_id
+                self.identity = identity
+                self.log.begin(tail, producers)
+            case lives.Led(leader):
+                self.role = leader
+                self.led_in_this_process = True
+            case lives.Followed(follower):
+                self.role = follower
+            case lives.Promised(epoch):
+                self.promised_epoch = max(self.promised_epoch, epoch)
+            case lives.Sealed(tail):
+                self.log.freeze(tail)
+                self.sealed_end_offset = tail.end_offset
+            case _:
+                """The others change the life alone."""
 
-    async def settle(self) -> None:
-        """Let appends under way end; what never became durable is cut off, and never reported.
-
-        The role has ended. Raises what truncating raises.
-        """
-        await self.context.pool.probe()
-        if self.tail.end_offset != self.durable_tail.end_offset:
-            await self.cut(self.durable_tail.end_offset)
-
-    async def cut(self, end_offset: int) -> None:
-        """Truncate the log, durably, and bring what was derived from it back to that point.
-
-        The caller works on the segment alone and has ended the role.
-        """
-        store, run = self.context.store, self.worker.run
-        known = self.tail.max_known_high_watermark
-        self.tail = self.durable_tail = await run(store.truncate, self.segment_id, end_offset)
-        self.note_watermark(known)
-        self._producers = await run(producers_at, store, self.segment_id, end_offset)
+    def _keep_promise(self) -> None:
+        """What was promised before there was anything to fence holds as soon as there is."""
+        if self.life is Life.IDLE and self.promised_epoch > self.identity.epoch:
+            self.life = MOVES[self.life, lives.Promised]
 
     def end_role(self, why: str) -> None:
-        """Forget leader or follower; a leader that still had waiters fails them first."""
-        if self.leader is not None:
-            self.leader.feed(inputs.Stopped(why))
-        if self.follower is not None:
-            self.follower.detach()
-        self.leader = None
-        self.follower = None
+        """Be led or followed no longer, if it is; whoever still waits for a leader hears why."""
+        if self.role is not None:
+            self.move(lives.RoleEnded(why))
+
+    def _check(self) -> None:
+        life, tail = self.life, self.tail
+        assert self.durable_tail.end_offset <= tail.end_offset
+        assert (self.role is not None) == (life in lives.WITH_ROLE), life
+        assert life is not Life.PREPARED or self.base_offset < 0, self.base_offset
+        assert life not in lives.DONORS or self.base_offset >= 0, life
+        assert life is not Life.SEALED or self.sealed_end_offset == tail.end_offset, tail
+        assert life is not Life.FENCED or self.promised_epoch > self.identity.epoch
+        assert life not in lives.WITH_ROLE or self.promised_epoch == self.identity.epoch
+
+    # --- what is known of it --------------------------------------------------------------------
+
+    def learn(self, record: Segment) -> None:
+        """The newest record of the segment."""
+        self.segment = record
+
+    def note_told(self, end_offset: int) -> None:
+        """A coordinator was told that the log ends here, and may decide by it."""
+        self.told_end_offset = max(self.told_end_offset, end_offset)
+
+    def note_digest(self, full_digest: bytes) -> None:
+        """The full digest of what is on disk."""
+        self.full_digest = full_digest
 
 
-class Keeper(Protocol):
-    """Who holds all replicas, ``registry/replicas.py``, as the role of one sees it."""
-
-    def apply(self, segment: Segment) -> None:
-        """The coordinator answered with this record."""
-        ...
-
-    def watermark_moved(self, replica: Replica) -> None:
-        """Readers may have more to read."""
-        ...
-
-    def leadership_ended(self, replica: Replica) -> None:
-        """The leader of this replica stepped down."""
-        ...
-
-    def follow_again(self, replica: Replica) -> None:
-        """The follower ran out of space: let it rejoin when there is room."""
-        ...
-
-    def condemn(self, replica: Replica, why: str) -> None:
-        """The replica is UNKNOWN from now on."""
-        ...
-
-    def report_dispute(self, replica: Replica, why: str) -> None:
-        """Replicas differ although none is damaged."""
-        ...
+def _end(role: Role, event: Event) -> None:
+    match event:
+        case lives.Promised(epoch):
+            role.fence(epoch)
+        case lives.Condemned(why):
+            role.give_up(why)
+        case lives.RoleEnded(why) | lives.Removed(why):
+            role.stop(why)
+        case _:
+            raise AssertionError(f"{type(event).__name__} ends no role")

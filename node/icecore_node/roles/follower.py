@@ -7,6 +7,7 @@ here, before the core is told; a batch reaches the log only in exactly the leade
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -16,7 +17,10 @@ from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore.model import Segment
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
-from icecore_node.replica.replica import Keeper, Replica
+from icecore_node.identity.readers import Readers
+from icecore_node.replica.damage import Damage
+from icecore_node.replica.replica import Replica
+from icecore_node.replica.replica_log import StampedBatch
 from icecore_node.storage.engine import LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.chain import check_run
@@ -60,14 +64,38 @@ class _Arrived:
     """Position in ``data`` and header of each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerParts:
+    """What all followers of a node share."""
+
+    context: NodeContext
+    damage: Damage
+    readers: Readers
+
+
 class Follower:
     """Shell of one ``FollowerCore``."""
 
     def __init__(
-        self, context: NodeContext, keeper: Keeper, replica: Replica, segment: Segment, link: Link
+        self,
+        parts: FollowerParts,
+        replica: Replica,
+        segment: Segment,
+        link: Link,
+        on_shortage: Callable[[Replica], None],
     ) -> None:
-        self._context = context
-        self._keeper = keeper
+        """
+        Args:
+            parts: What all followers share.
+            replica: IDLE; it becomes FOLLOWED by the caller.
+            segment: The record that says whom to follow.
+            link: The stream to the leader's node.
+            on_shortage: Told when an append failed for lack of something: it is to follow again.
+        """
+        self._context = context = parts.context
+        self._damage = parts.damage
+        self._readers = parts.readers
+        self._on_shortage = on_shortage
         self.replica = replica
         self.segment = segment
         self._link = link
@@ -94,13 +122,37 @@ class Follower:
         """The node followed."""
         return self.segment.leader
 
-    def detach(self) -> None:
+    @property
+    def high_watermark(self) -> int:
+        """Readers stop here."""
+        return self.core.high_watermark
+
+    @property
+    def durable_end_offset(self) -> int:
+        """How far the log is durable here."""
+        return self.core.durable_end_offset
+
+    # --- the role ends --------------------------------------------------------------------------
+
+    def stop(self, why: str) -> None:
         """Stop following."""
         self._link.detach(self)
 
-    def leave(self) -> None:
+    def fence(self, epoch: int) -> None:
+        """The replica promised this epoch."""
+        _log.debug("fenced segment_id=%d epoch=%d", self.replica.segment_id, epoch)
+        self._link.detach(self)
+
+    def give_up(self, why: str) -> None:
         """Stop following, and tell the leader so."""
+        _log.debug("gave up following segment_id=%d why=%s", self.replica.segment_id, why)
         self._link.leave(self)
+
+    def update(self, segment: Segment) -> None:
+        """A newer record, by which this node still follows."""
+        self.segment = segment
+
+    # --- what happens ---------------------------------------------------------------------------
 
     def on_stream_opened(self) -> None:
         """The link has a fresh stream."""
@@ -121,7 +173,7 @@ class Follower:
             self._link.return_credit(len(data))
             self.feed(inputs.DataCorrupt(str(error)))
             return
-        replica.note_watermark(entry.high_watermark)
+        replica.log.note_watermark(entry.high_watermark)
         self._link.return_credit(len(data) - sum(each.batch_length for _, each in batches))
         if not batches:
             self.feed(inputs.WatermarkReceived(entry.epoch, entry.high_watermark))
@@ -159,7 +211,7 @@ class Follower:
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
         if durable_tail is not None:
-            self.replica.durable_tail = durable_tail
+            self.replica.log.became_durable(durable_tail)
             durable_end_offset = durable_tail.end_offset
             credit = 0
             while self._undurable and self._undurable[0][0] <= durable_end_offset:
@@ -171,12 +223,12 @@ class Follower:
             _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
             self.feed(inputs.LocalFailed(error))
             if isinstance(error, SHORTAGES):
-                self.leave()
-                self._keeper.follow_again(self.replica)
+                self.give_up(str(error))
+                self._on_shortage(self.replica)
 
     def on_broken(self, why: str) -> None:
         """What this role knows can't be trusted."""
-        self._keeper.condemn(self.replica, why)
+        self._damage.condemn(self.replica, why)
 
     def feed(self, *happened: inputs.FollowerInput) -> None:
         """Step the core and perform what it asks."""
@@ -209,9 +261,9 @@ class Follower:
             case effects.AdvanceHighWatermark():
                 is_durable = effect.high_watermark <= replica.durable_tail.end_offset
                 assert is_durable, "visible before it is durable here"
-                self._keeper.watermark_moved(replica)
+                self._readers.wake(replica.partition_key)
             case effects.Quarantine():
-                self._keeper.condemn(replica, effect.why)
+                self._damage.condemn(replica, effect.why)
             case effects.StopFollowing():
                 _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
                 self._link.detach(self)
@@ -221,21 +273,11 @@ class Follower:
     def _append(self, effect: effects.AppendReplica) -> None:
         """Append what ``on_data`` has checked: one request per batch, one group at the worker."""
         arrived = self._arrived.pop(effect.delivery_id)
-        assert effect.base_offset == self.replica.tail.end_offset, "not where our log ends"
-        data = arrived.data
+        log = self.replica.log
+        assert effect.base_offset == log.tail.end_offset, "not where our log ends"
         for position, header in arrived.batches:
-            start = position + batch.HEADER_LENGTH
-            header_bytes = bytes(data[position:start])
-            request = self.replica.extend(
-                header_bytes,
-                header,
-                data[start : position + header.batch_length],
-                header.base_offset,
-                header.append_timestamp_ms,
-                header.header_crc32c,
-                header.end_offset,
-            )
-            self.replica.producers.apply_header(header)
+            request = log.extend(StampedBatch.received(arrived.data, position, header))
+            log.producers.apply_header(header)
             self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
-            self.replica.worker.append(request, self)
-        assert effect.end_offset == self.replica.tail.end_offset, "not what the core was told of"
+            log.worker.append(request, self)
+        assert effect.end_offset == log.tail.end_offset, "not what the core was told of"

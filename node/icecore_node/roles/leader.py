@@ -9,7 +9,7 @@ coordinator and to followers run as tasks whose outcome is the next input.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -20,8 +20,14 @@ from icecore.model import Acks, Segment
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
-from icecore_node.link.coordinator_link import CoordinatorLink, LedLog
-from icecore_node.replica.replica import Keeper, Replica
+from icecore_node.identity.beat_news import BeatNews, LedLog
+from icecore_node.identity.lease import Lease
+from icecore_node.identity.readers import Readers
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.replica.damage import Damage
+from icecore_node.replica.life import RoleEnded
+from icecore_node.replica.replica import Replica
+from icecore_node.replica.replica_log import StampedBatch
 from icecore_node.storage.engine import LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
@@ -82,6 +88,18 @@ class Offered:
     header: BatchHeader
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderParts:
+    """What all leaders of a node share."""
+
+    context: NodeContext
+    coordinator: CoordinatorLink
+    news: BeatNews
+    lease: Lease
+    damage: Damage
+    readers: Readers
+
+
 @dataclass(slots=True)
 class _Pending:
     waiter: ProduceWaiter
@@ -95,15 +113,25 @@ class Leader:
 
     def __init__(
         self,
-        context: NodeContext,
-        coordinator: CoordinatorLink,
-        keeper: Keeper,
+        parts: LeaderParts,
         replica: Replica,
         segment: Segment,
+        on_record: Callable[[Segment], None],
     ) -> None:
-        self._context = context
-        self._coordinator = coordinator
-        self._keeper = keeper
+        """
+        Args:
+            parts: What all leaders share.
+            replica: IDLE; it becomes LED by the caller.
+            segment: The record that makes this node the leader.
+            on_record: Told of each record that the coordinator answers with.
+        """
+        self._context = context = parts.context
+        self._identity = context.identity
+        self._coordinator = parts.coordinator
+        self._news = parts.news
+        self._damage = parts.damage
+        self._readers = parts.readers
+        self._on_record = on_record
         self.replica = replica
         self.segment = segment
         self.streams: dict[int, AttachedFollower] = {}
@@ -115,19 +143,28 @@ class Leader:
         self.core = LeaderCore(
             LeaderStart(
                 segment=segment,
-                node_id=context.node_id,
-                incarnation=context.incarnation,
+                node_id=context.identity.node_id,
+                incarnation=context.identity.incarnation,
                 producers=replica.producers,
                 max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
-                nodes=context.peers,
+                nodes=context.peers.nodes,
                 now_ms=context.clock.monotonic_ms(),
-                producer_fences=context.producer_fences,
+                producer_fences=context.producer_fences.min_epochs,
             ),
             LeaderLimits(replica_lag_ms_max=context.settings.replica_lag_ms_max),
         )
         self._checked = context.checked(self.core)
-        replica.led_in_this_process = True
-        self.feed(inputs.LeaseChanged(coordinator.lease_valid))
+        self.feed(inputs.LeaseChanged(parts.lease.is_valid))
+
+    @property
+    def high_watermark(self) -> int:
+        """Readers stop here."""
+        return self.core.high_watermark
+
+    @property
+    def durable_end_offset(self) -> int:
+        """How far the log is durable here."""
+        return self.core.durable_end_offset
 
     @property
     def log(self) -> LedLog:
@@ -165,7 +202,7 @@ class Leader:
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
         if durable_tail is not None:
-            self.replica.durable_tail = durable_tail
+            self.replica.log.became_durable(durable_tail)
             self.feed(inputs.LocalDurable(durable_tail.end_offset))
             for stream in self.streams.values():
                 stream.on_durable(self.replica.segment_id)
@@ -174,7 +211,28 @@ class Leader:
 
     def on_broken(self, why: str) -> None:
         """What this role knows can't be trusted."""
-        self._keeper.condemn(self.replica, why)
+        self._damage.condemn(self.replica, why)
+
+    # --- the role ends --------------------------------------------------------------------------
+
+    def stop(self, why: str) -> None:
+        """Lead no longer."""
+        self.feed(inputs.Stopped(why))
+
+    def fence(self, epoch: int) -> None:
+        """The replica promised this epoch."""
+        self.feed(inputs.Fenced(epoch))
+
+    def give_up(self, why: str) -> None:
+        """The log is damaged here."""
+        self.feed(inputs.Damaged(why))
+
+    # --- the core -------------------------------------------------------------------------------
+
+    def update(self, segment: Segment) -> None:
+        """A newer record, by which this node still leads."""
+        self.segment = segment
+        self.feed(inputs.SegmentUpdated(segment))
 
     def feed(self, *happened: inputs.LeaderInput) -> None:
         """Step the core once and perform what it asks."""
@@ -183,8 +241,6 @@ class Leader:
                 self._perform(effect)
         except AssertionError as broken:
             self._context.fail_stop(self._checked, broken)
-
-    # --- what is done ---------------------------------------------------------------------------
 
     def _perform(self, effect: effects.LeaderEffect) -> None:
         match effect:
@@ -209,7 +265,7 @@ class Leader:
                 self._start(self._send_seal(effect))
             case effects.ReportDispute():
                 why = f"nodes {effect.nodes} disagree with their leader at {effect.end_offset}"
-                self._keeper.report_dispute(self.replica, why)
+                self._damage.report_dispute(self.replica, why)
             case effects.RequestRecovery():
                 self._start(self._request_recovery(effect.why))
             case effects.StepDown():
@@ -223,7 +279,7 @@ class Leader:
         replica, data, header = self.replica, pending.batch.data, pending.batch.header
         end_offset = effect.base_offset + header.record_count
         assert effect.end_offset == end_offset, "offsets for another batch"
-        replica.note_watermark(self.core.high_watermark)
+        replica.log.note_watermark(self.core.high_watermark)
         header_bytes, crc = batch.stamp(
             data,
             0,
@@ -235,17 +291,18 @@ class Leader:
             high_watermark=self.core.high_watermark,
             prev_header_crc32c=replica.tail.last_header_crc32c,
         )
-        request = replica.extend(
-            header_bytes,
-            header,
-            data[batch.HEADER_LENGTH :],
-            effect.base_offset,
-            effect.append_timestamp_ms,
-            crc,
-            effect.end_offset,
+        stamped = StampedBatch(
+            header_bytes=header_bytes,
+            header=header,
+            body=data[batch.HEADER_LENGTH :],
+            base_offset=effect.base_offset,
+            end_offset=effect.end_offset,
+            append_timestamp_ms=effect.append_timestamp_ms,
+            header_crc32c=crc,
         )
+        request = replica.log.extend(stamped)
         assert replica.tail.end_offset <= self.core.log_end_offset, "log and core differ"
-        replica.worker.append(request, self)
+        replica.log.worker.append(request, self)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)
@@ -269,25 +326,25 @@ class Leader:
     def _advance(self, high_watermark: int) -> None:
         durable_end_offset = self.replica.durable_tail.end_offset
         assert high_watermark <= durable_end_offset, "visible before it is durable here"
-        self._keeper.watermark_moved(self.replica)
+        self._readers.wake(self.replica.partition_key)
         for stream in self.streams.values():
             stream.mark_watermark(self.replica.segment_id)
-        self._coordinator.watermark_moved(self.replica.segment_id, self.log)
+        self._news.watermark_moved(self.replica.segment_id, self.log)
 
     def _step_down(self, why: str) -> None:
         _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
         for stream in list(self.streams.values()):
             stream.drop(self.replica.segment_id)
         self.streams.clear()
-        self.replica.note_watermark(self.core.high_watermark)
-        if self.replica.leader is self:
-            self.replica.leader = None
-        self._keeper.leadership_ended(self.replica)
+        self.replica.log.note_watermark(self.core.high_watermark)
+        if self.replica.role is self:
+            self.replica.move(RoleEnded(why))
+        self._readers.wake(self.replica.partition_key)
 
     # --- conversations --------------------------------------------------------------------------
 
     def _start(self, conversation: Coroutine[object, object, None]) -> None:
-        task = self._context.start(conversation)
+        task = self._context.tasks.start(conversation)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -310,7 +367,7 @@ class Leader:
         metrics = self._context.metrics
         before, after = len(self.segment.isr), len(segment.isr)
         (metrics.isr_shrinks if after < before else metrics.isr_expands).inc(abs(after - before))
-        self._keeper.apply(segment)
+        self._on_record(segment)
 
     async def _prepare_successor(self, effect: effects.PrepareSuccessor) -> None:
         try:
@@ -330,9 +387,12 @@ class Leader:
 
     async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
         digests = {
-            self._context.node_id: (self.replica.tail.digest, self.replica.producers.digest())
+            self._identity.node_id: (
+                self.replica.tail.digest,
+                self.replica.producers.digest(),
+            )
         }
-        others = [node for node in effect.nodes if node != self._context.node_id]
+        others = [node for node in effect.nodes if node != self._identity.node_id]
         answers = await asyncio.gather(
             *(self._ask_digest(node, effect.end_offset) for node in others)
         )
@@ -345,14 +405,14 @@ class Leader:
 
     async def _ask_digest(self, node_id: int, end_offset: int) -> tuple[bytes, bytes] | None:
         request = replication_pb2.SealPrepareRequest(
-            cluster_id=self._context.cluster_id,
+            cluster_id=self._identity.cluster_id,
             segment_id=self.replica.segment_id,
             epoch=self.segment.epoch,
             end_offset=end_offset,
         )
         try:
             body = await self._context.net.call(
-                self._context.peer_address(node_id),
+                self._context.peers.address(node_id),
                 REPLICATION["SealPrepare"],
                 request.SerializeToString(),
                 timeout_s=SEAL_PREPARE_TIMEOUT_S,
@@ -394,7 +454,7 @@ class Leader:
         self.feed(inputs.SealCommitted())
         for record in (successor, sealed):
             if record is not None:
-                self._keeper.apply(record)
+                self._on_record(record)
 
     async def _request_recovery(self, why: str) -> None:
         await self._coordinator.request_recovery(self.replica.segment_id, self.segment.epoch, why)

@@ -123,9 +123,9 @@ class LeaderLink:
             self._progress.clear()
             self._credit_bytes = 0
             first = replication_pb2.ReplicaProgress(
-                cluster_id=self._context.cluster_id,
-                node_id=self._context.node_id,
-                incarnation=self._context.incarnation,
+                cluster_id=self._context.identity.cluster_id,
+                node_id=self._context.identity.node_id,
+                incarnation=self._context.identity.incarnation,
                 leader_incarnation=leader_incarnation,
                 credit_bytes=self._context.settings.replication_credit_bytes,
             )

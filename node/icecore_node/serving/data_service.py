@@ -7,9 +7,7 @@ from icecore.rpc.methods import DATA
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from icecore_node.context import NodeContext
-from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.link.coordinator_link import CoordinatorLink
-from icecore_node.registry.replicas import Replicas
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.produce import ProduceHandler
 
@@ -20,29 +18,37 @@ class DataService:
     """What clients ask of a node."""
 
     def __init__(
-        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+        self,
+        context: NodeContext,
+        coordinator: CoordinatorLink,
+        produce: ProduceHandler,
+        fetch: FetchHandler,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
         self._producer_ids = iter(range(0))
         self._allocating = asyncio.Lock()
-        # One each, so that readers keep no producer waiting.
-        self.produce = ProduceHandler(context, replicas, HeavyWork(context.executor))
-        self.fetch = FetchHandler(context, replicas, HeavyWork(context.executor))
+        self._produce = produce
+        self._fetch = fetch
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Of produce requests that are being worked on."""
+        return self._produce.inflight_bytes
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
         return {
-            DATA["Produce"]: self.produce.produce,
-            DATA["Fetch"]: self.fetch.fetch,
-            DATA["ListOffsets"]: self.fetch.list_offsets,
+            DATA["Produce"]: self._produce.produce,
+            DATA["Fetch"]: self._fetch.fetch,
+            DATA["ListOffsets"]: self._fetch.list_offsets,
             DATA["InitProducer"]: self.init_producer,
         }
 
     async def init_producer(self, body: bytes, _: CallContext) -> bytes:
         """A producer id that was never handed out before, with epoch 0; or that of a name."""
         request = framing.parse(data_pb2.InitProducerRequest, body)
-        self._context.check_cluster(request.cluster_id)
+        self._context.identity.check_cluster(request.cluster_id)
         if request.producer_name:
             return await self._take_name(request)
         async with self._allocating:
@@ -56,7 +62,7 @@ class DataService:
     async def _take_name(self, request: data_pb2.InitProducerRequest) -> bytes:
         named = await self._coordinator.name_producer(
             coordinator_pb2.NameProducerRequest(
-                cluster_id=self._context.cluster_id,
+                cluster_id=self._context.identity.cluster_id,
                 producer_name=request.producer_name,
                 topics=request.topics,
                 instance=request.instance,

@@ -8,20 +8,17 @@ come from the tail cache when the reader is at the end, else from the file on a 
 import asyncio
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
-from icecore.errors import (
-    IcecoreError,
-    InvalidRequestError,
-    NotReplicaError,
-    UnsupportedError,
-)
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnsupportedError
 from icecore.rpc import convert, framing
 from icecore.rpc.ports import CallContext
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
+from icecore_node.identity.readers import PartitionKey, Readers
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.ports import Buffer
-from icecore_node.registry.partition import PartitionReplicas
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.table import PartitionReplicas, ReplicaTable
+from icecore_node.replica.life import Life
+from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_MAX, clear_records
 
@@ -31,23 +28,32 @@ MAX_WAIT_MS = 30_000
 class FetchHandler:
     """Handlers of ``DataService/Fetch`` and ``ListOffsets``."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas, heavy_work: HeavyWork) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        table: ReplicaTable,
+        readers: Readers,
+        reading: ReplicaReading,
+        heavy_work: HeavyWork,
+    ) -> None:
         self._context = context
+        self._table = table
+        self._readers = readers
+        self._reading = reading
         self._heavy_work = heavy_work
-        self._replicas = replicas
 
     async def fetch(self, body: bytes, _: CallContext) -> bytes:
         """``FetchRequest`` to ``FetchResponse``, both as bytes."""
         context, metrics = self._context, self._context.metrics
         started_ms = context.clock.monotonic_ms()
         request = framing.parse(data_pb2.FetchRequest, body).header
-        context.check_cluster(request.cluster_id)
+        context.identity.check_cluster(request.cluster_id)
         deadline_ms = started_ms + min(request.max_wait_ms, MAX_WAIT_MS)
-        waiting = _Waiting(self._partitions(request))
+        waiting = _Waiting(self._readers)
         try:
             while True:
                 waiting.woken.clear()
-                header, buffers, length = await self._read_all(request)
+                header, buffers, length = await self._read_all(request, waiting)
                 settled = length >= max(1, request.min_bytes) or any(
                     each.HasField("error") or each.records or _at_sealed_end(each)
                     for each in header.partitions
@@ -62,18 +68,10 @@ class FetchHandler:
         metrics.fetch_latency_seconds.observe((context.clock.monotonic_ms() - started_ms) / 1000)
         return framing.frame_bulk(header.SerializeToString(), buffers)
 
-    def _partitions(self, request: data_pb2.FetchHeader) -> list[PartitionReplicas]:
-        found = []
-        for entry in request.partitions:
-            try:
-                found.append(self._replicas.partition(entry.topic_id, entry.topic, entry.partition))
-            except IcecoreError:
-                continue  # reported as this partition's error by the read
-        return found
-
     async def _read_all(
-        self, request: data_pb2.FetchHeader
+        self, request: data_pb2.FetchHeader, waiting: "_Waiting"
     ) -> tuple[data_pb2.FetchResponseHeader, list[Buffer], int]:
+        """What there is now, in the order and within the limits of the request."""
         limit = int(self._context.settings.fetch_bytes_max)
         if request.as_records:
             limit = min(limit, ANSWER_BYTES_MAX)
@@ -88,7 +86,7 @@ class FetchHandler:
                 continue
             try:
                 allowed = min(room - length, entry.max_bytes or room)
-                data, data_length = await self._read(entry, result, allowed)
+                data, data_length = await self._read(entry, result, allowed, waiting)
                 if request.as_records and data:
                     left = ANSWER_RECORDS_MAX - records
                     data_length = await self._add_records(entry, result, data, (allowed, left))
@@ -131,20 +129,22 @@ class FetchHandler:
         entry: data_pb2.FetchPartition,
         result: data_pb2.FetchPartitionResult,
         max_bytes: int,
+        waiting: "_Waiting",
     ) -> tuple[list[Buffer], int]:
         if entry.HasField("filter"):
             raise UnsupportedError("this node has no index for keys and tags")
         if entry.offset < 0:
             raise InvalidRequestError(f"offset {entry.offset} is negative")
         context = self._context
-        held = self._replicas.partition(entry.topic_id, entry.topic, entry.partition)
+        held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
+        waiting.watch(held.key)  # from before we look
         result.log_start_offset = held.log_start_offset
         result.next_offset = entry.offset
         replica = held.find(entry.offset, entry.segment_id)
         _describe(replica, held, result)
         end = replica.high_watermark
         if entry.offset >= end:
-            if entry.min_high_watermark > end and replica.leader is None:
+            if entry.min_high_watermark > end and replica.life is not Life.LED:
                 raise NotReplicaError(f"this replica knows only offsets below {end}")
             return [], 0
         data, length, next_offset = context.cache.read(
@@ -152,9 +152,7 @@ class FetchHandler:
         )
         if not data:
             context.metrics.disk_reads.inc()
-            body, next_offset = await self._replicas.read(
-                replica, context.store.reader.read, replica.segment_id, entry.offset, max_bytes, end
-            )
+            body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
         result.next_offset = next_offset
@@ -165,7 +163,7 @@ class FetchHandler:
     async def list_offsets(self, body: bytes, _: CallContext) -> bytes:
         """``ListOffsetsRequest`` to ``ListOffsetsResponse``, both as bytes."""
         request = framing.parse(data_pb2.ListOffsetsRequest, body)
-        self._context.check_cluster(request.cluster_id)
+        self._context.identity.check_cluster(request.cluster_id)
         answer = data_pb2.ListOffsetsResponse()
         for entry in request.partitions:
             result = answer.partitions.add(append_timestamp_ms=-1)
@@ -178,7 +176,7 @@ class FetchHandler:
     async def _list_offset(
         self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
     ) -> None:
-        held = self._replicas.partition(entry.topic_id, entry.topic, entry.partition)
+        held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
         newest = next((each for each in reversed(held.replicas) if each.intact), None)
         target = entry.WhichOneof("target")
         if target == "earliest":
@@ -205,10 +203,8 @@ class FetchHandler:
                 continue
             end = max(end, replica.high_watermark)
             started_ms = context.clock.monotonic_ms()
-            found = await self._replicas.read(
-                replica,
-                context.store.reader.offset_for_time,
-                *(replica.segment_id, entry.timestamp_ms, replica.high_watermark),
+            found = await self._reading.offset_for_time(
+                replica, entry.timestamp_ms, replica.high_watermark
             )
             elapsed_ms = context.clock.monotonic_ms() - started_ms
             context.metrics.index_lookup_seconds.observe(elapsed_ms / 1000)
@@ -222,11 +218,16 @@ class FetchHandler:
 class _Waiting:
     """Wakes one fetch when any of its partitions moves."""
 
-    def __init__(self, partitions: list[PartitionReplicas]) -> None:
+    def __init__(self, readers: Readers) -> None:
         self.woken = asyncio.Event()
-        self._partitions = partitions
-        for partition in partitions:
-            partition.watchers[self] = self.woken.set
+        self._readers = readers
+        self._watched: set[PartitionKey] = set()
+
+    def watch(self, key: PartitionKey) -> None:
+        """One partition more."""
+        if key not in self._watched:
+            self._watched.add(key)
+            self._readers.watch(key, self, self.woken.set)
 
     async def wait(self, timeout_ms: float) -> bool:
         """True when woken in time."""
@@ -239,8 +240,8 @@ class _Waiting:
 
     def close(self) -> None:
         """Watch no longer."""
-        for partition in self._partitions:
-            partition.watchers.pop(self, None)
+        for key in self._watched:
+            self._readers.leave(key, self)
 
 
 def _describe(

@@ -21,7 +21,7 @@ from icecore.rpc.ports import CallContext
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.leaders import Leaders
 from icecore_node.roles.leader import Leader, Offered, Produced
 from icecore_node.serving.batch_checks import CheckedBatch, check_contents, check_frame
 
@@ -48,10 +48,10 @@ class _ProduceCall:
 class ProduceHandler:
     """Handler of ``DataService/Produce``."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas, heavy_work: HeavyWork) -> None:
+    def __init__(self, context: NodeContext, leaders: Leaders, heavy_work: HeavyWork) -> None:
         self._context = context
         self._heavy_work = heavy_work
-        self._replicas = replicas
+        self._leaders = leaders
         self.inflight_bytes = 0
 
     async def produce(self, body: bytes, _: CallContext) -> bytes:
@@ -60,7 +60,7 @@ class ProduceHandler:
         started_ms = context.clock.monotonic_ms()
         header_bytes, data = framing.split_bulk(body, data_pb2.ProduceRequest)
         header = framing.parse(data_pb2.ProduceHeader, header_bytes)
-        context.check_cluster(header.cluster_id)
+        context.identity.check_cluster(header.cluster_id)
         acks = _ACKS.get(header.acks)
         if acks is None:
             raise InvalidRequestError(f"acks has no number {header.acks}")
@@ -120,7 +120,7 @@ class ProduceHandler:
 
     def _leader(self, entry: data_pb2.ProducePartition) -> Leader:
         """Raises IcecoreError when it is not here."""
-        return self._replicas.leader(entry.topic_id, entry.topic, entry.partition, entry.epoch)
+        return self._leaders.leader(entry.topic_id, entry.topic, entry.partition, entry.epoch)
 
     def _encode(self, entry: data_pb2.ProducePartition) -> memoryview:
         """Clear records of a client without the codec, as one batch."""

@@ -10,18 +10,15 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from icecore.errors import (
-    SHORTAGES,
-    FencedError,
-    IcecoreError,
-    NotReplicaError,
-)
+from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError
 from icecore.rpc import framing
-from icecore.rpc.ports import CallContext, ServerStream
+from icecore.rpc.ports import ServerStream
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.ports import Buffer
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.reading import ReplicaReading
 from icecore_node.roles.leader import Leader
 from icecore_node.storage.engine import LogTail
 from icecore_replication import inputs
@@ -77,21 +74,28 @@ class Framer:
         return self._message
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderParts:
+    """What all streams to followers share."""
+
+    context: NodeContext
+    table: ReplicaTable
+    leaders: Leaders
+    reading: ReplicaReading
+    framer: Framer
+
+
 class FollowerStream:
     """One open stream."""
 
     def __init__(
-        self,
-        context: NodeContext,
-        replicas: Replicas,
-        framer: Framer,
-        stream: ServerStream,
-        node_id: int,
-        incarnation: int,
+        self, parts: SenderParts, stream: ServerStream, node_id: int, incarnation: int
     ) -> None:
-        self._context = context
-        self._replicas = replicas
-        self._framer = framer
+        self._context = parts.context
+        self._table = parts.table
+        self._leaders = parts.leaders
+        self._reading = parts.reading
+        self._framer = parts.framer
         self._stream = stream
         self.node_id = node_id
         self.incarnation = incarnation
@@ -192,8 +196,8 @@ class FollowerStream:
             message = framing.parse(replication_pb2.ReplicaProgress, body)
 
     async def _progress(self, entry: replication_pb2.ProgressEntry) -> None:
-        replica = self._replicas.get(entry.segment_id)
-        leader = self._replicas.leader_of(replica) if replica is not None else None
+        replica = self._table.get(entry.segment_id)
+        leader = self._leaders.of(replica) if replica is not None else None
         if leader is None:
             if entry.attach:
                 if replica is not None and replica.promised_epoch > entry.epoch:
@@ -209,7 +213,7 @@ class FollowerStream:
                 leader.feed(inputs.FollowerLeft(self.node_id))
         elif entry.attach:
             agrees = await self._chain_agrees(leader, entry)
-            still_leads = self._replicas.leader_of(leader.replica) is leader
+            still_leads = self._leaders.of(leader.replica) is leader
             if agrees and still_leads and not self._is_stale():
                 self._attach(leader, entry)
         elif entry.segment_id in self._sent:
@@ -226,11 +230,7 @@ class FollowerStream:
         tail: LogTail | None = leader.replica.tail
         if entry.durable_end_offset != log_end_offset:
             try:
-                tail = await self._replicas.read(
-                    leader.replica,
-                    self._context.store.reader.tail_at,
-                    *(leader.replica.segment_id, entry.durable_end_offset),
-                )
+                tail = await self._reading.tail_at(leader.replica, entry.durable_end_offset)
             except NotReplicaError:
                 return False  # it is we who are damaged
         if tail is not None and tail.last_header_crc32c == entry.last_header_crc32c:
@@ -317,10 +317,8 @@ class FollowerStream:
                 self._evicted.add(segment_id)
                 return 0
             try:
-                body, end = await self._replicas.read(
-                    leader.replica,
-                    self._context.store.reader.read,
-                    *(segment_id, start, room, durable_end_offset),
+                body, end = await self._reading.read(
+                    leader.replica, start, room, durable_end_offset
                 )
             except IcecoreError as error:
                 _log.error("cannot read for follower segment_id=%d error=%s", segment_id, error)
@@ -365,48 +363,3 @@ class FollowerStream:
                     high_watermark=sent.leader.core.high_watermark,
                 )
         self._watermarks.clear()
-
-
-class ReplicateService:
-    """Accepts Replicate streams; one per follower node, a newer one replaces the older."""
-
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
-        self._context = context
-        self._replicas = replicas
-        self._framer = Framer()
-        self._streams: dict[int, FollowerStream] = {}
-
-    def leader_created(self, leader: Leader) -> None:
-        """Tell all streams that we lead one more segment."""
-        for stream in self._streams.values():
-            stream.leader_created(leader)
-
-    async def replicate(self, stream: ServerStream, _: CallContext) -> None:
-        """Handler of ``ReplicationService/Replicate``."""
-        body = await stream.read()
-        if body is None:
-            return
-        first = framing.parse(replication_pb2.ReplicaProgress, body)
-        self._context.check_cluster(first.cluster_id)
-        if first.leader_incarnation != self._context.incarnation:
-            raise FencedError("this is another incarnation of the leader")
-        peer = self._context.peers.get(first.node_id)
-        if peer is None or peer.incarnation != first.incarnation:
-            raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
-        served = FollowerStream(
-            self._context,
-            self._replicas,
-            self._framer,
-            stream,
-            first.node_id,
-            first.incarnation,
-        )
-        older = self._streams.get(first.node_id)
-        if older is not None:
-            older.supersede()
-        self._streams[first.node_id] = served
-        try:
-            await served.run(first)
-        finally:
-            if self._streams.get(first.node_id) is served:
-                del self._streams[first.node_id]

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
+from icecore.codec.batch import Buffer
 from icecore.errors import IcecoreError
-from icecore_node.ports import Buffer
 
 SEGMENT_ENGINE: Final = "segment"
 """What the settings of a segment call the engine with one file per segment."""

@@ -5,7 +5,6 @@ asked for, and what they find into what the node is told.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from icecore.errors import NotReplicaError, UnsupportedError
 from icecore_node.storage.control.control_store import SEALED, ControlStore, ReplicaRow
@@ -18,26 +17,8 @@ from icecore_node.storage.engine import (
     LogTail,
     SegmentIdentity,
 )
+from icecore_node.storage.port import FoundReplica
 from icecore_replication.digest import current_digest
-
-
-@dataclass(slots=True)
-class FoundReplica:
-    """What start-up found of one replica."""
-
-    identity: SegmentIdentity
-    intact: bool
-    """False = UNKNOWN: missing, damaged, or not provably complete; it counts for nothing."""
-    why: str
-    """For people: how it was judged (``clean``, ``torn tail cut at …``, ``lost durable tail``)."""
-    tail: LogTail
-    sealed_end_offset: int | None = None
-    seal_digest: bytes = b""
-    full_digest: bytes = b""
-    producer_snapshot: bytes = b""
-    """State through ``base_offset``, as stored by ``confirm``."""
-    headers: list[bytes] = field(default_factory=list)
-    """152-byte headers of all batches of an *unsealed* log (to rebuild the producer state)."""
 
 
 class ReplicaCatalog:

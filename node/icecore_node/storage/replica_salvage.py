@@ -5,7 +5,8 @@ from functools import partial
 from icecore.errors import NotReplicaError
 from icecore_node.storage.control.control_store import CONFIRMED, QUARANTINED
 from icecore_node.storage.engine import LogTail
-from icecore_node.storage.replica_catalog import FoundReplica, ReplicaCatalog
+from icecore_node.storage.port import FoundReplica
+from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 
 class ReplicaSalvage:

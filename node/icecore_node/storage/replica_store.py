@@ -39,7 +39,8 @@ from icecore_node.storage.engine import (
     SegmentIdentity,
 )
 from icecore_node.storage.files.locks import Lock
-from icecore_node.storage.replica_catalog import FoundReplica, ReplicaCatalog, unusable
+from icecore_node.storage.port import FoundReplica
+from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
 from icecore_node.storage.replica_reader import ReplicaReader
 from icecore_node.storage.replica_salvage import ReplicaSalvage
 

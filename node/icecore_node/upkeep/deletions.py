@@ -15,9 +15,10 @@ from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.ports import DiskFailedError, WorkerQueue
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.port import Store
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +37,10 @@ class _Deletion:
 class Deletions:
     """All delete orders of a node. For the loop; only ``_process`` runs on the thread."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+    def __init__(self, context: NodeContext, table: ReplicaTable, orders: Orders) -> None:
         self._context = context
-        self._replicas = replicas
-        self._orders = replicas.orders
+        self._table = table
+        self._orders = orders
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
@@ -49,12 +50,12 @@ class Deletions:
         """Carry out one order soon, also for a segment that is just being created here."""
         self._orders.note_deleted(segment_id)
         self._orders.overtake(segment_id, "it is deleted")
-        replica = self._replicas.get(segment_id)
+        replica = self._table.get(segment_id)
         if replica is not None:
-            self._replicas.retire(replica)
+            self._table.retire(replica)
         if segment_id in self._tasks:
             return
-        task = self._context.start(self._delete(segment_id))
+        task = self._context.tasks.start(self._delete(segment_id))
         self._tasks[segment_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
 
@@ -62,22 +63,22 @@ class Deletions:
         """First wait until nothing changes this log any more, on any thread. Nothing new begins,
         because the replica has lost its role."""
         async with self._orders.alone(segment_id):
-            replica = self._replicas.get(segment_id)
+            replica = self._table.get(segment_id)
             if replica is None:
                 return
-            self._replicas.retire(replica)
+            self._table.retire(replica)
             try:
-                await replica.worker.run(_nothing)
+                await replica.log.worker.run(_nothing)
                 await self._remove(replica)
             except IcecoreError as error:
                 event(_log, logging.WARNING, "not_deleted", segment_id=segment_id, error=error)
                 return
-            self._replicas.remove(replica)
+            self._table.remove(replica)
             event(_log, logging.INFO, "deleted", segment_id=segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.submit(_Deletion(replica.segment_id, self._context.token, future))
+        self._queue.submit(_Deletion(replica.segment_id, self._context.identity.token, future))
         await future
 
     def _process(self, group: list[_Deletion]) -> list[_Deletion]:
@@ -106,7 +107,7 @@ class Deletions:
         self._queue.close()
 
 
-def _delete(store: ReplicaStore, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
+def _delete(store: Store, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
     """Delete, and return why it failed. A failed disk ends the process (see Executor.worker)."""
     try:
         store.delete(segment_ids, token)

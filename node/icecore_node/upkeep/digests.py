@@ -9,15 +9,15 @@ case for a person, for whoever else reported may be wrong (R66).
 
 import asyncio
 import logging
-from collections import deque
 
 from icecore.errors import SHORTAGES, ConflictError, IcecoreError, StorageError
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.digest_queue import DigestQueue
+from icecore_node.replica.damage import Damage
+from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
-from icecore_node.upkeep.scrub import verify
 
 _log = logging.getLogger(__name__)
 
@@ -31,38 +31,26 @@ class DigestReporter:
     """Works off newly sealed replicas."""
 
     def __init__(
-        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
+        self,
+        context: NodeContext,
+        coordinator: CoordinatorLink,
+        queue: DigestQueue,
+        damage: Damage,
+        reading: ReplicaReading,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
-        self._replicas = replicas
-        self._queue: deque[Replica] = deque()
-        self._disputed: dict[Replica, None] = {}
-        """Those whose digest is not the one that others agreed on; to be read again once."""
-        self._wake = asyncio.Event()
-
-    def sealed(self, replica: Replica) -> None:
-        """A replica's bytes are final."""
-        self._context.metrics.segments_sealed.inc()
-        self._queue.append(replica)
-        self._wake.set()
-
-    def open_again(self, replica: Replica) -> None:
-        """The coordinator knows no full digest of this replica, or another one than ours."""
-        known = replica.segment
-        is_listed = known is not None and self._context.node_id in known.replicas
-        if is_listed and replica not in self._queue and replica not in self._disputed:
-            self._queue.append(replica)
-            self._wake.set()
+        self._queue = queue
+        self._damage = damage
+        self._reading = reading
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._wake.wait()
+            await self._queue.wait()
             await asyncio.sleep(CALM_S)
-            self._wake.clear()
             done: list[Replica] = []
-            queue, self._queue = self._queue, deque()
+            queue = self._queue.take()
             while queue:
                 replica = queue.popleft()
                 if await self._compute(replica):
@@ -72,22 +60,24 @@ class DigestReporter:
                     done = []
 
     async def _compute(self, replica: Replica) -> bool:
-        if not replica.intact or self._replicas.get(replica.segment_id) is not replica:
+        if not replica.intact:
             return False
         try:
-            replica.full_digest = await self._context.executor.run(
-                self._context.store.reader.full_digest, replica.segment_id
+            replica.note_digest(
+                await self._context.executor.run(
+                    self._context.store.reader.full_digest, replica.segment_id
+                )
             )
-        except IcecoreError as error:
-            is_here = self._replicas.get(replica.segment_id) is replica
-            is_shortage = isinstance(error, SHORTAGES)
-            if is_here and isinstance(error, StorageError) and not is_shortage:
-                self._replicas.condemn(replica, str(error))
-                return False
+        except SHORTAGES as error:
             _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
-            if is_here and is_shortage:
-                self._queue.append(replica)  # again with the next crowd
-                self._wake.set()
+            if replica.intact:
+                self._queue.put(replica)  # again with the next crowd
+            return False
+        except StorageError as error:
+            self._damage.condemn(replica, str(error))
+            return False
+        except IcecoreError as error:
+            _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
             return False
         return True
 
@@ -111,13 +101,12 @@ class DigestReporter:
             else:
                 break
         for replica, verdict in zip(replicas, errors, strict=True):
-            if isinstance(verdict, ConflictError) and replica not in self._disputed:
+            if isinstance(verdict, ConflictError) and self._queue.note_disputed(replica):
                 _log.warning("digest differs segment_id=%d why=%s", replica.segment_id, verdict)
-                self._disputed[replica] = None
                 await self._read_again(replica)
 
     async def _read_again(self, replica: Replica) -> None:
         """Who is wrong? Only what our own file shows is damage."""
-        if await verify(self._context, self._replicas, replica):
+        if await self._reading.verify(replica):
             why = "its full digest is not the one that others report, and nothing else is wrong"
-            self._replicas.report_dispute(replica, why)
+            self._damage.report_dispute(replica, why)

@@ -15,8 +15,8 @@ from enum import IntEnum
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore_node.context import NodeContext
-from icecore_node.link.coordinator_link import CoordinatorLink
-from icecore_node.registry.replicas import Replicas
+from icecore_node.identity.beat_news import BeatNews
+from icecore_node.registry.space import FollowerSpace
 
 _log = logging.getLogger(__name__)
 
@@ -65,12 +65,10 @@ def disk_level(
 class DiskWatch:
     """Looks at the disk now and then, and acts when its level has changed."""
 
-    def __init__(
-        self, context: NodeContext, coordinator: CoordinatorLink, replicas: Replicas
-    ) -> None:
+    def __init__(self, context: NodeContext, news: BeatNews, space: FollowerSpace) -> None:
         self._context = context
-        self._coordinator = coordinator
-        self._replicas = replicas
+        self._news = news
+        self._space = space
         settings = context.settings
         self._limits = DiskLimits(
             settings.disk_read_only_percent,
@@ -100,9 +98,9 @@ class DiskWatch:
                     free_bytes=free_bytes,
                 )
                 self._level = level
-                self._coordinator.read_only = level >= DiskLevel.READ_ONLY
+                self._news.read_only = level >= DiskLevel.READ_ONLY
                 if level is DiskLevel.FULL:
-                    self._replicas.pause_following()
+                    self._space.pause_following()
             if level is not DiskLevel.FULL:
-                await self._replicas.resume_following()
+                await self._space.resume_following()
             await asyncio.sleep(LOOK_S)

@@ -9,13 +9,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from icecore.codec.batch import parse_header
 from icecore.model import Segment
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.adoption import producers_of
+from icecore_node.registry.set_aside import SettingAside
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.life import Life, Promised
+from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +25,13 @@ _log = logging.getLogger(__name__)
 class Salvage:
     """Finds and readmits what can be proved of UNKNOWN replicas."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+    def __init__(
+        self, context: NodeContext, table: ReplicaTable, orders: Orders, aside: SettingAside
+    ) -> None:
         self._context = context
-        self._replicas = replicas
+        self._table = table
+        self._orders = orders
+        self._aside = aside
         self._one_at_a_time = asyncio.Lock()
 
     async def describe(
@@ -50,9 +56,9 @@ class Salvage:
         await context.pool.probe()  # what was under way when it was condemned is written, or not
         for ref, answer in asked:
             tail = await context.executor.run(store.salvage.tail, ref.segment_id)
-            replica = self._replicas.get(ref.segment_id)
-            if replica is not None:
-                replica.promised_epoch = max(replica.promised_epoch, ref.epoch)
+            replica = self._table.get(ref.segment_id)
+            if replica is not None and ref.epoch > replica.identity.epoch:
+                replica.move(Promised(ref.epoch))
             if tail is None:
                 continue
             answer.salvageable = True
@@ -67,21 +73,23 @@ class Salvage:
         Raises: NotReplicaError (nothing can be proved), StorageError.
         """
         context, segment_id = self._context, segment.segment_id
-        async with self._one_at_a_time, self._replicas.orders.alone(segment_id):
-            old = self._replicas.get(segment_id)
+        async with self._one_at_a_time, self._orders.alone(segment_id):
+            old = self._table.get(segment_id)
             if old is not None and old.intact:
                 return
             if old is not None:
-                await self._replicas.set_aside(old)
+                await self._aside.set_aside(old)
             found = await context.executor.run(context.store.salvage.readmit, segment_id)
-            table = ProducerTable(found.producer_snapshot)
-            for raw in found.headers:
-                table.apply_header(parse_header(raw))
-            replica = Replica(context, found.identity, found.tail, table)
-            replica.is_salvaged = True
-            replica.promised_epoch = context.store.promises.epoch_of(segment_id)
-            replica.segment = segment
-            self._replicas.add(replica)
+            replica = Replica(
+                context.log_io,
+                found.identity,
+                found.tail,
+                producers_of(found),
+                life=Life.SALVAGED,
+                promised_epoch=context.store.promises.epoch_of(segment_id),
+            )
+            replica.learn(segment)
+            self._table.add(replica)
             _log.critical(
                 "readmitted by an unclean recovery segment_id=%d end_offset=%d",
                 segment_id,

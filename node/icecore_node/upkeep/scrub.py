@@ -10,59 +10,25 @@ each time and never reach the others.
 import asyncio
 import logging
 
-from icecore.errors import SHORTAGES, IcecoreError
+from icecore.errors import SHORTAGES
 from icecore_node.context import NodeContext
-from icecore_node.registry.replicas import Replicas
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 
 _log = logging.getLogger(__name__)
 
-STEP_BYTES = 256 << 10
 LOOK_AGAIN_S = 10.0
 DAY_MS = 24 * 3600 * 1000.0
-
-
-async def verify(
-    context: NodeContext, replicas: Replicas, replica: Replica, bytes_per_s: int = 0
-) -> bool:
-    """Read one sealed replica back; damage makes it UNKNOWN.
-
-    Args:
-        context: The node.
-        replicas: All that it holds.
-        replica: Sealed.
-        bytes_per_s: At most so many; 0 = as fast as it goes.
-
-    Returns:
-        Whether it is what was sealed. False as well when it is gone, or was condemned meanwhile.
-
-    Raises:
-        OutOfSpaceError, OutOfResourcesError: It could not be read now, which says nothing of it.
-    """
-    try:
-        walk = context.store.reader.verification(replica.segment_id)
-        while not walk.digest:
-            length = await replicas.read(replica, walk.step, STEP_BYTES)
-            context.metrics.scrubbed_bytes.inc(length)
-            if bytes_per_s:
-                await asyncio.sleep(length / bytes_per_s)
-    except SHORTAGES:
-        raise
-    except IcecoreError as error:
-        _log.info("not verified segment_id=%d error=%s", replica.segment_id, error)
-        return False
-    if walk.digest != (replica.full_digest or walk.digest):
-        replicas.condemn(replica, "its full digest is not what it was when it was sealed")
-    context.metrics.scrubbed_segments.inc()
-    return replica.intact
 
 
 class Scrubber:
     """The background work of one node."""
 
-    def __init__(self, context: NodeContext, replicas: Replicas) -> None:
+    def __init__(self, context: NodeContext, table: ReplicaTable, reading: ReplicaReading) -> None:
         self._context = context
-        self._replicas = replicas
+        self._table = table
+        self._reading = reading
         self._done_ms: dict[int, float] = {}
 
     async def run(self) -> None:
@@ -71,7 +37,7 @@ class Scrubber:
         while True:
             for replica in self.due() if bytes_per_s else ():
                 try:
-                    is_done = await verify(self._context, self._replicas, replica, bytes_per_s)
+                    is_done = await self._reading.verify(replica, bytes_per_s)
                 except SHORTAGES as error:
                     _log.warning("not read segment_id=%d error=%s", replica.segment_id, error)
                     break
@@ -84,7 +50,7 @@ class Scrubber:
         now_ms = self._context.clock.monotonic_ms()
         # Half of the time is for the pass itself.
         due_ms = now_ms - self._context.settings.scrub_days * DAY_MS / 2
-        sealed = [each for each in self._replicas if each.sealed and each.intact]
+        sealed = [each for each in self._table if each.sealed and each.intact]
         held = dict.fromkeys(each.segment_id for each in sealed)
         self._done_ms = {key: at for key, at in self._done_ms.items() if key in held}
         found = [each for each in sealed if self._done_ms.get(each.segment_id, due_ms) <= due_ms]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 
 from icecore.errors import IcecoreError, InternalError
 from icecore.model import NodeInfo
-from icecore_node.context import NodeContext, end_task
+from icecore_node.context import Identity, NodeContext, Peers, Tasks, end_task
 from icecore_node.link.coordinator_link import _Batcher
 from icecore_node.roles.receiver import LeaderLink
 
@@ -19,19 +20,18 @@ class Broken(Exception):
 
 
 def context(**parts: object) -> NodeContext:
-    names = ("settings", "clock", "rng", "net", "executor", "files", "store", "pool", "cache")
-    given: dict[str, Any] = {**dict.fromkeys((*names, "metrics")), **parts}
-    return NodeContext(node_id=1, **given)
+    names = (each.name for each in fields(NodeContext))
+    given: dict[str, Any] = {**dict.fromkeys(names), "identity": Identity(1), **parts}
+    return NodeContext(**given)
 
 
 async def test_a_task_that_nobody_awaits_tells_the_node() -> None:
-    shared, heard = context(), asyncio.get_running_loop().create_future()
-    shared.on_unexpected = heard.set_result
+    heard = asyncio.get_running_loop().create_future()
 
     async def fail() -> None:
         raise Broken
 
-    shared.start(fail())
+    Tasks(heard.set_result).start(fail())
     assert isinstance(await asyncio.wait_for(heard, 30), Broken)
 
 
@@ -62,8 +62,8 @@ async def test_a_stream_to_a_leader_is_opened_again_whatever_broke_it() -> None:
             again.set()
         raise Broken
 
-    shared = context(net=SimpleNamespace(open_stream=open_stream))
-    shared.peers[2] = NodeInfo(2, "two", 1)
+    shared = context(net=SimpleNamespace(open_stream=open_stream), peers=Peers())
+    shared.peers.learn(NodeInfo(2, "two", 1))
     link = LeaderLink(shared, 2)
     link.attach(cast(Any, SimpleNamespace(replica=SimpleNamespace(segment_id=1))))
     await asyncio.wait_for(again.wait(), 30)

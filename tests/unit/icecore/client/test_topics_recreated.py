@@ -24,7 +24,9 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
-from icecore_node.registry.replicas import PartitionReplicas, Replicas
+from icecore_node.identity.readers import Readers
+from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.table import ReplicaTable
 from icecore_node.registry.topic_names import TopicNames
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
 
@@ -400,13 +402,14 @@ def test_a_name_means_the_topic_of_its_newest_segment() -> None:
 
 def test_a_node_appends_nothing_to_a_topic_whose_name_another_has() -> None:
     """It leads the old one until the delete reaches it."""
-    replicas = Replicas(SimpleNamespace(node_id=1), SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
-    held = PartitionReplicas(b"old", 0)
-    held.leader = SimpleNamespace(segment=segment(3, b"old"))  # type: ignore[assignment]
-    replicas._partitions[(b"old", 0)] = held
-    replicas.apply(segment(3, b"old"))
-    assert replicas.leader(b"old", "", 0, 0) is held.leader
-    replicas.apply(segment(9, b"new"))
+    table = ReplicaTable(Readers())
+    leaders, held = Leaders(table, 1), table.of(b"old", 0)
+    leader: Any = SimpleNamespace(segment=segment(3, b"old"))
+    leader.replica = SimpleNamespace(role=leader, partition_key=held.key)
+    leaders.put(leader)
+    table.names.learn(segment(3, b"old"))
+    assert leaders.leader(b"old", "", 0, 0) is leader
+    table.names.learn(segment(9, b"new"))
     with pytest.raises(UnknownTopicError):
-        replicas.leader(b"old", "", 0, 0)
-    assert replicas.partition(b"old", "", 0) is held
+        leaders.leader(b"old", "", 0, 0)
+    assert table.partition(b"old", "", 0) is held

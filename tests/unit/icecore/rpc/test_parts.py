@@ -14,8 +14,11 @@ from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes import node_calls
 from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
-from icecore_node.link.coordinator_link import CoordinatorLink, Standing
-from icecore_node.serving.node_service import NodeCommands
+from icecore_node.context import Identity, Peers
+from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.serving.node_service import NodeService
+from icecore_node.serving.write_back import WriteBacks
+from icecore_node.upkeep.copying import Copying
 from tests.support.cluster_states import ALL, segment, started
 
 
@@ -40,22 +43,28 @@ def test_parts_are_full_and_none_is_empty(sizes: list[int], expected: list[list[
 class Copier:
     """Says of each segment that its producers take as many bytes as its end offset."""
 
-    async def bring_to(
-        self, _: object, end_offset: int, *__: object, **___: object
-    ) -> pb.WrittenBack:
-        return pb.WrittenBack(producer_snapshot=bytes(end_offset))
+    async def bring_to(self, asked: Copying, _: int) -> pb.WrittenBack:
+        return pb.WrittenBack(producer_snapshot=bytes(asked.end_offset))
 
 
 async def write_back(*sizes: int) -> list[pb.WrittenBack]:
-    context = SimpleNamespace(incarnation=5, token=1, peers={}, check_cluster=lambda *_, **__: None)
-    replicas = SimpleNamespace(orders=None)
-    commands = NodeCommands(cast(Any, context), cast(Any, replicas), cast(Any, Copier()))
+    identity = Identity(1)
+    identity.register(b"c", incarnation=5, token=1)
+    context: Any = SimpleNamespace(identity=identity)
+    unused: Any = None
+    service = NodeService(
+        context,
+        fencing=unused,
+        opening=unused,
+        write_backs=WriteBacks(Peers(), cast(Any, Copier()), unused),
+        leader_orders=unused,
+    )
     items = [
         pb.WriteBackSegment(segment=segment_to_proto(segment(started())), end_offset=size)
         for size in sizes
     ]
-    request = pb.WriteBackRequest(token=1, incarnation=5, segments=items)
-    body = await commands.write_back(request.SerializeToString(), cast(Any, None))
+    request = pb.WriteBackRequest(token=1, incarnation=5, cluster_id=b"c", segments=items)
+    body = await service.write_back(request.SerializeToString(), cast(Any, None))
     return list(pb.WriteBackResponse.FromString(body).results)
 
 
@@ -104,11 +113,9 @@ def link_to(call: Any) -> CoordinatorLink:
     context = SimpleNamespace(
         settings=SimpleNamespace(coordinator="c:1"),
         net=SimpleNamespace(call=call),
-        cluster_id=b"c",
-        node_id=1,
-        incarnation=5,
+        identity=Identity(1),
     )
-    return CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([], {}))
+    return CoordinatorLink(cast(Any, context))
 
 
 async def test_seals_are_asked_for_in_parts_and_one_that_fails_harms_no_other() -> None:

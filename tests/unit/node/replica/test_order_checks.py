@@ -15,8 +15,11 @@ from icecore.errors import (
 )
 from icecore.model import NodeInfo, SegmentSettings, SegmentState
 from icecore.v1 import coordinator_pb2
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity, Peers, ProducerFences
+from icecore_node.io.io_pool import LogIo
 from icecore_node.replica import order_checks
+from icecore_node.replica.damage import is_shut_out
+from icecore_node.replica.life import Life
 from icecore_node.replica.order_checks import (
     check_identity,
     check_implemented,
@@ -25,7 +28,6 @@ from icecore_node.replica.order_checks import (
     check_write_back,
     contradiction,
     is_recorded,
-    is_shut_out,
     objection,
 )
 from icecore_node.replica.replica import Replica
@@ -63,10 +65,10 @@ def replica(**changes: Any) -> Replica:
     return cast(Replica, SimpleNamespace(**fields))
 
 
-def context(**changes: Any) -> NodeContext:
-    peers = {1: NodeInfo(1, "n1:1", 11)}
-    fields = {"token": 4, "peers": peers, "producer_fences": {9: 3}, **changes}
-    return cast(NodeContext, SimpleNamespace(**fields))
+def identity_in(cluster_id: bytes) -> Identity:
+    known = Identity(1)
+    known.register(cluster_id, incarnation=11, token=4)
+    return known
 
 
 def test_a_sealed_replica_is_only_what_it_is() -> None:
@@ -109,17 +111,19 @@ def test_a_promise_that_keeps_us_out_of_an_active_segment() -> None:
 
 
 def test_numbers_that_never_go_down_again_don_t_jump() -> None:
-    order_checks.check_token(context(), 4 + order_checks.TOKEN_JUMP_MAX)
+    order_checks.check_token(identity_in(b"c"), 4 + order_checks.TOKEN_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
-        order_checks.check_token(context(), 5 + order_checks.TOKEN_JUMP_MAX)
+        order_checks.check_token(identity_in(b"c"), 5 + order_checks.TOKEN_JUMP_MAX)
     order_checks.check_promise(replica(), 5 + order_checks.PROMISE_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
         order_checks.check_promise(replica(), 6 + order_checks.PROMISE_JUMP_MAX)
-    order_checks.check_producer_fence(context(), 9, 3 + EPOCH_JUMP_MAX)
+    fences = ProducerFences()
+    fences.fence(9, 3)
+    order_checks.check_producer_fence(fences, 9, 3 + EPOCH_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
-        order_checks.check_producer_fence(context(), 9, 4 + EPOCH_JUMP_MAX)
+        order_checks.check_producer_fence(fences, 9, 4 + EPOCH_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
-        order_checks.check_producer_fence(context(), 1, (1 << 32) - 1)
+        order_checks.check_producer_fence(fences, 1, (1 << 32) - 1)
 
 
 IDENTITY = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 7, 0, 5)
@@ -188,10 +192,12 @@ def test_an_id_is_of_one_segment(changes: dict[str, Any], caplog: pytest.LogCapt
 
 
 def test_donors_are_nodes_of_the_cluster() -> None:
-    order_checks.check_donor(context(), "")
-    order_checks.check_donor(context(), "n1:1")
+    peers = Peers()
+    peers.learn(NodeInfo(1, "n1:1", 11))
+    order_checks.check_donor(peers, "")
+    order_checks.check_donor(peers, "n1:1")
     with pytest.raises(InvalidRequestError):
-        order_checks.check_donor(context(), "169.254.169.254:80")
+        order_checks.check_donor(peers, "169.254.169.254:80")
 
 
 def test_lists_are_bounded() -> None:
@@ -201,24 +207,26 @@ def test_lists_are_bounded() -> None:
 
 
 def test_orders_name_their_cluster() -> None:
-    mine = context(cluster_id=b"c")
-    NodeContext.check_cluster(mine, b"")
-    NodeContext.check_cluster(mine, b"c", is_needed=True)
+    mine = identity_in(b"c")
+    mine.check_cluster(b"")
+    mine.check_cluster(b"c", is_needed=True)
     with pytest.raises(WrongClusterError):
-        NodeContext.check_cluster(mine, b"", is_needed=True)
+        mine.check_cluster(b"", is_needed=True)
 
 
 def test_who_has_not_joined_a_cluster_is_unavailable_for_now() -> None:
     with pytest.raises(UnavailableError) as refused:  # clients take another cluster for final
-        NodeContext.check_cluster(context(cluster_id=b""), b"c")
+        identity_in(b"").check_cluster(b"c")
     assert refused.value.retriable
 
 
 def test_a_replica_between_two_roles_shows_only_what_is_durable() -> None:
-    mine = Replica(context(pool=Pool()), LOG, replace(TAIL, end_offset=160), ProducerTable())
-    mine.durable_tail = replace(TAIL, end_offset=130)
+    io = LogIo(cast(Any, None), cast(Any, Pool()), cast(Any, None))
+    tail = replace(TAIL, end_offset=160)
+    mine = Replica(io, replace(LOG, base_offset=0), tail, ProducerTable(), life=Life.IDLE)
+    mine.log.became_durable(replace(TAIL, end_offset=130))
     assert mine.high_watermark == 130
-    mine.durable_tail = mine.tail
+    mine.log.became_durable(tail)
     assert mine.high_watermark == TAIL.max_known_high_watermark
 
 

@@ -1,24 +1,18 @@
 """One order at a time per segment, and none that was overtaken goes on."""
 
 import asyncio
-from typing import cast
 
 import pytest
 
 from icecore.errors import FencedError
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity
 from icecore_node.replica.orders import Orders
 
 
-class Token:
-    """Of a node's context, all that orders look at."""
-
-    token = 5
-
-
-def orders() -> tuple[Orders, Token]:
-    context = Token()
-    return Orders(cast(NodeContext, context)), context
+def orders() -> tuple[Orders, Identity]:
+    identity = Identity(1)
+    identity.hear(5)
+    return Orders(identity), identity
 
 
 async def test_who_works_on_a_segment_is_alone_with_it_and_only_with_it() -> None:
@@ -84,9 +78,9 @@ async def test_an_order_that_waits_for_its_turn_is_overtaken_as_well() -> None:
 
 
 async def test_an_order_ends_when_a_newer_coordinator_was_heard() -> None:
-    work, context = orders()
+    work, identity = orders()
     async with work.carry_out(1, 5) as order:
-        context.token = 6
+        identity.hear(6)
         with pytest.raises(FencedError, match="token 6"):
             order.check()
 

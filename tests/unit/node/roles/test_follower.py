@@ -4,7 +4,9 @@ from typing import Any, cast
 
 from icecore.errors import OutOfSpaceError
 from icecore.v1 import replication_pb2
-from icecore_node.roles.follower import Follower
+from icecore_node.replica import life
+from icecore_node.replica.replica import Replica
+from icecore_node.roles.follower import Follower, FollowerParts
 from tests.conformance.log_builder import LogBuilder
 from tests.support.replication_setup import segment
 from tests.support.role_setup import Calls, Worker, context, replica
@@ -14,18 +16,20 @@ class Followed:
     """A follower of segment 7 in epoch 1, whose leader has three batches of one record."""
 
     def __init__(self) -> None:
-        self.worker, self.link, self.keeper = Worker(), Calls(), Calls()
+        self.worker, self.link = Worker(), Calls()
+        self.damage, self.readers = Calls(), Calls()
+        self.short: list[Replica] = []
         self.log = LogBuilder(7)
         self.batches = [self.log.make(1) for _ in range(3)]
         shared = context(self.worker)
         self.replica = replica(shared, self.log)
+        damage, readers = cast(Any, self.damage), cast(Any, self.readers)
+        parts = FollowerParts(context=shared, damage=damage, readers=readers)
+        record = segment(segment_id=7, epoch=1, base_offset=0, leader=2)
         self.follower = Follower(
-            shared,
-            cast(Any, self.keeper),
-            self.replica,
-            segment(segment_id=7, epoch=1, base_offset=0, leader=2),
-            cast(Any, self.link),
+            parts, self.replica, record, cast(Any, self.link), self.short.append
         )
+        self.replica.move(life.Followed(self.follower))
         self.follower.on_stream_opened()
 
     def send(self, *numbers: int, high_watermark: int = 0, damage: bool = False) -> int:
@@ -91,7 +95,7 @@ def test_a_mere_watermark_wakes_readers() -> None:
     f.send(0)
     f.worker.sync()
     f.send(high_watermark=1)
-    assert len(f.keeper.of("watermark_moved")) == 1
+    assert len(f.readers.of("wake")) == 1
     assert f.replica.tail.max_known_high_watermark == 1
 
 
@@ -102,7 +106,7 @@ def test_a_broken_chain_is_told_as_what_it_is() -> None:
     other.make(1, 50)
     f.batches[1] = other.make(1)
     sent = f.send(1)
-    ((_, why),) = f.keeper.of("condemn")
+    ((_, why),) = f.damage.of("condemn")
     assert why == "the chain breaks at offset 1"
     assert f.credit == sent
 
@@ -111,5 +115,5 @@ def test_a_full_disk_leaves_and_waits() -> None:
     f = Followed()
     f.send(0)
     f.worker.fail(OutOfSpaceError("full"))
-    assert len(f.link.of("leave")) == len(f.keeper.of("follow_again")) == 1
+    assert len(f.link.of("leave")) == 1 and f.short == [f.replica]
     assert f.follower.core.stopped

@@ -10,8 +10,9 @@ from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError
 from icecore.model import Acks
 from icecore.v1 import replication_pb2
-from icecore_node.roles.leader import Leader, Offered, Produced
-from icecore_node.serving.sender import FollowerStream, Framer
+from icecore_node.replica.life import Led, Life
+from icecore_node.roles.leader import Leader, LeaderParts, Offered, Produced
+from icecore_node.serving.sender import FollowerStream, Framer, SenderParts
 from icecore_replication.inputs import Damaged, Fenced, FollowerProgress, LeaderInput
 from tests.conformance.log_builder import LogBuilder, produced
 from tests.support.replication_setup import nodes, segment
@@ -40,16 +41,20 @@ class LedHere:
     """A leader of segment 7 in epoch 1 at base 0, on nodes 1, 2 and 3."""
 
     def __init__(self) -> None:
-        self.worker, self.keeper, self.waiter, self.clock = Worker(), Calls(), Waiter(), Clock()
+        self.worker, self.readers, self.waiter, self.clock = Worker(), Calls(), Waiter(), Clock()
         self.started: list[str] = []
-        shared = context(self.worker, clock=self.clock, peers=dict(nodes()), start=self.start)
+        shared = context(self.worker, clock=self.clock, tasks=SimpleNamespace(start=self.start))
+        for node in nodes().values():
+            shared.peers.learn(node)
         self.context = shared
         self.replica = replica(shared, LogBuilder(7))
         record = segment(segment_id=7, epoch=1, base_offset=0)
-        self.leader = Leader(
-            shared, cast(Any, Calls()), cast(Any, self.keeper), self.replica, record
-        )
-        self.replica.leader = self.leader
+        others: dict[str, Any] = {each: Calls() for each in ("coordinator", "news", "damage")}
+        lease: Any = SimpleNamespace(is_valid=True)
+        readers = cast(Any, self.readers)
+        parts = LeaderParts(context=shared, lease=lease, readers=readers, **others)
+        self.leader = Leader(parts, self.replica, record, lambda _: None)
+        self.replica.move(Led(self.leader))
 
     def start(self, conversation: Any) -> Any:
         """No conversation with anybody gets an answer here."""
@@ -116,8 +121,8 @@ def test_the_end_answers_everybody(item: LeaderInput, conversations: list[str]) 
     reasons = [cast(IcecoreError, answer).reason for answer in led.waiter.answers.values()]
     assert reasons == ["LEADER_LOST", "NOT_LEADER"]
     assert led.started == conversations
-    assert led.replica.leader is None
-    assert len(led.keeper.of("leadership_ended")) == 1
+    assert (led.replica.role, led.replica.life) == (None, Life.RESIGNED)
+    assert len(led.readers.of("wake")) == 1
 
 
 def test_a_node_that_ends_a_role_itself_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,12 +139,14 @@ def test_a_node_that_ends_a_role_itself_says_so(caplog: pytest.LogCaptureFixture
 
 async def test_a_follower_that_leaves_is_no_diverged_one() -> None:
     led = LedHere()
-    replicas = SimpleNamespace(
-        get=lambda _: led.replica, leader_of=lambda _: led.leader, context=led.context
+    parts = SenderParts(
+        context=led.context,
+        table=cast(Any, SimpleNamespace(get=lambda _: led.replica)),
+        leaders=cast(Any, SimpleNamespace(of=lambda _: led.leader)),
+        reading=cast(Any, None),
+        framer=Framer(),
     )
-    stream = FollowerStream(
-        led.context, cast(Any, replicas), Framer(), cast(Any, None), node_id=3, incarnation=13
-    )
+    stream = FollowerStream(parts, cast(Any, None), node_id=3, incarnation=13)
     entry = replication_pb2.ProgressEntry
     seed = led.replica.tail.last_header_crc32c
     await stream._progress(

@@ -11,11 +11,14 @@ import pytest
 from icecore.codec.batch import BatchHeader
 from icecore.model import Acks
 from icecore_node.config import NodeSettings
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
+from icecore_node.identity.beat_news import BeatNews
 from icecore_node.io.tail_cache import TailCache
+from icecore_node.replica.life import Followed, Led, Life
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.follower import Follower
-from icecore_node.roles.leader import Leader, Offered
+from icecore_node.replica.replica_log import StampedBatch
+from icecore_node.roles.follower import Follower, FollowerParts
+from icecore_node.roles.leader import Leader, LeaderParts, Offered
 from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
 from icecore_replication.inputs import StreamOpened, Tick
 from icecore_replication.invariants import InvariantError
@@ -42,41 +45,63 @@ def tail(end_offset: int) -> LogTail:
 class Shell:
     """A node with production's settings as its roles see it, and what they do to others."""
 
-    def __init__(self, base_offset: int = BASE) -> None:
+    def __init__(self, base_offset: int = BASE, sealed_end_offset: int | None = None) -> None:
         self.ended_by: list[BaseException] = []
         self.told: list[object] = []
         settings = NodeSettings.model_validate({"data": Path("unused"), "node_id": LEADER})
         none: dict[str, Any] = dict.fromkeys(("rng", "net", "executor", "files", "store"))
         clock = SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1)
         worker = SimpleNamespace(append=lambda *_: None)
+        known = Identity(LEADER)
+        known.register(b"c" * 16, INCARNATION, token=1)
         self.context = NodeContext(
-            node_id=LEADER,
             settings=settings,
             clock=cast(Any, clock),
             pool=cast(Any, SimpleNamespace(worker_for=lambda *_: worker)),
             cache=TailCache(1 << 20),
             metrics=cast(Any, None),
-            incarnation=INCARNATION,
-            on_unexpected=self.ended_by.append,
+            identity=known,
+            peers=Peers(),
+            producer_fences=ProducerFences(),
+            tasks=Tasks(self.ended_by.append),
             **none,
         )
-        start = tail(base_offset)
-        self.replica = Replica(self.context, identity(base_offset), start, ProducerTable())
+        is_sealed = sealed_end_offset is not None
+        life = Life.SEALED if is_sealed else Life.IDLE if base_offset >= 0 else Life.PREPARED
+        self.replica = Replica(
+            self.context.log_io,
+            identity(base_offset),
+            tail(base_offset),
+            ProducerTable() if life is Life.IDLE else None,
+            life=life,
+            sealed_end_offset=sealed_end_offset,
+        )
+        self.readers: Any = SimpleNamespace(wake=self.told.append)
 
     def follower(self) -> Follower:
         link = SimpleNamespace(
             attach=lambda _: None, report=lambda *given: self.told.append(given[2])
         )
-        keeper = SimpleNamespace(watermark_moved=self.told.append)
-        return Follower(self.context, cast(Any, keeper), self.replica, segment(), cast(Any, link))
+        nobody: Any = None
+        parts = FollowerParts(context=self.context, damage=nobody, readers=self.readers)
+        role = Follower(parts, self.replica, segment(), cast(Any, link), nobody)
+        self.replica.move(Followed(role))
+        return role
 
     def leader(self) -> Leader:
         """Alone in sync, with a batch of ten records on its way to the disk."""
-        link = SimpleNamespace(lease_valid=True, watermark_moved=lambda *_: None)
-        keeper = SimpleNamespace(watermark_moved=self.told.append)
-        alone = segment(isr=(LEADER,))
-        leader = Leader(self.context, cast(Any, link), cast(Any, keeper), self.replica, alone)
-        self.replica.leader = leader
+        nobody: Any = None
+        lease: Any = SimpleNamespace(is_valid=True)
+        parts = LeaderParts(
+            context=self.context,
+            coordinator=nobody,
+            news=BeatNews(),
+            lease=lease,
+            damage=nobody,
+            readers=self.readers,
+        )
+        leader = Leader(parts, self.replica, segment(isr=(LEADER,)), lambda _: None)
+        self.replica.move(Led(leader))
         waiter = SimpleNamespace(produced=lambda _, result: self.told.append(result))
         leader.produce(waiter, Acks.LEADER, [Offered(0, memoryview(RAW), HEADER)])
         return leader
@@ -133,7 +158,7 @@ def test_what_is_not_durable_here_is_not_shown() -> None:
 
 def test_a_leader_begins_on_an_empty_log() -> None:
     shell = Shell()
-    shell.replica.tail = tail(BASE + 10)
+    shell.replica.log.tail = tail(BASE + 10)
     with pytest.raises(AssertionError, match="empty log"):
         shell.leader()
 
@@ -150,8 +175,16 @@ def test_a_leader_begins_on_an_empty_log() -> None:
 def test_an_append_continues_a_log_that_may_grow(
     held_base: int, sealed_end_offset: int | None, base_offset: int, why: str
 ) -> None:
-    replica = Shell(held_base).replica
-    replica.sealed_end_offset = sealed_end_offset
+    replica = Shell(held_base, sealed_end_offset).replica
+    stamped = StampedBatch(
+        header_bytes=RAW,
+        header=HEADER,
+        body=b"",
+        base_offset=base_offset,
+        end_offset=base_offset + 10,
+        append_timestamp_ms=0,
+        header_crc32c=0,
+    )
     with pytest.raises(AssertionError, match=why):
-        replica.extend(RAW, HEADER, b"", base_offset, 0, 0, base_offset + 10)
+        replica.log.extend(stamped)
     assert replica.tail.end_offset == held_base

@@ -15,6 +15,7 @@ from icecore.model import SegmentSettings
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext
 from icecore.v1 import data_pb2
+from icecore_node.context import Identity
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
@@ -60,7 +61,7 @@ def handler(leader: OneLeader, executor: ThreadExecutor) -> ProduceHandler:
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1),
         metrics=NodeMetrics(),
         settings=SimpleNamespace(produce_inflight_bytes_max=64 << 20),
-        check_cluster=lambda cluster_id: None,
+        identity=Identity(1),
     )
     return ProduceHandler(cast(Any, context), cast(Any, leader), HeavyWork(executor))
 

@@ -7,8 +7,9 @@ from icecore.codec import batch
 from icecore.model import Acks
 from icecore.rpc import framing
 from icecore.v1 import replication_pb2
-from icecore_node.roles.leader import Leader, Offered
-from icecore_node.serving.sender import FollowerStream, Framer, Outgoing
+from icecore_node.replica.life import Led
+from icecore_node.roles.leader import Leader, LeaderParts, Offered
+from icecore_node.serving.sender import FollowerStream, Framer, Outgoing, SenderParts
 from tests.conformance.log_builder import LogBuilder, produced
 from tests.support.replication_setup import nodes, segment
 from tests.support.role_setup import Calls, Worker, context, replica
@@ -43,14 +44,25 @@ def test_equal_headers_of_other_offsets_are_other_messages() -> None:
 async def test_each_batch_of_equal_length_is_sent() -> None:
     """A follower that keeps pace gets one message for each, all under one watermark."""
     metrics = SimpleNamespace(replicated_bytes_out=SimpleNamespace(inc=lambda _: None))
-    shared = context(Worker(), peers=dict(nodes()), metrics=metrics)
+    shared = context(Worker(), metrics=metrics)
+    for node in nodes().values():
+        shared.peers.learn(node)
     log = replica(shared, LogBuilder(7))
     record = segment(segment_id=7, epoch=1, base_offset=0)
-    leader = Leader(shared, cast(Any, Calls()), cast(Any, Calls()), log, record)
-    replicas = SimpleNamespace(get=lambda _: log, leader_of=lambda _: leader)
-    stream = FollowerStream(
-        shared, cast(Any, replicas), Framer(), cast(Any, None), node_id=3, incarnation=13
+    others: dict[str, Any] = {
+        each: Calls() for each in ("coordinator", "news", "damage", "readers")
+    }
+    lease: Any = SimpleNamespace(is_valid=True)
+    leader = Leader(LeaderParts(context=shared, lease=lease, **others), log, record, lambda _: None)
+    log.move(Led(leader))
+    parts = SenderParts(
+        context=shared,
+        table=cast(Any, SimpleNamespace(get=lambda _: log)),
+        leaders=cast(Any, SimpleNamespace(of=lambda _: leader)),
+        reading=cast(Any, None),
+        framer=Framer(),
     )
+    stream = FollowerStream(parts, cast(Any, None), node_id=3, incarnation=13)
     stream._credit_bytes = 1 << 20
     stream._attach(leader, replication_pb2.ProgressEntry(segment_id=7, epoch=1))
     cast(Any, stream._watermark_timer).cancel()

@@ -16,7 +16,7 @@ import pytest
 from icecore.errors import IcecoreError
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.disk import SimDisk, SimFileSystem

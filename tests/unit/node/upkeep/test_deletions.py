@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import StorageError
+from icecore_node.context import Identity, Tasks
 from icecore_node.replica.orders import Orders
 from icecore_node.upkeep import deletions as module
 from icecore_node.upkeep.deletions import Deletions
@@ -43,6 +44,10 @@ class FakeWorker:
         self._ran.append(function)
 
 
+def _unexpected(error: BaseException) -> None:
+    raise error
+
+
 class Node:
     """What deletions see of a node."""
 
@@ -51,11 +56,13 @@ class Node:
         self.ran_on_workers: list[Any] = []
         self.groups: list[list[int]] = []
         self.in_the_way: set[int] = set()
+        identity = Identity(1)
+        identity.hear(7)
         self.context = SimpleNamespace(
-            executor=self, store=self, token=7, start=asyncio.get_running_loop().create_task
+            executor=self, store=self, identity=identity, tasks=Tasks(_unexpected)
         )
-        self.orders = Orders(cast(Any, self.context))
-        self.deletions = Deletions(cast(Any, self.context), cast(Any, self))
+        self.orders = Orders(identity)
+        self.deletions = Deletions(cast(Any, self.context), cast(Any, self), self.orders)
 
     def worker(self, _: str, process: Any, deliver: Any, *, group_items_max: int) -> FakeQueue:
         self.queue = FakeQueue(process, deliver, group_items_max)
@@ -65,7 +72,7 @@ class Node:
         for segment_id in segment_ids:
             self.held[segment_id] = SimpleNamespace(
                 segment_id=segment_id,
-                worker=FakeWorker(self.ran_on_workers),
+                log=SimpleNamespace(worker=FakeWorker(self.ran_on_workers)),
                 is_retired=False,
             )
 
@@ -80,7 +87,7 @@ class Node:
         del self.held[replica.segment_id]
 
     def delete(self, segment_ids: Sequence[int], token: int) -> None:
-        assert token == self.context.token
+        assert token == self.context.identity.token
         self.groups.append(list(segment_ids))
         if self.in_the_way.intersection(segment_ids):
             raise StorageError("simulated")

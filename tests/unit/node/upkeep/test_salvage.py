@@ -8,10 +8,12 @@ import pytest
 
 from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.context import Identity
+from icecore_node.replica.life import Life, Sealed
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.upkeep.salvage import Salvage
 from icecore_replication.producers import ProducerTable
 from tests.support.replication_setup import segment
@@ -44,11 +46,14 @@ class Node:
                 epoch_of=lambda segment_id: self.promised.get(segment_id, 0), persist=self.promise
             ),
         )
+        self.io: Any = SimpleNamespace(store=store, pool=pool, cache=None)
+        known = Identity(1)
+        known.register(b"c" * 16, incarnation=1, token=TOKEN)
         self.context: Any = SimpleNamespace(
-            executor=self, pool=pool, store=store, cluster_id=b"c" * 16
+            executor=self, pool=pool, store=store, identity=known, log_io=self.io
         )
-        self.orders = Orders(self.context)
-        self.salvage = Salvage(self.context, cast(Any, self))
+        self.orders = Orders(known)
+        self.salvage = Salvage(self.context, cast(Any, self), self.orders, cast(Any, self))
 
     async def run(self, function: Any, *args: object) -> Any:
         return function(*args)
@@ -79,8 +84,8 @@ class Node:
         self.done.append(f"aside {replica.segment_id}")
         del self.held[replica.segment_id]
 
-    def replica(self, *, intact: bool) -> Replica:
-        replica = Replica(self.context, identity(), TAIL, ProducerTable(), intact=intact)
+    def replica(self, life: Life) -> Replica:
+        replica = Replica(self.io, identity(), TAIL, ProducerTable(), life=life)
         self.held[1] = replica
         return replica
 
@@ -93,7 +98,7 @@ async def test_promises_are_durable_before_anything_is_said() -> None:
     answers = [pb.FencedReplica() for _ in request.segments]
     answers[3].intact = True  # known already
     answers[4].error.reason = "FENCED"
-    replica = node.replica(intact=False)
+    replica = node.replica(Life.UNKNOWN)
     await node.salvage.describe(request, answers)
     assert node.done == [f"promised [(1, 6), (2, 6)] {TOKEN}", "probe", "looked 1", "looked 2"]
     assert [each.salvageable for each in answers] == [True, False, False, False, False]
@@ -111,13 +116,13 @@ async def test_what_is_readmitted_counts_for_nothing_but_this_until_it_is_sealed
     node = Node()
     node.promised[1] = 6
     if is_held:
-        node.replica(intact=False)
+        node.replica(Life.UNKNOWN)
     record: Segment = segment(segment_id=1, state=SegmentState.RECOVERING)
     await node.salvage.readmit(record)
     assert node.done == ["aside 1"] * is_held + ["readmitted 1"]
     replica = node.held[1]
     assert (replica.intact, replica.counts, replica.promised_epoch) == (True, False, 6)
-    replica.sealed_end_offset = 7
+    replica.move(Sealed(TAIL))
     assert replica.counts
 
 
@@ -132,8 +137,7 @@ async def test_a_repeated_order_readmits_nothing_twice() -> None:
 
 def test_only_an_intact_confirmed_replica_counts() -> None:
     node = Node()
-    assert node.replica(intact=True).counts
-    assert not node.replica(intact=False).counts
-    prepared = node.replica(intact=True)
-    prepared.identity = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 1, 0, 4)
-    assert not prepared.counts
+    assert node.replica(Life.IDLE).counts
+    assert not node.replica(Life.UNKNOWN).counts
+    prepared = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 1, 0, 4)
+    assert not Replica(node.io, prepared, NO_TAIL, None, life=Life.PREPARED).counts

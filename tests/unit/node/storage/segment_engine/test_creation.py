@@ -12,7 +12,7 @@ from icecore.errors import OutOfResourcesError
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import OsFileSystem
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.store_harness import segment_engine

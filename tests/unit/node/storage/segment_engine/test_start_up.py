@@ -11,7 +11,7 @@ from icecore.errors import OutOfResourcesError, StorageError
 from icecore_node.storage.control.control_store import ControlStore, ReplicaRow
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_log import StoreSettings

@@ -16,7 +16,7 @@ from icecore_node.ports import DiskFailedError, SyncFailedError
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     confirm_slot,

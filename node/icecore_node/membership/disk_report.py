@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
-from icecore_node.context import NodeContext
-from icecore_node.ports import Folder
+from icecore_node.ports import Executor, Folder
 from icecore_node.replica.replica import Replica
 
 _log = logging.getLogger(__name__)
@@ -25,13 +24,13 @@ class DiskReport:
     """Fills in the part of heartbeats that describes the disk.
 
     Args:
-        context: The node.
+        executor: Runs what writes the folder.
         folder: Keeps the counter.
         replicas: All of the node; read at each beat.
     """
 
-    def __init__(self, context: NodeContext, folder: Folder, replicas: Iterable[Replica]) -> None:
-        self._context = context
+    def __init__(self, executor: Executor, folder: Folder, replicas: Iterable[Replica]) -> None:
+        self._executor = executor
         self._folder = folder
         self._replicas = replicas
         self._beats = 0
@@ -49,7 +48,7 @@ class DiskReport:
         if self._beats % BEATS_PER_REPORT != 1:
             return
         try:
-            beat.disk_counter = await self._context.executor.run(self._folder.raise_disk_counter)
+            beat.disk_counter = await self._executor.run(self._folder.raise_disk_counter)
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
         ends = {

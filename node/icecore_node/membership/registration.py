@@ -25,11 +25,13 @@ from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
 from icecore.v1 import coordinator_pb2
 from icecore.v1.coordinator_pb2 import SegmentInventory
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity, NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.membership.heartbeats import Heartbeats
 from icecore_node.ports import Folder
-from icecore_node.registry.replicas import Replicas
-from icecore_node.storage.replica_catalog import FoundReplica
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.life import Condemned
+from icecore_node.storage.port import FoundReplica
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +44,15 @@ class Registration:
         context: NodeContext,
         folder: Folder,
         coordinator: CoordinatorLink,
-        replicas: Replicas,
+        heartbeats: Heartbeats,
+        table: ReplicaTable,
         delete_later: Callable[[int], None],
     ) -> None:
         self._context = context
         self._folder = folder
         self._coordinator = coordinator
-        self._replicas = replicas
+        self._heartbeats = heartbeats
+        self._table = table
         self._delete_later = delete_later
 
     async def register(self, inventory: Sequence[SegmentInventory]) -> None:
@@ -60,14 +64,14 @@ class Registration:
         Raises WrongClusterError and other definite refusals, StorageError.
         """
         context, folder = self._context, self._folder
-        context.incarnation = 0  # nobody is served meanwhile
+        context.identity.lose()
         answer = await self._coordinator.register(
             coordinator_pb2.RegisterRequest(
-                cluster_id=context.cluster_id,
-                node_id=context.node_id,
+                cluster_id=context.identity.cluster_id,
+                node_id=context.identity.node_id,
                 disk_id=folder.disk_id,
                 incarnation=folder.incarnation,
-                address=context.address,
+                address=context.identity.address,
                 rack=context.settings.rack,
                 protocol_version=PROTOCOL_VERSION,
                 segments=inventory,
@@ -79,8 +83,9 @@ class Registration:
                 f"the coordinator speaks protocol version {answer.protocol_version}, this node "
                 f"{PROTOCOL_VERSION}: update coordinators before nodes"
             )
+        self._heartbeats.set_times(interval_ms=answer.heartbeat_ms, lease_ms=answer.lease_ms)
         if answer.disk_unknown:
-            held = [replica.segment_id for replica in self._replicas]
+            held = [replica.segment_id for replica in self._table]
             why = "the data folder is older than one that this node had before"
             event(_log, logging.CRITICAL, "disk_condemned", segments=len(held), why=why)
             await self._condemn(held, why, inventory)
@@ -88,31 +93,28 @@ class Registration:
             event(_log, logging.CRITICAL, "logs_condemned", segment_ids=shrunk)
             await self._condemn(shrunk, "the log was longer once", inventory)
         await context.executor.run(self._keep, answer)
-        context.cluster_id = answer.cluster_id
-        context.token = max(context.token, answer.token)
-        context.incarnation = answer.incarnation
+        context.identity.register(answer.cluster_id, answer.incarnation, answer.token)
         for segment_id in answer.delete_segment_ids:
             self._delete_later(segment_id)
         event(
             _log,
             logging.INFO,
             "registered",
-            node_id=context.node_id,
-            incarnation=context.incarnation,
-            cluster_id=context.cluster_id,
+            node_id=context.identity.node_id,
+            incarnation=context.identity.incarnation,
+            cluster_id=context.identity.cluster_id,
         )
 
     async def stay(self, inventory: Sequence[SegmentInventory]) -> None:
         """Beat. An incarnation that was lost before its first beat, because the coordinator
         restarted in between, never counted: get another one."""
-        coordinator = self._coordinator
         while True:
             try:
-                await coordinator.run()
+                await self._heartbeats.run()
             except SupersededError:
-                if coordinator.was_heard:
+                if self._heartbeats.was_heard:
                     raise
-                forgotten = self._context.incarnation
+                forgotten = self._context.identity.incarnation
                 event(_log, logging.WARNING, "incarnation_forgotten", incarnation=forgotten)
                 await self.register(inventory)
 
@@ -124,9 +126,9 @@ class Registration:
         Durable before the incarnation is: with that the folder looks as good as new.
         """
         for segment_id in segment_ids:
-            replica = self._replicas.get(segment_id)
-            if replica is not None:
-                replica.intact = False
+            replica = self._table.get(segment_id)
+            if replica is not None and replica.intact:
+                replica.move(Condemned(why))
         for each in inventory:  # should this process have to register once more
             each.intact = each.intact and each.segment_id not in segment_ids
         await self._context.executor.run(self._context.store.condemn, segment_ids, why)
@@ -159,8 +161,8 @@ class Gate:
     found on the disk may have become UNKNOWN by then.
     """
 
-    def __init__(self, context: NodeContext) -> None:
-        self._context = context
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
 
     def for_clients(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
         """DataService: refused as by a node that leads and holds nothing."""
@@ -199,7 +201,7 @@ class Gate:
             if request is not None:
                 self._check_meant(framing.parse(request, body).incarnation)
             answer = await handler(body, call)
-            if self._context.incarnation != incarnation:
+            if self._identity.incarnation != incarnation:
                 raise UnavailableError("this node registered again meanwhile")
             return answer
 
@@ -207,15 +209,15 @@ class Gate:
 
     def _pass(self, refusal: type[IcecoreError]) -> int:
         """The current incarnation. Raises ``refusal`` while there is none."""
-        if not self._context.incarnation:
+        if not self._identity.incarnation:
             raise refusal("this node is not registered with its coordinator yet: try again")
-        return self._context.incarnation
+        return self._identity.incarnation
 
     def _check_meant(self, incarnation: int) -> None:
-        if incarnation != self._context.incarnation:
+        if incarnation != self._identity.incarnation:
             raise FencedError(
-                f"this is incarnation {self._context.incarnation} of node "
-                f"{self._context.node_id}, the call is for {incarnation}"
+                f"this is incarnation {self._identity.incarnation} of node "
+                f"{self._identity.node_id}, the call is for {incarnation}"
             )
 
 

@@ -11,8 +11,10 @@ from icecore.errors import FencedError, IcecoreError, UnsupportedError
 from icecore.model import PROTOCOL_VERSION
 from icecore.rpc.ports import CallContext, UnaryHandler
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.serving.disk_report import BEATS_PER_REPORT, DiskReport
-from icecore_node.serving.registration import Gate, Registration
+from icecore_node.context import Identity
+from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
+from icecore_node.membership.registration import Gate, Registration
+from icecore_node.replica.life import Condemned
 
 CALL = CallContext("peer", "anonymous", None)
 FENCE = "/icecore.v1.NodeService/Fence"
@@ -53,9 +55,16 @@ class Replicas(dict[int, Any]):
 
 def a_replica(segment_id: int, **known: Any) -> Any:
     facts: dict[str, Any] = {"intact": True, "sealed": False, "base_offset": 0, "end": 0} | known
-    return SimpleNamespace(
+    replica = SimpleNamespace(
         segment_id=segment_id, durable_tail=SimpleNamespace(end_offset=facts.pop("end")), **facts
     )
+
+    def move(event: object) -> None:
+        assert isinstance(event, Condemned)
+        replica.intact = False
+
+    replica.move = move
+    return replica
 
 
 class World:
@@ -72,23 +81,23 @@ class World:
             condemn=lambda ids, why: self.done.append(f"condemned {list(ids)}"),
         )
         self.context: Any = SimpleNamespace(
-            node_id=1,
-            cluster_id=b"",
-            incarnation=0,
-            token=0,
-            address="n:1",
+            identity=Identity(1),
             settings=SimpleNamespace(rack=""),
             executor=Executor(),
             store=store,
         )
-        self.gate = Gate(self.context)
+        self.gate = Gate(self.context.identity)
         self.registration = Registration(
             self.context,
             cast(Any, self.folder),
             cast(Any, self),
+            cast(Any, self),
             cast(Any, self.replicas),
             lambda _: None,
         )
+
+    def set_times(self, **_: int) -> None:
+        """Of heartbeats."""
 
     async def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         self.asked.append(request)
@@ -109,7 +118,7 @@ async def test_an_older_coordinator_is_refused_before_anything_is_kept() -> None
     world = World(answered(protocol_version=PROTOCOL_VERSION - 1))
     with pytest.raises(UnsupportedError, match="update coordinators before nodes"):
         await world.registration.register([])
-    assert world.context.incarnation == 0
+    assert world.context.identity.incarnation == 0
 
 
 async def test_an_old_folder_is_unknown_before_it_looks_new() -> None:
@@ -190,7 +199,7 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
     under_way = asyncio.create_task(handler(body, CALL))
     await entered.wait()
     seen: list[int] = []
-    world.on_register = lambda: seen.append(world.context.incarnation)
+    world.on_register = lambda: seen.append(world.context.identity.incarnation)
     world.answer.incarnation = 10
     await world.registration.register([])
     assert seen == [0]
@@ -200,8 +209,7 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
 
 
 def report_on(folder: Folder, replicas: list[Any]) -> DiskReport:
-    context = SimpleNamespace(executor=Executor())
-    return DiskReport(cast(Any, context), cast(Any, folder), replicas)
+    return DiskReport(cast(Any, Executor()), cast(Any, folder), replicas)
 
 
 async def next_beat(report: DiskReport) -> pb.HeartbeatRequest:

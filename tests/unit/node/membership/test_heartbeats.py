@@ -8,7 +8,10 @@ import pytest
 
 from icecore.errors import NotCoordinatorError
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.link.coordinator_link import CoordinatorLink, LedLog, Standing
+from icecore_node.context import Identity
+from icecore_node.identity.beat_news import BeatNews, LedLog, Standing
+from icecore_node.identity.lease import Lease
+from icecore_node.membership.heartbeats import Heartbeats
 
 LED = {11: LedLog(7, 800), 12: LedLog(0, 0)}
 TOKEN = 4
@@ -60,26 +63,42 @@ class Executor:
         return function(*args)
 
 
-def link_of(disk: Disk) -> CoordinatorLink:
-    context = SimpleNamespace(
-        settings=SimpleNamespace(coordinator="c:1"),
+class NoReport:
+    """Of the disk."""
+
+    def begin(self) -> None:
+        """A new stream."""
+
+    async def fill(self, _: object) -> None:
+        """Of a beat."""
+
+
+def heartbeats_of(disk: Disk) -> Heartbeats:
+    identity = Identity(1)
+    identity.register(b"", incarnation=5, token=TOKEN)
+    context: Any = SimpleNamespace(
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1234),
         executor=Executor(),
         files=SimpleNamespace(space=lambda: (1, 2)),
         pool=disk,
-        cluster_id=b"",
-        node_id=1,
-        incarnation=5,
-        token=TOKEN,
+        identity=identity,
     )
-    link = CoordinatorLink(cast(Any, context), lambda _: None, lambda: Standing([3], LED))
-    link._heartbeat_ms = 1
-    return link
+    heartbeats = Heartbeats(
+        context,
+        cast(Any, None),
+        lease=Lease(context.clock),
+        news=BeatNews(),
+        disk_report=cast(Any, NoReport()),
+        standing=lambda: Standing([3], LED),
+        on_update=lambda _: None,
+    )
+    heartbeats.set_times(interval_ms=1, lease_ms=0)
+    return heartbeats
 
 
 async def test_no_beats_while_a_disk_stalls() -> None:
     disk, stream = Disk(), Stream()
-    talk = asyncio.create_task(link_of(disk)._converse(cast(Any, stream)))
+    talk = asyncio.create_task(heartbeats_of(disk)._converse(cast(Any, stream)))
     await stream.next_beat()
     disk.moves.clear()
     await asyncio.wait_for(disk.is_waited_for.wait(), 30)
@@ -94,10 +113,10 @@ async def test_no_beats_while_a_disk_stalls() -> None:
 
 
 async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged() -> None:
-    link = link_of(Disk())
+    beats = heartbeats_of(Disk())
     for _ in range(2):
         stream = Stream()
-        talk = asyncio.create_task(link._converse(cast(Any, stream)))
+        talk = asyncio.create_task(beats._converse(cast(Any, stream)))
         await stream.next_beat()
         talk.cancel()
         first = stream.beats[0]
@@ -110,7 +129,7 @@ async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged()
 async def test_a_coordinator_that_was_replaced_is_left() -> None:
     good, old = (pb.HeartbeatResponse(token=token, sequence=1) for token in (TOKEN, TOKEN - 1))
     for answers, was_heard in (([old], False), ([good, old], True)):
-        link = link_of(Disk())
+        beats = heartbeats_of(Disk())
         with pytest.raises(NotCoordinatorError):
-            await asyncio.wait_for(link._converse(cast(Any, Stream(*answers))), 30)
-        assert (link.was_heard, link.is_connected) == (was_heard, False)
+            await asyncio.wait_for(beats._converse(cast(Any, Stream(*answers))), 30)
+        assert (beats.was_heard, beats.is_connected) == (was_heard, False)

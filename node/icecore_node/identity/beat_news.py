@@ -1,0 +1,83 @@
+"""What the next heartbeat has to say, collected from whoever knows it.
+
+A heartbeat takes all of it; what is said again after a broken stream is what still holds then
+(``Standing``), not what was lost on the way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class LedLog(NamedTuple):
+    """How far a segment is that this node leads."""
+
+    high_watermark: int
+    length_bytes: int
+    """Of what is durable here."""
+
+
+class Standing(NamedTuple):
+    """How things are on this node."""
+
+    unknown_ids: list[int]
+    """Segments whose copy here counts for nothing."""
+    led: dict[int, LedLog]
+    """By segment."""
+    fenced_ids: Sequence[int] = ()
+    """ACTIVE segments that a promise keeps this node out of."""
+
+
+@dataclass(slots=True)
+class News:
+    """For one heartbeat. Ids in the order in which they were reported, each once."""
+
+    led: dict[int, LedLog] = field(default_factory=dict)
+    """By segment."""
+    unknown: dict[int, None] = field(default_factory=dict)
+    disputed: dict[int, None] = field(default_factory=dict)
+    fenced: dict[int, None] = field(default_factory=dict)
+
+
+class BeatNews:
+    """Loop only."""
+
+    def __init__(self) -> None:
+        self._news = News()
+        self.read_only = False
+        """The disk is getting full: no new replicas, please."""
+
+    def begin(self, standing: Standing) -> None:
+        """A new stream: all of it, not only what is new, for a coordinator that was restarted
+        knows none (R32). Disputes are reported once and not kept."""
+        self._news = News(
+            led=dict(standing.led),
+            unknown=dict.fromkeys(standing.unknown_ids),
+            disputed=self._news.disputed,
+            fenced=dict.fromkeys(standing.fenced_ids),
+        )
+
+    def take(self) -> News:
+        """All that is to be said now."""
+        news, self._news = self._news, News()
+        return news
+
+    def watermark_moved(self, segment_id: int, log: LedLog) -> None:
+        """Of a segment led here."""
+        self._news.led[segment_id] = log
+
+    def report_unknown(self, segment_id: int) -> None:
+        """A replica here is damaged or missing."""
+        self._news.unknown[segment_id] = None
+
+    def forget_unknown(self, segment_id: int) -> None:
+        """There is a whole replica, or room for a copy: an earlier report holds no longer."""
+        self._news.unknown.pop(segment_id, None)
+
+    def report_dispute(self, segment_id: int) -> None:
+        """A replica here differs from another one, although neither is damaged."""
+        self._news.disputed[segment_id] = None
+
+    def report_fenced(self, segment_id: int) -> None:
+        """An ACTIVE segment is shut for this node by a promise."""
+        self._news.fenced[segment_id] = None

@@ -1,0 +1,35 @@
+"""Readers that wait for new data of a partition, and who wakes them.
+
+Whatever may give a reader more, or another answer, wakes its partition: a watermark that moved, a
+replica that begins or ends to serve, a topic that is deleted. Who waits looks again by itself.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+PartitionKey: TypeAlias = tuple[bytes, int]
+"""Topic id and partition."""
+
+
+class Readers:
+    """All waiting readers of a node. Loop only."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PartitionKey, dict[object, Callable[[], None]]] = {}
+
+    def watch(self, key: PartitionKey, reader: object, wake: Callable[[], None]) -> None:
+        """Call ``wake`` whenever something happens to the partition."""
+        self._waiting.setdefault(key, {})[reader] = wake
+
+    def leave(self, key: PartitionKey, reader: object) -> None:
+        """Watch no longer."""
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.pop(reader, None)
+            if not waiting:
+                del self._waiting[key]
+
+    def wake(self, key: PartitionKey) -> None:
+        """Something that readers may wait for happened."""
+        for wake in list(self._waiting.get(key, {}).values()):
+            wake()

@@ -1,0 +1,165 @@
+"""Heartbeats: one stream to the coordinator, on which it also says what this node is to do.
+
+They prove that the I/O workers turn, not just the loop: a beat goes out only after every worker
+answered a probe, so a node whose disk stalls loses its lease (R49).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError, WrongClusterError
+from icecore.rpc.ports import ClientStream
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext, end_task
+from icecore_node.identity.beat_news import BeatNews, Standing
+from icecore_node.identity.lease import Lease
+from icecore_node.link.coordinator_link import RETRY_S, CoordinatorLink
+from icecore_node.membership.disk_report import DiskReport
+
+_log = logging.getLogger(__name__)
+
+
+class Heartbeats:
+    """All streams of this process, one after the other."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        coordinator: CoordinatorLink,
+        *,
+        lease: Lease,
+        news: BeatNews,
+        disk_report: DiskReport,
+        standing: Callable[[], Standing],
+        on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
+    ) -> None:
+        """
+        Args:
+            context: The node.
+            coordinator: Knows where it is.
+            lease: Renewed by answered beats.
+            news: What the next beat says.
+            disk_report: What beats say of the disk.
+            standing: What the first beat of each stream says.
+            on_update: Called with every message of the coordinator.
+        """
+        self._context = context
+        self._coordinator = coordinator
+        self._lease = lease
+        self._news = news
+        self._disk_report = disk_report
+        self._standing = standing
+        self._on_update = on_update
+        self._interval_ms = 500
+        self._draining = False
+        self._leaving = False
+        self._beat_now = asyncio.Event()
+        self.heard = asyncio.Event()
+        """Set by every message of the coordinator, and when the stream breaks."""
+        self.is_connected = False
+        """Whether a stream is open on which the coordinator has answered."""
+        self.was_heard = False
+        """Whether the coordinator ever answered a beat: then our incarnation counted."""
+        self.may_leave = False
+        """Whether the coordinator said that nobody needs this node, which is draining."""
+
+    def set_times(self, *, interval_ms: int, lease_ms: int) -> None:
+        """As the coordinator wants them; 0 = as they are."""
+        self._interval_ms = interval_ms or self._interval_ms
+        self._lease.length_ms = lease_ms or self._lease.length_ms
+
+    def announce(self, *, leaving: bool = False) -> None:
+        """Say at once that this node wants to stop, and when ``leaving``, that it does now."""
+        self._draining, self._leaving = True, leaving
+        self._beat_now.set()
+
+    async def run(self) -> None:
+        """Keep a heartbeat stream open until cancelled.
+
+        Raises SupersededError when another incarnation of this node counts, and
+        WrongClusterError: the process must end.
+        """
+        while True:
+            stream = self._coordinator.open_heartbeats()
+            try:
+                await self._converse(stream)
+            except (SupersededError, WrongClusterError):
+                raise
+            except IcecoreError as error:
+                _log.info("heartbeat stream broke error=%s", error)
+                self._coordinator.next_address()
+            finally:
+                stream.cancel()
+            await asyncio.sleep(RETRY_S)
+
+    async def _converse(self, stream: ClientStream) -> None:
+        self._news.begin(self._standing())
+        self._disk_report.begin()
+        writer = asyncio.get_running_loop().create_task(self._beat(stream))
+        writer.add_done_callback(lambda _: stream.cancel())  # no beats, no stream
+        try:
+            while (body := await stream.read()) is not None:
+                update = coordinator_pb2.HeartbeatResponse.FromString(body)
+                highest = self._context.identity.token
+                if update.token < highest:
+                    # It may live on for as long as it has nothing to change (R36).
+                    raise NotCoordinatorError(
+                        f"coordinator token {update.token} is older than {highest}; "
+                        "if no newer coordinator runs: icecore-node reset-token"
+                    )
+                self.is_connected = self.was_heard = True
+                self.may_leave = update.may_leave
+                self._lease.renew(update.sequence)
+                self._on_update(update)
+                self.heard.set()
+        finally:
+            self.is_connected = False
+            self.heard.set()
+            await end_task(writer)
+
+    async def _beat(self, stream: ClientStream) -> None:
+        while True:
+            self._beat_now.clear()
+            beat = await self._next()
+            try:
+                await stream.write(beat.SerializeToString())
+            except IcecoreError:
+                return  # the reader sees the same break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_ms / 1000):
+                    await self._beat_now.wait()
+            await self._context.pool.probe()
+
+    async def _next(self) -> coordinator_pb2.HeartbeatRequest:
+        """All that is to be said now; the lease counts from here."""
+        context = self._context
+        sequence = self._lease.beat()
+        news = self._news.take()
+        used, free = await context.executor.run(context.files.space)
+        beat = coordinator_pb2.HeartbeatRequest(
+            cluster_id=context.identity.cluster_id,
+            node_id=context.identity.node_id,
+            incarnation=context.identity.incarnation,
+            sequence=sequence,
+            led=[
+                coordinator_pb2.LedHighWatermark(
+                    segment_id=segment_id,
+                    high_watermark=log.high_watermark,
+                    length_bytes=log.length_bytes,
+                )
+                for segment_id, log in news.led.items()
+            ],
+            draining=self._draining,
+            leaving=self._leaving,
+            disk_used_bytes=used,
+            disk_free_bytes=free,
+            unknown_segment_ids=news.unknown,
+            disputed_segment_ids=news.disputed,
+            fenced_segment_ids=news.fenced,
+            wall_clock_ms=context.clock.now_ms(),
+            read_only=self._news.read_only,
+        )
+        await self._disk_report.fill(beat)
+        return beat

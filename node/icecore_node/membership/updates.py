@@ -1,0 +1,79 @@
+"""What the coordinator says on the heartbeat stream, and what it is told at the start of one.
+
+Each message is taken apart here, and each part goes to whom it concerns.
+"""
+
+from collections.abc import Callable
+
+from icecore.rpc import convert
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext
+from icecore_node.identity.beat_news import Standing
+from icecore_node.registry.assignments import Assignments
+from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.damage import is_shut_out
+from icecore_replication import inputs
+
+
+class Updates:
+    """Takes the coordinator's messages in their order. Loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        table: ReplicaTable,
+        leaders: Leaders,
+        assignments: Assignments,
+        delete_later: Callable[[int], None],
+    ) -> None:
+        """
+        Args:
+            context: The node.
+            table: All replicas.
+            leaders: All leaders.
+            assignments: Gives replicas their roles.
+            delete_later: Carries out the order to delete a segment.
+        """
+        self._context = context
+        self._table = table
+        self._leaders = leaders
+        self._assignments = assignments
+        self._delete_later = delete_later
+
+    def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
+        """Producers' fences, peers, assignments, partitions and delete intents."""
+        context = self._context
+        context.identity.hear(update.token)
+        for fence in update.producer_fences:  # before we lead anything more (R48)
+            context.producer_fences.fence(fence.producer_id, fence.min_epoch)
+        for message in update.nodes:
+            node = convert.node_from_proto(message)
+            if context.peers.learn(node):
+                for leader in self._leaders.all():
+                    leader.feed(inputs.NodeChanged(node))
+        for assignment in update.assignments:
+            self._assignments.apply(convert.segment_from_proto(assignment))
+        for progress in update.partitions:
+            self._note_partition(progress)
+        for segment_id in update.delete_segment_ids:
+            self._delete_later(segment_id)
+
+    def _note_partition(self, progress: coordinator_pb2.PartitionProgress) -> None:
+        """What a topic is called, where its partition starts and who holds its tail."""
+        self._table.names.note(progress.topic_id, progress.topic)
+        self._table.note_deleted(progress.topic_id, progress.partition, is_deleted=progress.deleted)
+        held = self._table.of(progress.topic_id, progress.partition)
+        held.note_start(progress.log_start_offset)
+        held.note_tail(
+            progress.tail_segment_id, tuple(progress.tail_replicas), progress.tail_base_offset
+        )
+
+    def standing(self) -> Standing:
+        """What the coordinator is told at the start of a stream."""
+        node_id = self._context.identity.node_id
+        return Standing(
+            [each.segment_id for each in self._table if not each.intact],
+            {each.replica.segment_id: each.log for each in self._leaders.all()},
+            [each.segment_id for each in self._table if is_shut_out(each, node_id)],
+        )

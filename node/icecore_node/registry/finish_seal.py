@@ -1,0 +1,100 @@
+"""The end of a seal on one replica: its log is brought to the decided end and marked, durably.
+
+The end was decided elsewhere (R27, R31). A longer, equal log is cut; one that is short or differs
+is not what was sealed.
+"""
+
+import asyncio
+import logging
+
+from icecore.errors import SHORTAGES, StorageError
+from icecore.model import Segment
+from icecore_node.context import NodeContext
+from icecore_node.identity.readers import Readers
+from icecore_node.registry.digest_queue import DigestQueue
+from icecore_node.replica.damage import Damage
+from icecore_node.replica.life import Sealed
+from icecore_node.replica.orders import Orders
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.engine import LogTail, NotAsSealed
+
+_log = logging.getLogger(__name__)
+
+SPACE_RETRY_S = 1.0
+
+
+class SealFinisher:
+    """Seals replicas as their records say. Loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        orders: Orders,
+        damage: Damage,
+        readers: Readers,
+        digests: DigestQueue,
+    ) -> None:
+        self._context = context
+        self._orders = orders
+        self._damage = damage
+        self._readers = readers
+        self._digests = digests
+        self._sealing: dict[int, asyncio.Task[None]] = {}
+        self._is_closing = False
+
+    def finish_later(self, replica: Replica, segment: Segment) -> None:
+        """The record says SEALED: bring our log to the end; what differs is repaired as a whole."""
+        if replica.segment_id not in self._sealing:
+            task = self._context.tasks.start(self._finish_in_time(replica, segment))
+            self._sealing[replica.segment_id] = task
+            task.add_done_callback(lambda _: self._sealing.pop(replica.segment_id, None))
+
+    async def _finish_in_time(self, replica: Replica, segment: Segment) -> None:
+        while not self._is_closing:
+            async with self._orders.alone(replica.segment_id):
+                if not replica.intact:
+                    break
+                replica.end_role("the segment is sealed")
+                try:
+                    await self.finish(replica, segment)
+                    break
+                except SHORTAGES as error:
+                    why = error
+                except (NotAsSealed, StorageError) as error:
+                    self._damage.condemn(replica, f"not what was sealed: {error}")
+                    break
+            _log.warning("not sealed here yet segment_id=%d error=%s", replica.segment_id, why)
+            await asyncio.sleep(SPACE_RETRY_S)
+        self._readers.wake(replica.partition_key)
+
+    async def finish(self, replica: Replica, segment: Segment) -> None:
+        """Truncate a longer, equal log; mark it sealed. The caller works on the segment alone.
+
+        Raises NotAsSealed when the log is short or its digest differs.
+        """
+        if replica.sealed:
+            return
+        log = replica.log
+        await log.settle()
+        store, worker, end = self._context.store, log.worker, segment.end_offset
+        tail: LogTail | None = log.tail
+        if log.tail.end_offset > end:
+            tail = await worker.run(store.reader.tail_at, replica.segment_id, end)
+        if tail is None or (tail.end_offset, tail.digest) != (end, segment.seal_digest):
+            raise NotAsSealed(
+                f"the log ends at {log.tail.end_offset} or its digest differs from the "
+                f"one sealed at {end}"
+            )
+        if log.tail.end_offset > end:
+            _log.info("cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end)
+            await log.cut(end)
+            tail = log.tail
+        await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
+        replica.move(Sealed(tail))
+        self._context.metrics.segments_sealed.inc()
+        self._digests.put(replica)
+
+    async def close(self) -> None:
+        """Wait for seals under way, and begin no further try."""
+        self._is_closing = True
+        await asyncio.gather(*self._sealing.values(), return_exceptions=True)

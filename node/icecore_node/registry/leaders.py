@@ -1,0 +1,62 @@
+"""Who leads which partition on this node, for whoever appends or asks a leader.
+
+A leader is in here from the record that made it one until its role ends; that it has ended is told
+by its replica, which knows no role any more then.
+"""
+
+from icecore.errors import NotLeaderError
+from icecore_node.identity.readers import PartitionKey
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.replica import Replica
+from icecore_node.roles.leader import Leader
+
+
+class Leaders:
+    """All leaders of a node. Loop only."""
+
+    def __init__(self, table: ReplicaTable, node_id: int) -> None:
+        self._table = table
+        self._node_id = node_id
+        self._leaders: dict[PartitionKey, Leader] = {}
+
+    def put(self, leader: Leader) -> None:
+        """It leads its partition's active segment from now on."""
+        self._leaders[leader.replica.partition_key] = leader
+
+    def of(self, replica: Replica) -> Leader | None:
+        """Who leads its partition with this replica, None when nobody does."""
+        leader = self._at(replica.partition_key)
+        return leader if leader is not None and leader.replica is replica else None
+
+    def all(self) -> list[Leader]:
+        """Everything led at the moment."""
+        found = [self._at(key) for key in list(self._leaders)]
+        return [leader for leader in found if leader is not None]
+
+    def leader(self, topic_id: bytes, topic: str, partition: int, epoch: int) -> Leader:
+        """The leader of a partition's active segment. ``epoch`` 0 = any.
+
+        Raises NotLeaderError (with a hint) or UnknownTopicError.
+        """
+        held = self._table.partition(topic_id, topic, partition)
+        leader = self._at(held.key)
+        if leader is None:
+            raise NotLeaderError(
+                f"this node does not lead partition {partition}",
+                leader_node_id=held.tail_replicas[0] if held.tail_replicas else 0,
+            )
+        self._table.names.check_current(leader.segment.topic_id)
+        if epoch not in (0, leader.segment.epoch):
+            raise NotLeaderError(
+                f"the active segment has epoch {leader.segment.epoch}, not {epoch}",
+                leader_node_id=self._node_id,
+                epoch=leader.segment.epoch,
+            )
+        return leader
+
+    def _at(self, key: PartitionKey) -> Leader | None:
+        leader = self._leaders.get(key)
+        if leader is not None and leader.replica.role is not leader:
+            del self._leaders[key]
+            return None
+        return leader

@@ -1,0 +1,97 @@
+"""Damage: a replica becomes UNKNOWN, durably, and the coordinator hears of it (R41).
+
+The file that is damaged keeps its bytes; a repair sets it aside (``registry/set_aside.py``) and
+copies another one. Where two replicas differ and neither is damaged, nothing is chosen: a person is
+told.
+"""
+
+import asyncio
+import logging
+
+from icecore.errors import IcecoreError
+from icecore.model import SegmentState
+from icecore_node.context import NodeContext
+from icecore_node.identity.beat_news import BeatNews
+from icecore_node.identity.readers import Readers
+from icecore_node.replica.life import Condemned
+from icecore_node.replica.replica import Replica
+
+_log = logging.getLogger(__name__)
+
+
+class Damage:
+    """What is found to be wrong with replicas. Loop only."""
+
+    def __init__(self, context: NodeContext, news: BeatNews, readers: Readers) -> None:
+        self._context = context
+        self._news = news
+        self._readers = readers
+        self._condemning: dict[Replica, asyncio.Task[None]] = {}
+
+    def condemn(self, replica: Replica, why: str) -> None:
+        """The replica is UNKNOWN from now on: no role, no readers, and the coordinator hears of it.
+
+        A leader gives up its segment; of a follower its leader is told at once. What was found of
+        a replica that is GONE says nothing about the one that has replaced it.
+        """
+        if not replica.intact:
+            return
+        _log.critical("UNKNOWN segment_id=%d why=%s", replica.segment_id, why)
+        self._context.metrics.replicas_damaged.inc()
+        replica.move(Condemned(why))
+        task = self._context.tasks.start(self._remember(replica, why))
+        self._condemning[replica] = task
+        task.add_done_callback(lambda _: self._condemning.pop(replica, None))
+        self._readers.wake(replica.partition_key)
+
+    async def _remember(self, replica: Replica, why: str) -> None:
+        """Durable first: after a crash the damage must not be forgotten, for it may not show."""
+        try:
+            await self._context.executor.run(self._context.store.condemn, [replica.segment_id], why)
+        except IcecoreError as error:
+            _log.error("not remembered segment_id=%d error=%s", replica.segment_id, error)
+        self._news.report_unknown(replica.segment_id)
+
+    async def until_said(self, replica: Replica) -> None:
+        """Return when all that is to be stored and said of its damage is on its way."""
+        while replica in self._condemning:
+            await asyncio.wait([self._condemning[replica]])
+
+    def report_dispute(self, replica: Replica, why: str) -> None:
+        """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
+        _log.critical("page segment_id=%d why=%s", replica.segment_id, why)
+        self._context.metrics.disputes.inc()
+        self._news.report_dispute(replica.segment_id)
+
+    def report_missing(self, segment_id: int) -> None:
+        """There is no whole replica here; whoever lists one must hear of it."""
+        self._news.report_unknown(segment_id)
+
+    def report_whole(self, segment_id: int) -> None:
+        """There is one now: what was to be said of an earlier try holds no longer."""
+        self._news.forget_unknown(segment_id)
+
+    def note_promise(self, replica: Replica) -> None:
+        """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""
+        if is_shut_out(replica, self._context.identity.node_id):
+            self._news.report_fenced(replica.segment_id)
+
+    async def close(self) -> None:
+        """Wait for what is still to be stored."""
+        await asyncio.gather(*self._condemning.values(), return_exceptions=True)
+
+
+def is_shut_out(replica: Replica, node_id: int) -> bool:
+    """Whether a promise keeps us out of a segment that the coordinator believes to be ACTIVE.
+
+    A recovery changes the record first and fences then. So somebody else fenced, or the coordinator
+    has forgotten that it did; only a recovery leads out of it.
+    """
+    known = replica.segment
+    return (
+        replica.intact
+        and known is not None
+        and known.state is SegmentState.ACTIVE
+        and node_id in known.replicas
+        and replica.promised_epoch > known.epoch
+    )

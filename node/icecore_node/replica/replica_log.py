@@ -1,0 +1,146 @@
+"""The log of one replica as the loop knows it: its two tails and its producers.
+
+``tail`` is where the next batch goes, ``durable_tail`` how far all of it is fsynced; between them
+are the appends under way. Nobody else changes either: appends come in by ``extend``, their results
+by ``became_durable``, and whoever has the segment for itself may ``settle`` or ``cut`` it.
+"""
+
+from dataclasses import dataclass, replace
+
+from icecore.codec import batch
+from icecore.codec.batch import BatchHeader
+from icecore_node.io.io_pool import LogIo
+from icecore_node.io.tail_cache import CachedBatch
+from icecore_node.ports import Buffer
+from icecore_node.replica.producer_state import producers_at
+from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
+from icecore_replication.producers import ProducerTable
+
+
+@dataclass(slots=True, kw_only=True)
+class StampedBatch:
+    """A batch with its place in the log; the bytes are shared, never copied. Not
+    frozen, which would cost a microsecond more for each batch."""
+
+    header_bytes: bytes
+    """As they are in the log; ``header`` may be from before they were stamped."""
+    header: BatchHeader
+    body: Buffer
+    """Everything after the header."""
+    base_offset: int
+    end_offset: int
+    append_timestamp_ms: int
+    header_crc32c: int
+
+    @classmethod
+    def received(cls, data: memoryview, position: int, header: BatchHeader) -> "StampedBatch":
+        """One that another node stamped, at ``position`` of ``data``."""
+        start = position + batch.HEADER_LENGTH
+        return cls(
+            header_bytes=bytes(data[position:start]),
+            header=header,
+            body=data[start : position + header.batch_length],
+            base_offset=header.base_offset,
+            end_offset=header.end_offset,
+            append_timestamp_ms=header.append_timestamp_ms,
+            header_crc32c=header.header_crc32c,
+        )
+
+
+class ReplicaLog:
+    """Loop only."""
+
+    def __init__(
+        self,
+        io: LogIo,
+        identity: SegmentIdentity,
+        tail: LogTail,
+        producers: ProducerTable | None,
+    ) -> None:
+        self._io = io
+        self._segment_id = identity.segment_id
+        self._producers = producers
+        self.worker = io.pool.worker_for(identity.topic_id, identity.partition)
+        self.tail = tail
+        self.durable_tail = tail
+        """The tail as far as it is fsynced; behind ``tail`` while appends are under way."""
+
+    @property
+    def producers(self) -> ProducerTable:
+        """The table through the end of the log. Sealed logs keep none: ``producer_state``."""
+        assert self._producers is not None, f"segment {self._segment_id} keeps no producers"
+        return self._producers
+
+    def begin(self, tail: LogTail, producers: ProducerTable) -> None:
+        """The log exists from now on."""
+        assert self.tail.end_offset < 0, f"segment {self._segment_id} has a log already"
+        self.tail = self.durable_tail = tail
+        self._producers = producers
+
+    def freeze(self, tail: LogTail) -> None:
+        """The log ends here for ever: producers are neither checked nor applied any more."""
+        self.tail = tail
+        self._producers = None
+        self._check()
+
+    def extend(self, stamped: StampedBatch) -> AppendRequest:
+        """Move the tail over one batch and make the I/O worker's request for it."""
+        tail, header = self.tail, stamped.header
+        assert tail.end_offset >= 0, "a prepared replica has no base and no bytes"
+        assert self._producers is not None, "the bytes of a sealed replica are final"
+        is_next = tail.end_offset == stamped.base_offset < stamped.end_offset
+        assert is_next, "an append continues the log"
+        self.tail = LogTail(
+            end_offset=stamped.end_offset,
+            last_header_crc32c=stamped.header_crc32c,
+            digest=batch.digest_step(tail.digest, stamped.header_bytes),
+            max_append_timestamp_ms=max(tail.max_append_timestamp_ms, stamped.append_timestamp_ms),
+            max_known_high_watermark=tail.max_known_high_watermark,
+            length_bytes=tail.length_bytes + header.batch_length,
+        )
+        cached = CachedBatch(
+            (stamped.header_bytes, stamped.body),
+            header.batch_length,
+            stamped.end_offset,
+            stamped.header_crc32c,
+        )
+        self._io.cache.put(self._segment_id, stamped.base_offset, cached)
+        mark = BatchMark(stamped.base_offset, stamped.append_timestamp_ms, header.batch_length)
+        buffers: list[Buffer] = [stamped.header_bytes, stamped.body]
+        return AppendRequest(self._segment_id, buffers, [mark], self.tail)
+
+    def became_durable(self, tail: LogTail) -> None:
+        """A group of appends is on disk, through this tail."""
+        self.durable_tail = tail
+        self._check()
+
+    def note_watermark(self, high_watermark: int) -> None:
+        """Remember the largest watermark ever heard of; it outlives roles and restarts."""
+        if high_watermark > self.tail.max_known_high_watermark:
+            self.tail = replace(self.tail, max_known_high_watermark=high_watermark)
+
+    async def settle(self) -> None:
+        """Let appends under way end; what never became durable is cut off, and never reported.
+
+        The role has ended. Raises what truncating raises.
+        """
+        await self._io.pool.probe()
+        if self.tail.end_offset != self.durable_tail.end_offset:
+            await self.cut(self.durable_tail.end_offset)
+
+    async def cut(self, end_offset: int) -> None:
+        """Truncate the log, durably, and bring what was derived from it back to that point.
+
+        The caller works on the segment alone and has ended the role.
+        """
+        store, run = self._io.store, self.worker.run
+        known = self.tail.max_known_high_watermark
+        self.tail = self.durable_tail = await run(store.truncate, self._segment_id, end_offset)
+        self.note_watermark(known)
+        self._producers = await run(producers_at, store, self._segment_id, end_offset)
+
+    def _check(self) -> None:
+        assert self.durable_tail.end_offset <= self.tail.end_offset, (
+            f"segment {self._segment_id}: durable to {self.durable_tail.end_offset}, "
+            f"the log ends at {self.tail.end_offset}"
+        )

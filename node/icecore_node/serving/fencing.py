@@ -1,0 +1,131 @@
+"""Fences: no append below a new epoch, and then the last word on where each log ends (R30)."""
+
+import asyncio
+from collections.abc import Callable
+
+from icecore.errors import SHORTAGES, IcecoreError
+from icecore.rpc import convert
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica import order_checks
+from icecore_node.replica.damage import Damage
+from icecore_node.replica.life import Promised
+from icecore_node.replica.orders import Orders
+from icecore_node.replica.replica import Replica
+from icecore_node.upkeep.salvage import Salvage
+
+
+class Fencing:
+    """Promises epochs and tells durable ends."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        table: ReplicaTable,
+        orders: Orders,
+        damage: Damage,
+        salvage: Salvage,
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._orders = orders
+        self._damage = damage
+        self._salvage = salvage
+
+    async def fence(
+        self, request: coordinator_pb2.FenceRequest, check: Callable[[], None]
+    ) -> list[coordinator_pb2.FencedReplica]:
+        """Stop appends below the new epochs; answer with the durable ends after that.
+
+        In this order: no new append is accepted, write-backs under way stop, queued appends finish
+        (and are fsynced), the promises are persisted, then we answer. So the answer is the last
+        word of this replica.
+
+        Args:
+            request: In whose order the answers are.
+            check: Raises what refuses the order by now.
+        """
+        context = self._context
+        answers, promised = self._promise(request)
+        settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
+        if promised:  # a token alone is no promise, and worth no memory that outlives the process
+            await context.executor.run(
+                context.store.promises.persist,
+                [(replica.segment_id, epoch) for replica, epoch in promised],
+                request.token,
+            )
+        check()
+        by_id = {
+            replica.segment_id: (replica, shortage)
+            for (replica, _), shortage in zip(promised, settled, strict=True)
+        }
+        for ref, answer in zip(request.segments, answers, strict=True):
+            if ref.segment_id not in by_id:
+                continue
+            replica, shortage = by_id[ref.segment_id]
+            if shortage is not None:
+                answer.error.CopyFrom(convert.error_to_proto(shortage))
+            elif replica is self._table.get(ref.segment_id):
+                describe(replica, answer)
+                self._damage.note_promise(replica)
+        if request.salvage:
+            await self._salvage.describe(request, answers)
+        context.metrics.fences.inc(len(promised))
+        return answers
+
+    def _promise(
+        self, request: coordinator_pb2.FenceRequest
+    ) -> tuple[list[coordinator_pb2.FencedReplica], list[tuple[Replica, int]]]:
+        """Nothing is appended below the epochs from now on; who promised which."""
+        answers: list[coordinator_pb2.FencedReplica] = []
+        promised: list[tuple[Replica, int]] = []
+        for ref in request.segments:
+            self._orders.overtake(ref.segment_id, "a fence came")
+            replica = self._table.get(ref.segment_id)
+            answers.append(coordinator_pb2.FencedReplica())
+            if replica is None or not replica.counts:
+                continue  # UNKNOWN, never "empty"
+            if ref.epoch < replica.promised_epoch:
+                error = order_checks.promised(replica)
+                answers[-1].error.CopyFrom(convert.error_to_proto(error))
+                continue
+            try:
+                order_checks.check_promise(replica, ref.epoch)
+            except IcecoreError as error:
+                answers[-1].error.CopyFrom(convert.error_to_proto(error))
+                continue
+            if ref.epoch > replica.identity.epoch:
+                replica.move(Promised(ref.epoch))
+            else:
+                replica.end_role(f"epoch {ref.epoch} was promised")
+            promised.append((replica, ref.epoch))
+        return answers, promised
+
+    async def _settle(self, replica: Replica) -> IcecoreError | None:
+        """The shortage for which it cannot be told where the log ends: not now, and no damage."""
+        async with self._orders.alone(replica.segment_id):
+            if not replica.counts:
+                return None
+            try:
+                await replica.log.settle()
+            except SHORTAGES as error:
+                return error
+            except IcecoreError as error:
+                self._damage.condemn(replica, f"its log did not settle: {error}")
+        return None
+
+
+def describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
+    """From now on no write-back may cut what was told here, until the end is decided."""
+    if not replica.counts:
+        return
+    tail = replica.durable_tail
+    replica.note_told(tail.end_offset)
+    answer.intact = True
+    answer.durable_end_offset = tail.end_offset
+    answer.last_header_crc32c = tail.last_header_crc32c
+    answer.digest = tail.digest
+    answer.max_known_high_watermark = max(
+        replica.tail.max_known_high_watermark, replica.high_watermark
+    )

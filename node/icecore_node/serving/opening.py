@@ -1,0 +1,180 @@
+"""Opens: files for replicas of segments to come, and where told the base of their logs (R34, R60).
+
+Base and starting state are given once; the same again is answered alike as long as nothing has
+happened. A log never begins in the place of one that was here before.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    NotReplicaError,
+    OutOfResourcesError,
+    ReadOnlyError,
+)
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import NodeContext
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica import order_checks
+from icecore_node.replica.life import Begun, Life
+from icecore_node.replica.orders import Orders
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.engine import NO_TAIL, SEGMENT_ENGINE, SegmentIdentity
+from icecore_replication.producers import ProducerTable
+
+
+class Opening:
+    """Creates and confirms replicas."""
+
+    def __init__(self, context: NodeContext, table: ReplicaTable, orders: Orders) -> None:
+        self._context = context
+        self._table = table
+        self._orders = orders
+
+    async def open(
+        self, items: Sequence[coordinator_pb2.OpenSegment], check: Callable[[], None]
+    ) -> list[IcecoreError | None]:
+        """Create, and where told confirm, replicas of segments about to open; per item the error.
+
+        Args:
+            items: What to open.
+            check: Raises what refuses the order by now.
+        """
+        async with self._orders.alone(*(each.segment.segment_id for each in items)):
+            check()
+            errors = self._refused(items)
+            await self._create(items, errors)
+            check()
+            confirms = [
+                self._confirm(item)
+                for item in items
+                if item.confirm and errors.get(item.segment.segment_id) is None
+            ]
+            errors.update(await asyncio.gather(*confirms))
+        return [errors.get(each.segment.segment_id) for each in items]
+
+    def _refused(
+        self, items: Sequence[coordinator_pb2.OpenSegment]
+    ) -> dict[int, IcecoreError | None]:
+        """The errors of those that nobody should have ordered so; nothing of them is stored."""
+        errors: dict[int, IcecoreError | None] = {}
+        seen: set[int] = set()
+        for item in items:
+            segment_id = item.segment.segment_id
+            try:
+                if segment_id in seen:
+                    raise InvalidRequestError(f"segment {segment_id} is named twice")
+                seen.add(segment_id)
+                held = self._table.get(segment_id)
+                order_checks.check_open(item, self._identity(item), held)
+            except IcecoreError as error:
+                errors[segment_id] = error
+        return errors
+
+    async def _create(
+        self,
+        items: Sequence[coordinator_pb2.OpenSegment],
+        errors: dict[int, IcecoreError | None],
+    ) -> None:
+        """Make those that are not here and have no error yet; adds what goes wrong."""
+        context = self._context
+        fresh: list[SegmentIdentity] = []
+        for identity in map(self._identity, items):
+            segment_id = identity.segment_id
+            if segment_id in errors or self._table.get(segment_id) is not None:
+                continue
+            if self._orders.was_deleted(segment_id) or context.store.promises.epoch_of(segment_id):
+                # Deleted, or set aside as damaged: an empty log must not take its place.
+                errors[segment_id] = NotReplicaError(f"segment {segment_id} was here and is gone")
+            else:
+                fresh.append(identity)
+        if not fresh:
+            return
+        identities, starts = _to_create(items, fresh)
+        created = await context.executor.run(context.store.create, identities, starts)
+        for identity, error in zip(fresh, created, strict=True):
+            errors[identity.segment_id] = _refusal(error)
+            if error is None:
+                self._table.add(
+                    Replica(context.log_io, identity, NO_TAIL, None, life=Life.PREPARED)
+                )
+
+    def _identity(self, item: coordinator_pb2.OpenSegment) -> SegmentIdentity:
+        segment = item.segment
+        return SegmentIdentity(
+            cluster_id=self._context.identity.cluster_id,
+            topic_id=segment.topic_id,
+            partition=segment.partition,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            epoch=segment.epoch,
+            engine=segment.settings.engine or SEGMENT_ENGINE,
+        )
+
+    async def _confirm(self, item: coordinator_pb2.OpenSegment) -> tuple[int, IcecoreError | None]:
+        """Fix base and starting state, once. The caller works on the segment alone."""
+        segment_id = item.segment.segment_id
+        replica = self._table.get(segment_id)
+        if replica is None:
+            return segment_id, NotReplicaError(f"segment {segment_id} was not prepared here")
+        if replica.life is not Life.PREPARED:
+            return segment_id, await self._confirmed_before(replica, item)
+        identity = replace(replica.identity, base_offset=item.segment.base_offset)
+        try:
+            producers = ProducerTable(item.producer_snapshot)
+            tail = await replica.log.worker.run(
+                self._context.store.confirm,
+                identity,
+                item.producer_snapshot,
+                item.max_append_timestamp_ms,
+            )
+        except IcecoreError as error:
+            return segment_id, error
+        replica.move(Begun(identity, tail, producers))
+        self._table.add(replica)
+        return segment_id, None
+
+    async def _confirmed_before(
+        self, replica: Replica, item: coordinator_pb2.OpenSegment
+    ) -> IcecoreError | None:
+        """None when the same was confirmed and nothing has happened since. Changes nothing."""
+        start = (item.producer_snapshot, item.max_append_timestamp_ms)
+        try:
+            known = await self._context.executor.run(
+                self._context.store.reader.starting_state, replica.segment_id
+            )
+        except IcecoreError as error:
+            return error
+        is_untouched = (
+            replica.life is Life.IDLE
+            and replica.tail.end_offset == replica.base_offset == item.segment.base_offset
+        )
+        if is_untouched and known == start:
+            return None
+        return InvalidRequestError(f"segment {replica.segment_id} is already in use here")
+
+
+def _refusal(error: IcecoreError | None) -> IcecoreError | None:
+    """What an Open is answered with: a shortage as what it is, all else means "not here"."""
+    if error is None or isinstance(error, OutOfResourcesError):
+        return error
+    return ReadOnlyError(str(error))
+
+
+def _to_create(
+    items: Sequence[coordinator_pb2.OpenSegment], fresh: Sequence[SegmentIdentity]
+) -> tuple[list[SegmentIdentity], dict[int, tuple[bytes, int]]]:
+    """Arguments of ``Store.create``: what is to be confirmed needs no second sync."""
+    final = {each.segment.segment_id: each for each in items if each.confirm}
+    identities: list[SegmentIdentity] = []
+    starts: dict[int, tuple[bytes, int]] = {}
+    for each in fresh:
+        base_offset = each.base_offset
+        if (item := final.get(each.segment_id)) is not None:
+            base_offset = item.segment.base_offset
+            starts[each.segment_id] = (item.producer_snapshot, item.max_append_timestamp_ms)
+        identities.append(replace(each, base_offset=base_offset))
+    return identities, starts

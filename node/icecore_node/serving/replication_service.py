@@ -1,0 +1,127 @@
+"""The handlers of ``ReplicationService``: what other nodes ask of the replicas here.
+
+Followers open a stream for all segments they follow from us (``serving/sender.py``), a
+leader asks for digests before it seals, and whoever copies a segment reads it here. The receiving
+side of a copy is ``upkeep/copying.py``.
+"""
+
+from icecore.errors import FencedError, InvalidRequestError, NotReplicaError
+from icecore.rpc import framing
+from icecore.rpc.methods import REPLICATION
+from icecore.rpc.ports import CallContext, ServerStream, UnaryHandler
+from icecore.v1 import replication_pb2
+from icecore_node.context import NodeContext
+from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.life import Life
+from icecore_node.replica.reading import ReplicaReading
+from icecore_node.replica.replica import Replica
+from icecore_node.roles.leader import Leader
+from icecore_node.serving.sender import FollowerStream, Framer, SenderParts
+
+READ_BYTES_MAX = 4 << 20
+"""Of one answer to a reader that names no limit."""
+
+
+class ReplicationService:
+    """What peers ask. Of the streams of one follower node a newer one replaces the older."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        table: ReplicaTable,
+        leaders: Leaders,
+        reading: ReplicaReading,
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._reading = reading
+        self._parts = SenderParts(
+            context=context, table=table, leaders=leaders, reading=reading, framer=Framer()
+        )
+        self._streams: dict[int, FollowerStream] = {}
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """Method name to handler, but for the stream."""
+        return {
+            REPLICATION["ReadSegment"]: self.read_segment,
+            REPLICATION["SealPrepare"]: self.seal_prepare,
+        }
+
+    # --- followers ------------------------------------------------------------------------------
+
+    def leader_created(self, leader: Leader) -> None:
+        """Tell all streams that we lead one more segment."""
+        for stream in self._streams.values():
+            stream.leader_created(leader)
+
+    async def replicate(self, stream: ServerStream, _: CallContext) -> None:
+        """Handler of ``ReplicationService/Replicate``."""
+        body = await stream.read()
+        if body is None:
+            return
+        first = framing.parse(replication_pb2.ReplicaProgress, body)
+        self._context.identity.check_cluster(first.cluster_id)
+        if first.leader_incarnation != self._context.identity.incarnation:
+            raise FencedError("this is another incarnation of the leader")
+        peer = self._context.peers.get(first.node_id)
+        if peer is None or peer.incarnation != first.incarnation:
+            raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
+        served = FollowerStream(self._parts, stream, first.node_id, first.incarnation)
+        older = self._streams.get(first.node_id)
+        if older is not None:
+            older.supersede()
+        self._streams[first.node_id] = served
+        try:
+            await served.run(first)
+        finally:
+            if self._streams.get(first.node_id) is served:
+                del self._streams[first.node_id]
+
+    # --- donors ---------------------------------------------------------------------------------
+
+    async def read_segment(self, body: bytes, _: CallContext) -> bytes:
+        """Raw batches of one replica; with the starting state when read from the base."""
+        request = framing.parse(replication_pb2.ReadSegmentRequest, body)
+        self._context.identity.check_cluster(request.cluster_id)
+        replica = self._donor(request.segment_id)
+        if replica.identity.generation != request.generation:
+            raise NotReplicaError(
+                f"segment {request.segment_id} is here in generation {replica.identity.generation}"
+            )
+        start, end = request.start_offset, min(request.end_offset, replica.tail.end_offset)
+        header = replication_pb2.ReadSegmentHeader()
+        if start == replica.base_offset:
+            snapshot, max_append_timestamp_ms = await self._context.executor.run(
+                self._context.store.reader.starting_state, replica.segment_id
+            )
+            header.producer_snapshot = snapshot
+            header.max_append_timestamp_ms = max_append_timestamp_ms
+        data = b""
+        if start < end:
+            max_bytes = request.max_bytes or READ_BYTES_MAX
+            data, _next_offset = await self._reading.read(replica, start, max_bytes, end)
+        return framing.frame_bulk(header.SerializeToString(), [data])
+
+    async def seal_prepare(self, body: bytes, _: CallContext) -> bytes:
+        """An in-sync follower's digests through the leader's end."""
+        request = framing.parse(replication_pb2.SealPrepareRequest, body)
+        self._context.identity.check_cluster(request.cluster_id)
+        replica = self._donor(request.segment_id)
+        if replica.promised_epoch > request.epoch or replica.life is not Life.FOLLOWED:
+            raise FencedError(f"segment {request.segment_id} is not followed here any more")
+        assert replica.role is not None
+        durable_end_offset = replica.role.durable_end_offset
+        if not durable_end_offset == replica.tail.end_offset == request.end_offset:
+            raise InvalidRequestError(
+                f"durable through {durable_end_offset} here, not {request.end_offset}"
+            )
+        return replication_pb2.SealPrepareResponse(
+            seal_digest=replica.tail.digest, producer_digest=replica.producers.digest()
+        ).SerializeToString()
+
+    def _donor(self, segment_id: int) -> Replica:
+        replica = self._table.get(segment_id)
+        if replica is None or not replica.is_donor:
+            raise NotReplicaError(f"no intact replica of segment {segment_id} here")
+        return replica

@@ -1,0 +1,72 @@
+"""Write-backs as they are ordered: equal ones share an answer, each has its own error (R61)."""
+
+import asyncio
+import logging
+
+from icecore.errors import IcecoreError, UnavailableError
+from icecore.rpc import convert
+from icecore.v1 import coordinator_pb2
+from icecore_node.context import Peers
+from icecore_node.replica import order_checks
+from icecore_node.upkeep.copying import Copying, SegmentCopier
+from icecore_node.upkeep.salvage import Salvage
+
+_log = logging.getLogger(__name__)
+
+
+class WriteBacks:
+    """Write-backs under way."""
+
+    def __init__(self, peers: Peers, copier: SegmentCopier, salvage: Salvage) -> None:
+        self._peers = peers
+        self._copier = copier
+        self._salvage = salvage
+        self._under_way: dict[tuple[int, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
+        """By token and order."""
+
+    async def write_back(
+        self, item: coordinator_pb2.WriteBackSegment, token: int
+    ) -> coordinator_pb2.WrittenBack:
+        """An order that arrives once more while it is carried out gets the same answer."""
+        key = (token, item.SerializeToString(deterministic=True))
+        first = self._under_way.get(key)
+        if first is not None:
+            return await asyncio.shield(first)
+        answer: asyncio.Future[coordinator_pb2.WrittenBack]
+        answer = asyncio.get_running_loop().create_future()
+        self._under_way[key] = answer
+        found = coordinator_pb2.WrittenBack(
+            error=convert.error_to_proto(UnavailableError("the order before it was given up"))
+        )
+        try:
+            found = await self._carry_out(item, token)
+        finally:
+            del self._under_way[key]
+            answer.set_result(found)
+        return found
+
+    async def _carry_out(
+        self, item: coordinator_pb2.WriteBackSegment, token: int
+    ) -> coordinator_pb2.WrittenBack:
+        segment = convert.segment_from_proto(item.segment)
+        asked = Copying(
+            segment=segment,
+            end_offset=item.end_offset,
+            donor_address=item.donor_address,
+            expected_digest=item.seal_digest,
+            seal=item.seal,
+        )
+        try:
+            order_checks.check_donor(self._peers, item.donor_address)
+            if item.salvage:
+                await self._salvage.readmit(segment)
+            return await self._copier.bring_to(asked, token)
+        except IcecoreError as error:
+            _log.warning(
+                "write-back failed segment_id=%d end_offset=%d donor=%.300r error=%s",
+                segment.segment_id,
+                item.end_offset,
+                item.donor_address,
+                error,
+            )
+            return coordinator_pb2.WrittenBack(error=convert.error_to_proto(error))

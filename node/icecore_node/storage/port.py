@@ -1,0 +1,186 @@
+"""The port of the store: what the node asks of all that it keeps, whoever does it.
+
+``ReplicaStore`` (``replica_store.py``) fulfils it; who uses it needs no part of that below him. All
+methods block. ``append_group`` and what changes a log run on the I/O worker of its partition, the
+others on any thread. Each method that touches the disk may raise OutOfSpaceError or
+OutOfResourcesError: a shortage, which says nothing about any replica (R52).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from icecore.errors import IcecoreError
+from icecore_node.storage.engine import AppendRequest, LogReader, LogTail, SegmentIdentity
+
+
+@dataclass(slots=True)
+class FoundReplica:
+    """What start-up found of one replica."""
+
+    identity: SegmentIdentity
+    intact: bool
+    """False = UNKNOWN: missing, damaged, or not provably complete; it counts for nothing."""
+    why: str
+    """For people: how it was judged (``clean``, ``torn tail cut at …``, ``lost durable tail``)."""
+    tail: LogTail
+    sealed_end_offset: int | None = None
+    seal_digest: bytes = b""
+    full_digest: bytes = b""
+    producer_snapshot: bytes = b""
+    """State through ``base_offset``, as stored by ``confirm``."""
+    headers: list[bytes] = field(default_factory=list)
+    """152-byte headers of all batches of an *unsealed* log (to rebuild the producer state)."""
+
+
+class StoredReplicas(LogReader, Protocol):
+    """Reads of replicas, each from the engine that keeps it."""
+
+    def starting_state(self, segment_id: int) -> tuple[bytes, int]:
+        """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.
+
+        Raises:
+            NotReplicaError: There is no such replica.
+        """
+        ...
+
+
+class StoredPromises(Protocol):
+    """Which epochs may append."""
+
+    def epoch_of(self, segment_id: int) -> int:
+        """The highest epoch promised for a segment, 0 when none was."""
+        ...
+
+    def persist(self, promises: Sequence[tuple[int, int]], token: int) -> None:
+        """Remember promises (segment id, epoch) and the coordinator's token, durably, in one sync.
+
+        Raises:
+            FencedError: The token is old; then nothing is changed.
+        """
+        ...
+
+
+class StoredRemains(Protocol):
+    """What can be proved of UNKNOWN replicas (R46)."""
+
+    def tail(self, segment_id: int) -> LogTail | None:
+        """The end of the longest part that CRCs and chain prove; None when nothing of this replica
+        can be proved, which is no empty log."""
+        ...
+
+    def readmit(self, segment_id: int) -> FoundReplica:
+        """Make that part of a quarantined replica its log, durably. To this start and the next it
+        is not intact all the same, until it is sealed.
+
+        Raises:
+            NotReplicaError: Nothing can be proved.
+            StorageError: It could not be read or written.
+        """
+        ...
+
+
+class Store(Protocol):
+    """All replicas of one node. Call ``start_up`` once, before anything else."""
+
+    @property
+    def reader(self) -> StoredReplicas:
+        """For reads."""
+        ...
+
+    @property
+    def promises(self) -> StoredPromises:
+        """For epochs."""
+        ...
+
+    @property
+    def salvage(self) -> StoredRemains:
+        """For what is not trusted."""
+        ...
+
+    def start_up(self) -> list[FoundReplica]:
+        """Finish what was ordered, judge and repair every known replica; once."""
+        ...
+
+    def create(
+        self,
+        identities: Sequence[SegmentIdentity],
+        starts: Mapping[int, tuple[bytes, int]],
+        is_copy: bool = False,
+    ) -> list[IcecoreError | None]:
+        """Make replicas: bytes and records are durable on return. Idempotent.
+
+        Args:
+            identities: What to make.
+            starts: Segment id to producer snapshot and ``max_append_timestamp_ms``. Those in it are
+                confirmed at the base of their identity in the same stroke, others only prepared.
+            is_copy: They are not intact until ``certify`` or ``seal``.
+
+        Returns:
+            For each why it could not be made.
+        """
+        ...
+
+    def confirm(
+        self, identity: SegmentIdentity, producer_snapshot: bytes, max_append_timestamp_ms: int
+    ) -> LogTail:
+        """Fix base offset and starting state of a created replica, durably. Idempotent.
+
+        Raises:
+            NotReplicaError: It was not created here.
+            InvalidRequestError: It holds data under another base.
+        """
+        ...
+
+    def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
+        """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
+        ...
+
+    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+        """Cut an unsealed log at a batch border, durably.
+
+        Raises:
+            InvalidRequestError: No batch ends there, or the replica is sealed or only prepared.
+        """
+        ...
+
+    def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
+        """Mark sealed, durably: from now on bytes never change. Idempotent.
+
+        Raises:
+            InvalidRequestError: The log does not end there with this digest.
+        """
+        ...
+
+    def certify(self, segment_id: int) -> None:
+        """A copy is complete now, durably."""
+        ...
+
+    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
+        """Replicas are UNKNOWN from now on, durably; their bytes stay."""
+        ...
+
+    def quarantine(self, segment_id: int, why: str) -> None:
+        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
+
+        Raises:
+            NotReplicaError: There is no such replica.
+        """
+        ...
+
+    def delete(self, segment_ids: Sequence[int], token: int) -> None:
+        """Remove replicas on the coordinator's order, durably. Idempotent.
+
+        Raises:
+            FencedError: The token is old; then nothing is changed.
+            StorageError: A file is in the way; the order stays.
+        """
+        ...
+
+    def sync_index(self) -> None:
+        """Make what is derived durable; called about once a second."""
+        ...
+
+    def close(self) -> None:
+        """Close all logs and mark a clean shutdown."""
+        ...
