@@ -1,10 +1,63 @@
 """Recovery-seal: what happens to a segment whose leader is gone.
 
-Freeze the in-sync set (RECOVERING), fence every replica, decide the end from what they hold, write
-the rest back, open the successor, and seal both in one transaction. Each step may be repeated and
-is, by this coordinator or the next one: only the last transaction counts. All segments that need it
-at the same moment go through the steps together, with one call per node and step. Rules in
-docs/PROTOCOL.md; what is known of one segment meanwhile is its ``recovery_case``.
+This room finds such segments and takes them through the steps of a round: whom to call, how long to
+wait, when to call a person. What is known of one segment meanwhile, and what follows from it, is
+its ``recovery_case``. All segments that need it at the same moment share a round, with one call
+per node and step. The states of a case, with what leads to the next one; ``*`` is a commit::
+
+    ACTIVE
+      | * freeze
+    RECOVERING
+      | fence every replica
+      |
+      +-- replies prove no end, or contradict each other (paged)
+      |     |
+      |     +-- no admin allowed a loss: left
+      |     +-- allowed: fence with salvage, * begin_unclean
+      |           |
+      |           +-- a log was found ----> decided, lossy
+      |           +-- none was found -----> written, lossy, without copies
+      |
+    decided
+      | the donor, whose log is the longest, verifies it to the end
+    donor known
+      | the others copy what they lack
+    written: min_insync replicas hold all of it, or it is empty
+      | * prepare a successor; its candidates create files
+      | * seal, open the successor, move the tail: one transaction
+    SEALED; dropped if it is empty
+
+A case that can't take a step is left: its record stays RECOVERING, and after a wait (``Backoff``) a
+new round begins with the fence. Without a successor a segment is sealed all the same, and
+``tail_opening`` opens one later; an empty one waits for it (but for R68). The store knows the
+commits above and no other steps, so the next coordinator goes on by looking. Two things outlast a
+round in memory: the requests, and the highest promise that a replica refused ours for. Both are
+told again if they are lost.
+
+What may run at the same time:
+
+- Several rounds, but a segment is in one of them only (``Backoff.take``). Unclean ones have rounds
+  of their own. A step calls all nodes at once; the steps of a round follow each other.
+- Other changes of the record. Each is decided under the lock of the ledger, against the newest
+  record: a live seal comes before the freeze or is refused. A record that changes after the freeze
+  makes our seal fail, and the next round takes the new one.
+- The round of an older coordinator, whose token the store and the nodes refuse (R36); late calls of
+  an earlier round, which nodes check against what they hold and have promised (R60, R61).
+
+What was tried and did not stay:
+
+- To keep a leader's request in memory. A coordinator that died took it along, and the partition
+  took no appends for ever. Now RECOVERING is stored before the leader is answered (R29).
+- To ask a leader left alone to roll. It waited for its followers; a recovery by S1 does not.
+- Unclean recoveries in the usual rounds. Nodes may read whole logs for them, and a round ends with
+  its slowest call.
+- A second driver for unclean ones. Now the heal loop starts every round, and an admin's call waits.
+- One outcome for all messages to a node. An error in a later one threw away the answers to the
+  earlier ones, and the round was repeated as a whole.
+
+Rules of docs/PROTOCOL.md that live here: R30 (``_freeze``, ``_fence``), R33 (``_write_back_donors``
+to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 are decided in
+``icecore_replication.recovery``, R34 in ``segment_opening``.
 """
 
 import logging
