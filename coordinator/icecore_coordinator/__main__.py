@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore.process.settings import check_listen, load_from_arguments
 from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
 from icecore.rpc.grpc_net import GrpcNet
@@ -15,7 +16,7 @@ from icecore_coordinator.config import CoordinatorSettings, Timing
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 
-log = logging.getLogger("coordinator")
+_log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +60,7 @@ async def _serve(settings: CoordinatorSettings) -> int:
         if lost.done():
             lost.result()
         lost.cancel()
-        log.info("event=stopping")
+        event(_log, logging.INFO, "stopping")
         return 0
     finally:
         await coordinator.stop()

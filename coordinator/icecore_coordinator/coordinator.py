@@ -12,6 +12,7 @@ from typing import Any
 
 from icecore.errors import NotCoordinatorError
 from icecore.model import SegmentState
+from icecore.process.log import event
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import missing_partitions
@@ -52,7 +53,7 @@ from icecore_coordinator.work.tail_opening import TailOpener
 from icecore_coordinator.work.topics import Topics
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SEGMENTS_PER_RECOVERY = 512
 LOOK_AGAIN_MS = 1_000.0
@@ -163,12 +164,14 @@ class Coordinator:
         self._spawn(self._repair(), "repair")
         self._spawn(self._confirm(), "confirm")
         state = self.ledger.state
-        log.info(
-            "event=started cluster=%s token=%d address=%s segments=%d",
-            state.cluster_id.hex(),
-            state.token,
-            self.address,
-            len(state.segments),
+        event(
+            _log,
+            logging.INFO,
+            "started",
+            cluster_id=state.cluster_id,
+            token=state.token,
+            address=self.address,
+            segments=len(state.segments),
         )
 
     async def run(self) -> None:
@@ -205,7 +208,7 @@ class Coordinator:
         self._tasks.pop(task, None)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.error("event=task_failed task=%s", task.get_name(), exc_info=error)
+        event(_log, logging.ERROR, "task_failed", task=task.get_name(), exc_info=error)
         if task.get_name() in ("tick", "heal", "audit", "repair", "confirm"):
             # Without its loops this process would only look alive.
             self.ledger.lose()

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError
+from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.state.cluster_state import ClusterState, Decision
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.records import RECORD_TYPES, Change, ClusterRecord
 from icecore_coordinator.stores.metadata_store import Compare, MetadataStore
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -167,9 +168,8 @@ class Ledger:
                 raise SupersededError("the metadata store holds other versions than expected")
         except IcecoreError as error:
             self.lose()
-            token, why = self.state.token, error.message
-            log.critical("event=coordinator_lost token=%d why=%r", token, why)
-            raise NotCoordinatorError(f"this coordinator has stopped: {why}") from error
+            event(_log, logging.CRITICAL, "coordinator_lost", token=self.state.token, error=error)
+            raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
         self.state.apply(change)
         for listener in self._listeners:
             listener(change)

@@ -8,7 +8,7 @@ from icecore.errors import IcecoreError
 from tests.simulation.loop import SimLoop
 from tests.simulation.process import PROCESS
 
-UNDECIDED = re.compile(r"event=(page|recovery_undecided) segment=(\d+)")
+UNDECIDED = re.compile(r"event=(page|recovery_undecided) segment_id=(\d+)")
 
 
 class SimLog(logging.Handler):

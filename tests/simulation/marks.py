@@ -150,7 +150,7 @@ LOGGED: dict[str, str] = {
     # leaders that are none any more
     "leader_fenced": r"leadership ended .* why=fenced by epoch",
     "zombie_leader_told": r"leadership ended .* why=the segment is (SEALED|RECOVERING)",
-    "lease_expired": r"event=node_down .*why='lease expired'",
+    "lease_expired": r'event=node_down .*why="lease expired"',
     # start-up
     "torn_tail_cut": r"segment \d+: tail cut at ",
     "mid_log_damage": r"UNKNOWN: mid-log damage at ",
@@ -164,7 +164,7 @@ LOGGED: dict[str, str] = {
     "repaired": r"event=repaired ",
     "damaged_copy_dropped": r"event=copy_damaged ",
     "lost_copy_dropped": r"event=copy_lost ",
-    "rolled_off_unknown": r"event=roll_asked .*why=unknown_replica error=''",
+    "rolled_off_unknown": r"event=roll_asked .*why=unknown_replica error=none",
     "disk_not_known": r"event=disk_condemned ",
     # disks
     "sync_failed": r"sync failed for segments ",

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from icecore.process.log import event
 from icecore.rpc.convert import node_to_proto, segment_to_proto
 from icecore.rpc.ports import ServerStream
 from icecore.v1 import coordinator_pb2 as pb
@@ -26,7 +27,7 @@ from icecore_coordinator.state.records import (
     is_prepared,
 )
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 ASSIGNMENTS_PER_PUSH = 2_000
 """About 600 KiB; gRPC refuses messages above 4 MiB."""
@@ -90,7 +91,7 @@ class Pushes:
         """Tell a draining node that nobody needs it any more."""
         outbox = self._outboxes.get(node_id)
         if outbox is not None and not outbox.may_leave:
-            log.info("event=node_may_leave node=%d", node_id)
+            event(_log, logging.INFO, "node_may_leave", node_id=node_id)
             outbox.may_leave = True
             outbox.wake.set()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from icecore.model import NodeState, SegmentState
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
@@ -23,7 +24,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 BROKEN_STREAM_MS = 500.0
 CLOCK_OFF_MS = 5_000
@@ -133,7 +134,7 @@ class NodeSessions:
         """Look at the clock; to be called every 100 ms or so."""
         now = self._clock.monotonic_ms()
         if now - self._last_tick_ms > LATE_TICK_MS:
-            log.warning("event=late_tick late_ms=%d", now - self._last_tick_ms)
+            event(_log, logging.WARNING, "late_tick", late_ms=round(now - self._last_tick_ms))
             self._grace_until_ms = self._late_until_ms = now + self._lease_ms
             for session in self._sessions.values():
                 session.last_beat_ms = now
@@ -180,7 +181,7 @@ class NodeSessions:
         self._live.note(node_id, is_connected=True, up_since_ms=now, down_since_ms=None)
         if not self._live.is_live(node_id):
             self._live.note(node_id, state=NodeState.UP)
-        log.info("event=node_up node=%d incarnation=%d", node_id, incarnation)
+        event(_log, logging.INFO, "node_up", node_id=node_id, incarnation=incarnation)
         self._note_settling()
         self._nodes_changed()
         return session
@@ -211,7 +212,7 @@ class NodeSessions:
         if state == NodeState.DOWN:
             self._set_down(node_id, "it leaves")
         else:
-            log.info("event=node_state node=%d state=%s", node_id, state.name)
+            event(_log, logging.INFO, "node_state", node_id=node_id, state=state)
             self._live.note(node_id, state=state)
             self._nodes_changed()
 
@@ -232,7 +233,13 @@ class NodeSessions:
             if record is None or record.segment.state != SegmentState.ACTIVE:
                 continue
             if node_id in record.segment.replicas:
-                log.warning("event=fenced_by_others node=%d segment=%d", node_id, segment_id)
+                event(
+                    _log,
+                    logging.WARNING,
+                    "fenced_by_others",
+                    node_id=node_id,
+                    segment_id=segment_id,
+                )
                 self._copies.note_shut_out(segment_id)
                 self._on_status()
 
@@ -241,7 +248,7 @@ class NodeSessions:
         off_ms = wall_clock_ms - self._clock.now_ms() if wall_clock_ms else 0
         is_off = abs(off_ms) > CLOCK_OFF_MS
         if is_off != self._live.of(node_id).is_clock_off:
-            log.warning("event=clock node=%d off_ms=%d is_off=%s", node_id, off_ms, is_off)
+            event(_log, logging.WARNING, "clock", node_id=node_id, off_ms=off_ms, is_off=is_off)
             self._live.note(node_id, is_clock_off=is_off)
 
     def disconnected(self, session: Session) -> None:
@@ -268,7 +275,7 @@ class NodeSessions:
             since_ms = self._clock.monotonic_ms()
         self._live.note(node_id, state=NodeState.DOWN, up_since_ms=None, down_since_ms=since_ms)
         incarnation = self._state.incarnation(node_id)
-        log.warning("event=node_down node=%d incarnation=%d why=%r", node_id, incarnation, why)
+        event(_log, logging.WARNING, "node_down", node_id=node_id, incarnation=incarnation, why=why)
         self._nodes_changed()
 
     def _nodes_changed(self) -> None:

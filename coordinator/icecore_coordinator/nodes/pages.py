@@ -9,9 +9,10 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 PAGES_MAX = 100
 
@@ -38,7 +39,7 @@ class Pages:
 
     def page(self, segment_id: int, why: str) -> None:
         """Tell a person."""
-        log.critical("event=page segment=%d why=%r", segment_id, why)
+        event(_log, logging.CRITICAL, "page", segment_id=segment_id, why=why)
         now_ms = self._clock.now_ms()
         found = self._pages.pop((segment_id, why), Page(segment_id, why, now_ms, now_ms))
         self._pages[segment_id, why] = replace(found, last_at_ms=now_ms)

@@ -14,6 +14,7 @@ from icecore.errors import (
     WrongClusterError,
 )
 from icecore.model import PROTOCOL_VERSION
+from icecore.process.log import event
 from icecore.rpc.convert import error_to_proto, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import COORDINATOR
@@ -37,7 +38,7 @@ from icecore_coordinator.work.sealing import Asker, LiveSealing, Sealed, SealRep
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 PRODUCER_IDS_MAX = 1_000_000
 WHY_MAX = 200
@@ -150,7 +151,7 @@ class CoordinatorService:
                 # This incarnation was not superseded: it may come back.
                 raise UnavailableError("the session has ended: a newer stream, or lease expired")
         except UnavailableError as error:
-            log.info("event=stream_ended node=%d why=%r", session.node_id, error.message)
+            event(_log, logging.INFO, "stream_ended", node_id=session.node_id, error=error)
             raise
         finally:
             self._sessions.disconnected(session)
@@ -189,11 +190,13 @@ class CoordinatorService:
             record = self._ledger.state.segments.get(change.segment_id)
             if record is not None:
                 item.assignment.CopyFrom(segment_to_proto(self._ledger.state.assignment(record)))
-            log.info(
-                "event=isr_change segment=%d isr=%s error=%r",
-                change.segment_id,
-                list(change.isr),
-                error.message if error else "",
+            event(
+                _log,
+                logging.INFO,
+                "isr_change",
+                segment_id=change.segment_id,
+                isr=change.isr,
+                error=error,
             )
         return response.SerializeToString()
 
@@ -251,13 +254,17 @@ class CoordinatorService:
         results = await self._ledger.decide_each(request.segments, decision)
         for each, result in zip(request.segments, results, strict=True):
             if isinstance(result, IcecoreError):
-                log.info("event=request_ignored segment=%d why=%r", each.segment_id, result.message)
+                event(
+                    _log, logging.INFO, "request_ignored", segment_id=each.segment_id, error=result
+                )
                 continue
-            log.info(
-                "event=recovery_requested segment=%d node=%d why=%r",
-                each.segment_id,
-                asker.node_id,
-                request.why[:WHY_MAX],
+            event(
+                _log,
+                logging.INFO,
+                "recovery_requested",
+                segment_id=each.segment_id,
+                node_id=asker.node_id,
+                why=request.why[:WHY_MAX],
             )
         return pb.RequestRecoveryResponse().SerializeToString()
 
@@ -316,11 +323,13 @@ class CoordinatorService:
         named = await self._naming.take(
             request.producer_name, request.topics, request.instance, is_renewal=request.renew
         )
-        log.info(
-            "event=producer_named name=%r producer_id=%d epoch=%d",
-            request.producer_name,
-            named.producer_id,
-            named.producer_epoch,
+        event(
+            _log,
+            logging.INFO,
+            "producer_named",
+            name=request.producer_name,
+            producer_id=named.producer_id,
+            epoch=named.producer_epoch,
         )
         return pb.NameProducerResponse(
             producer_id=named.producer_id,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 
 from icecore.errors import IcecoreError, SupersededError, WrongClusterError
+from icecore.process.log import event
 from icecore_coordinator.decisions.disk_changes import check_disk, with_new_disk
 from icecore_coordinator.decisions.node_changes import (
     HeldReplica,
@@ -28,7 +29,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, NodeRecord
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Admission:
@@ -69,7 +70,7 @@ class Admission:
         try:
             change = await self._ledger.decide(decision)
         except IcecoreError as error:
-            log.warning("event=not_registered node=%d why=%r", node_id, error.message)
+            event(_log, logging.WARNING, "not_registered", node_id=node_id, error=error)
             raise
         [node] = change.puts
         assert isinstance(node, NodeRecord)
@@ -84,15 +85,16 @@ class Admission:
             incarnation=node.issued_incarnation,
         )
         self._sessions.note_registered(known)
-        log.info(
-            "event=registered node=%d incarnation=%d address=%r segments=%d disk_unknown=%s "
-            "shrunk=%s",
-            node_id,
-            known.incarnation,
-            asked.address,
-            len(held),
-            is_unknown,
-            shrunk,
+        event(
+            _log,
+            logging.INFO,
+            "registered",
+            node_id=node_id,
+            incarnation=known.incarnation,
+            address=asked.address,
+            segments=len(held),
+            disk_unknown=is_unknown,
+            shrunk=shrunk,
         )
         return known, shrunk
 
@@ -119,7 +121,7 @@ class Admission:
         try:
             check_disk(state, self._live, node_id, self._copies.has_copy)
         except WrongClusterError as error:
-            log.warning("event=disk_refused node=%d", node_id)
+            event(_log, logging.WARNING, "disk_refused", node_id=node_id)
             raise SupersededError(error.message) from error  # register again, and hear why
         return with_new_disk(state, change)
 
@@ -129,7 +131,7 @@ class Admission:
         lost = lost_copies(state, node_id, known.held, is_disk_unknown=known.is_disk_unknown)
         gone = deletions_confirmed(state, node_id, known.held)
         for segment_id in lost:
-            log.warning("event=copy_lost node=%d segment=%d", node_id, segment_id)
+            event(_log, logging.WARNING, "copy_lost", node_id=node_id, segment_id=segment_id)
         await self._ledger.decide_each(
             lost, lambda state, each: remove_sealed_replica(state, each, node_id)
         )

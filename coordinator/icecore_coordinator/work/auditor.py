@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
+from icecore.process.log import event
 from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
 from icecore_coordinator.state.records import PartitionKey, is_prepared
 from icecore_coordinator.work.backoff import Backoff
@@ -17,7 +18,7 @@ from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 ROLLS_AT_ONCE = 8
 ROLL_WAIT_MS = 5_000.0
@@ -159,7 +160,7 @@ class Auditor:
         key = (segment.topic_id, segment.partition)
         if self._replacing.is_due(key):
             self._replacing.release(key, is_done=False)
-            log.info("event=replacing_empty segment=%d why=%s", segment.segment_id, why)
+            event(_log, logging.INFO, "replacing_empty", segment_id=segment.segment_id, why=why)
             self._recover(segment.segment_id)
 
     async def _roll(self) -> None:
@@ -170,7 +171,13 @@ class Auditor:
         try:
             for segment, why in rolls:
                 if self.must_recover(segment):
-                    log.info("event=recovery_wanted segment=%d why=%s", segment.segment_id, why)
+                    event(
+                        _log,
+                        logging.INFO,
+                        "recovery_wanted",
+                        segment_id=segment.segment_id,
+                        why=why,
+                    )
                     self._recover(segment.segment_id)
                     continue
                 if self._is_empty(segment):
@@ -185,12 +192,14 @@ class Auditor:
                     error = rolling.error
                 except IcecoreError as failure:
                     error = failure
-                log.info(
-                    "event=roll_asked segment=%d leader=%d why=%s error=%r",
-                    segment.segment_id,
-                    segment.leader,
-                    why,
-                    error.message if error else "",
+                event(
+                    _log,
+                    logging.INFO,
+                    "roll_asked",
+                    segment_id=segment.segment_id,
+                    leader=segment.leader,
+                    why=why,
+                    error=error,
                 )
         finally:
             for segment, _ in rolls:

@@ -9,6 +9,7 @@ are remembered for as long as an old disk might turn up with their bytes.
 import logging
 from collections.abc import Sequence
 
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.topic_deletion import continue_delete, kept_topics, spend_grace
 from icecore_coordinator.ledger import Ledger
@@ -16,7 +17,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, DeletedRecord, TopicRecord
 from icecore_coordinator.work.backoff import Backoff
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 STORE_EVERY_MS = 60_000
 TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
@@ -64,7 +65,7 @@ class Deletions:
             lambda state: spend_grace(state, topic.topic_id, topic.version, spent_ms)
         )
         if any(isinstance(each, TopicRecord) and each.is_deleting for each in change.puts):
-            log.info("event=grace_over topic=%s topic_id=%s", topic.name, topic.topic_id.hex())
+            event(_log, logging.INFO, "grace_over", topic=topic.name, topic_id=topic.topic_id)
 
     async def finish(self, topic_ids: Sequence[bytes]) -> None:
         """Let topics go for good; does nothing for those that are not marked so."""

@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
+from icecore.process.log import event
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.state.cluster_state import eligible_nodes
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SETTLE_MS = 100.0
 """Nodes that are stopped together are all heard of within this time, and then nothing moves."""
@@ -133,7 +134,7 @@ class HandOver:
         try:
             answers = await self._calls.roll(leader, segments, "leave", self._timing.node_call_s)
         except IcecoreError as error:
-            log.warning("event=hand_over_failed leader=%d why=%r", leader, error.message)
+            event(_log, logging.WARNING, "hand_over_failed", leader=leader, error=error)
             return
         replaced = 0
         for segment, answer in zip(segments, answers, strict=True):
@@ -141,6 +142,11 @@ class HandOver:
             if answer.is_empty and self._asking.was_tried(segment.segment_id):
                 replaced += 1
                 self._recover(segment.segment_id)
-        log.info(
-            "event=handing_over leader=%d segments=%d replaced=%d", leader, len(segments), replaced
+        event(
+            _log,
+            logging.INFO,
+            "handing_over",
+            leader=leader,
+            segments=len(segments),
+            replaced=replaced,
         )

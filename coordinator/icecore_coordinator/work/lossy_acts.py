@@ -7,6 +7,7 @@ import logging
 
 from icecore.errors import NotEnoughReplicasError
 from icecore.model import SegmentState
+from icecore.process.log import event
 from icecore_coordinator.decisions.disk_changes import accept_disk, last_copies
 from icecore_coordinator.decisions.lossy_changes import allow_unclean, declare_lost, named
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -14,7 +15,7 @@ from icecore_coordinator.state.records import SegmentRecord
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 RECOVERY_WAIT_MS = 20_000.0
 """How long a call waits for its recovery; the permission stays when that is too short."""
@@ -47,8 +48,13 @@ class LossyActs:
             )
         )
         if change.puts:
-            log.critical(
-                "event=declared_lost topic=%s partition=%d segment=%d", topic, partition, segment_id
+            event(
+                _log,
+                logging.CRITICAL,
+                "declared_lost",
+                topic=topic,
+                partition=partition,
+                segment_id=segment_id,
             )
         return named(self._ledger.state, topic, partition, segment_id)
 
@@ -67,11 +73,13 @@ class LossyActs:
             lambda state: allow_unclean(named(state, topic, partition, segment_id))
         )
         if change.puts:
-            log.critical(
-                "event=unclean_allowed topic=%s partition=%d segment=%d",
-                topic,
-                partition,
-                segment_id,
+            event(
+                _log,
+                logging.CRITICAL,
+                "unclean_allowed",
+                topic=topic,
+                partition=partition,
+                segment_id=segment_id,
             )
 
         def is_ended(state: ClusterState) -> bool:
@@ -92,5 +100,5 @@ class LossyActs:
         change = await self._ledger.decide(lambda state: accept_disk(state, self._live, node_id))
         lost = last_copies(self._ledger.state, self._live, node_id, self._copies.has_copy)
         if change.puts:
-            log.critical("event=disk_accepted node=%d last_copies=%d", node_id, len(lost))
+            event(_log, logging.CRITICAL, "disk_accepted", node_id=node_id, last_copies=len(lost))
         return len(lost)

@@ -1,10 +1,63 @@
 """Recovery-seal: what happens to a segment whose leader is gone.
 
-Freeze the in-sync set (RECOVERING), fence every replica, decide the end from what they hold, write
-the rest back, open the successor, and seal both in one transaction. Each step may be repeated and
-is, by this coordinator or the next one: only the last transaction counts. All segments that need it
-at the same moment go through the steps together, with one call per node and step. Rules in
-docs/PROTOCOL.md; what is known of one segment meanwhile is its ``recovery_case``.
+This room finds such segments and takes them through the steps of a round: whom to call, how long to
+wait, when to call a person. What is known of one segment meanwhile, and what follows from it, is
+its ``recovery_case``. All segments that need it at the same moment share a round, with one call
+per node and step. The states of a case, with what leads to the next one; ``*`` is a commit::
+
+    ACTIVE
+      | * freeze
+    RECOVERING
+      | fence every replica
+      |
+      +-- replies prove no end, or contradict each other (paged)
+      |     |
+      |     +-- no admin allowed a loss: left
+      |     +-- allowed: fence with salvage, * begin_unclean
+      |           |
+      |           +-- a log was found ----> decided, lossy
+      |           +-- none was found -----> written, lossy, without copies
+      |
+    decided
+      | the donor, whose log is the longest, verifies it to the end
+    donor known
+      | the others copy what they lack
+    written: min_insync replicas hold all of it, or it is empty
+      | * prepare a successor; its candidates create files
+      | * seal, open the successor, move the tail: one transaction
+    SEALED; dropped if it is empty
+
+A case that can't take a step is left: its record stays RECOVERING, and after a wait (``Backoff``) a
+new round begins with the fence. Without a successor a segment is sealed all the same, and
+``tail_opening`` opens one later; an empty one waits for it (but for R68). The store knows the
+commits above and no other steps, so the next coordinator goes on by looking. Two things outlast a
+round in memory: the requests, and the highest promise that a replica refused ours for. Both are
+told again if they are lost.
+
+What may run at the same time:
+
+- Several rounds, but a segment is in one of them only (``Backoff.take``). Unclean ones have rounds
+  of their own. A step calls all nodes at once; the steps of a round follow each other.
+- Other changes of the record. Each is decided under the lock of the ledger, against the newest
+  record: a live seal comes before the freeze or is refused. A record that changes after the freeze
+  makes our seal fail, and the next round takes the new one.
+- The round of an older coordinator, whose token the store and the nodes refuse (R36); late calls of
+  an earlier round, which nodes check against what they hold and have promised (R60, R61).
+
+What was tried and did not stay:
+
+- To keep a leader's request in memory. A coordinator that died took it along, and the partition
+  took no appends for ever. Now RECOVERING is stored before the leader is answered (R29).
+- To ask a leader left alone to roll. It waited for its followers; a recovery by S1 does not.
+- Unclean recoveries in the usual rounds. Nodes may read whole logs for them, and a round ends with
+  its slowest call.
+- A second driver for unclean ones. Now the heal loop starts every round, and an admin's call waits.
+- One outcome for all messages to a node. An error in a later one threw away the answers to the
+  earlier ones, and the round was repeated as a whole.
+
+Rules of docs/PROTOCOL.md that live here: R30 (``_freeze``, ``_fence``), R33 (``_write_back_donors``
+to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 are decided in
+``icecore_replication.recovery``, R34 in ``segment_opening``.
 """
 
 import logging
@@ -13,6 +66,7 @@ from typing import Any, TypeVar
 
 from icecore.errors import FencedError, IcecoreError
 from icecore.model import Segment, SegmentState
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.lossy_changes import begin_unclean
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
@@ -26,7 +80,7 @@ from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.recovery import FenceReply
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,19 +93,22 @@ class Laps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last_ms = clock.monotonic_ms()
-        self._laps: list[tuple[str, float]] = []
+        self._started_ms = self._last_ms = clock.monotonic_ms()
+        self._laps: dict[str, int] = {}
 
     def end(self, step: str) -> None:
         """A step is over; the next begins."""
         now = self._clock.monotonic_ms()
-        self._laps.append((step, now - self._last_ms))
+        self._laps[step] = round(now - self._last_ms)
         self._last_ms = now
 
-    def summary(self) -> str:
-        """``step_ms=…`` for each, and the whole."""
-        parts = [f"{step}_ms={took_ms:.0f}" for step, took_ms in self._laps]
-        return " ".join([*parts, f"took_ms={sum(took_ms for _, took_ms in self._laps):.0f}"])
+    def of(self, step: str) -> int | None:
+        """Milliseconds that a step took; None when it did not end."""
+        return self._laps.get(step)
+
+    def took_ms(self) -> int:
+        """Milliseconds of all steps that ended."""
+        return round(self._last_ms - self._started_ms)
 
 
 class Recovery:
@@ -134,7 +191,19 @@ class Recovery:
                     self._requested.pop(segment_id, None)
                     self._promises.pop(segment_id, None)
                 self.backoff.release(segment_id, is_done=is_done)
-            log.info("event=recovery_round segments=%d left=%d %s", len(mine), left, laps.summary())
+            event(
+                _log,
+                logging.INFO,
+                "recovery_round",
+                segments=len(mine),
+                left=left,
+                freeze_ms=laps.of("freeze"),
+                fence_ms=laps.of("fence"),
+                write_back_ms=laps.of("write_back"),
+                open_ms=laps.of("open"),
+                seal_ms=laps.of("seal"),
+                took_ms=laps.took_ms(),
+            )
 
     async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
         def decision(state: ClusterState, segment_id: int) -> Change:
@@ -196,15 +265,17 @@ class Recovery:
     ) -> None:
         for node_id, results in answers.items():
             if isinstance(results, IcecoreError):
-                log.info("event=recovery_call_failed node=%d why=%r", node_id, results.message)
+                event(_log, logging.INFO, "recovery_call_failed", node_id=node_id, error=results)
                 continue
             for (case, _), result in zip(asked[node_id], results, strict=True):
                 if isinstance(result, IcecoreError):
-                    log.warning(
-                        "event=recovery_step_failed node=%d segment=%d why=%r",
-                        node_id,
-                        case.segment_id,
-                        result.message,
+                    event(
+                        _log,
+                        logging.WARNING,
+                        "recovery_step_failed",
+                        node_id=node_id,
+                        segment_id=case.segment_id,
+                        error=result,
                     )
                     self._note_promise(case.segment_id, result)
 
@@ -276,11 +347,13 @@ class Recovery:
         """Set the end that the replies prove, if they prove one."""
         if not case.may_decide():
             intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
-            log.warning(
-                "event=recovery_undecided segment=%d replicas=%s intact=%s",
-                case.segment_id,
-                case.segment.replicas,
-                intact,
+            event(
+                _log,
+                logging.WARNING,
+                "recovery_undecided",
+                segment_id=case.segment_id,
+                replicas=case.segment.replicas,
+                intact=intact,
             )
             return
         undecidable = case.decide(self._tripwire(case))
@@ -295,18 +368,22 @@ class Recovery:
         case.decide_unclean(self._tripwire(case), self._clock.now_ms())
         end = case.decided
         if case.is_donor_unknown:
-            log.critical(
-                "event=salvaged segment=%d node=%d end_offset=%d",
-                case.segment_id,
-                end.donor,
-                end.end_offset,
+            event(
+                _log,
+                logging.CRITICAL,
+                "salvaged",
+                segment_id=case.segment_id,
+                node_id=end.donor,
+                end_offset=end.end_offset,
             )
-        log.critical(
-            "event=unclean_recovery segment=%d end_offset=%d donor=%d seen=%d",
-            case.segment_id,
-            end.end_offset,
-            end.donor,
-            self._tripwire(case),
+        event(
+            _log,
+            logging.CRITICAL,
+            "unclean_recovery",
+            segment_id=case.segment_id,
+            end_offset=end.end_offset,
+            donor=end.donor,
+            seen=self._tripwire(case),
         )
 
     async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
@@ -314,8 +391,12 @@ class Recovery:
 
         def take(case: Case, node_id: int, written: Written) -> None:
             if not case.take_donor(written):
-                log.critical(
-                    "event=producer_state_refused segment=%d node=%d", case.segment_id, node_id
+                event(
+                    _log,
+                    logging.CRITICAL,
+                    "producer_state_refused",
+                    segment_id=case.segment_id,
+                    node_id=node_id,
                 )
 
         asked = [
@@ -386,16 +467,22 @@ class Recovery:
         results = await self._ledger.decide_each(cases, decision)
         for case, result in zip(cases, results, strict=True):
             if isinstance(result, IcecoreError):
-                log.warning(
-                    "event=recovery_not_sealed segment=%d why=%r", case.segment_id, result.message
+                event(
+                    _log,
+                    logging.WARNING,
+                    "recovery_not_sealed",
+                    segment_id=case.segment_id,
+                    error=result,
                 )
                 continue
             self.count += 1
             opening = openings.get(case.key)
-            log.info(
-                "event=recovered segment=%d end_offset=%d replicas=%s successor=%d",
-                case.segment_id,
-                case.decided.end_offset,
-                sorted(case.verified),
-                opening.segment_id if opening else 0,
+            event(
+                _log,
+                logging.INFO,
+                "recovered",
+                segment_id=case.segment_id,
+                end_offset=case.decided.end_offset,
+                replicas=sorted(case.verified),
+                successor=opening.segment_id if opening else 0,
             )

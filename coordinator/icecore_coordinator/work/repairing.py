@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
+from icecore.process.log import event
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
     is_sealed_state,
@@ -22,7 +23,7 @@ from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 REPAIRS_AT_ONCE = 8
 
@@ -69,7 +70,7 @@ class Repairer:
         for node_id, segment_id in listed:
             record = segments.get(segment_id)
             if record is None or node_id not in record.segment.replicas:
-                log.warning("event=copy_damaged node=%d segment=%d", node_id, segment_id)
+                event(_log, logging.WARNING, "copy_damaged", node_id=node_id, segment_id=segment_id)
                 continue
             self._last_copies[node_id, segment_id] = None
             if (node_id, segment_id) not in last:
@@ -156,7 +157,7 @@ class Repairer:
             results = await self._calls.write_back(target, items, self._timing.copy_call_s)
             for repair, result in zip(repairs, results, strict=True):
                 if isinstance(result, IcecoreError):
-                    self._log_failure(repair, result.message)
+                    self._log_failure(repair, result)
                 elif result.seal_digest != repair.segment.seal_digest:
                     self._log_failure(repair, "the copy has another digest")
                 elif not self._knows_producers(repair, result):
@@ -165,7 +166,7 @@ class Repairer:
                     done.append((repair, result))
             await self._count(target, done)
         except IcecoreError as error:
-            log.warning("event=repair_failed node=%d why=%r", target, error.message)
+            event(_log, logging.WARNING, "repair_failed", node_id=target, error=error)
         finally:
             finished = {repair.segment.segment_id for repair, _ in done}
             for repair in repairs:
@@ -190,16 +191,24 @@ class Repairer:
         results = await self._ledger.decide_each(done, decision)
         for (repair, _), result in zip(done, results, strict=True):
             if isinstance(result, IcecoreError):
-                self._log_failure(repair, result.message)
+                self._log_failure(repair, result)
             else:
-                log.info("event=repaired segment=%d node=%d", repair.segment.segment_id, target)
+                event(
+                    _log,
+                    logging.INFO,
+                    "repaired",
+                    segment_id=repair.segment.segment_id,
+                    node_id=target,
+                )
 
     @staticmethod
-    def _log_failure(repair: Repair, why: str) -> None:
-        log.warning(
-            "event=repair_failed segment=%d node=%d donor=%d why=%r",
-            repair.segment.segment_id,
-            repair.target,
-            repair.donor,
-            why,
+    def _log_failure(repair: Repair, error: IcecoreError | str) -> None:
+        event(
+            _log,
+            logging.WARNING,
+            "repair_failed",
+            segment_id=repair.segment.segment_id,
+            node_id=repair.target,
+            donor=repair.donor,
+            error=error,
         )

@@ -16,6 +16,7 @@ from icecore.errors import (
     NotEnoughReplicasError,
 )
 from icecore.model import NodeState, Segment, SegmentState
+from icecore.process.log import event
 from icecore_coordinator.decisions.segment_changes import Opening, Sealing, check_leader, seal
 from icecore_coordinator.nodes.node_calls import OpenItem
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -28,7 +29,7 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.producers import snapshot_digest
 from icecore_replication.seal_check import SealClaim
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +193,17 @@ class LiveSealing:
                 results[segment_id] = done
                 continue
             if isinstance(change, IcecoreError):
-                log.warning("event=seal_refused segment=%d why=%r", segment_id, change.message)
+                event(_log, logging.WARNING, "seal_refused", segment_id=segment_id, error=change)
                 results[segment_id] = change
                 continue
             results[segment_id] = self._outcome(report)
-            log.info(
-                "event=sealed segment=%d end_offset=%d successor=%d",
-                segment_id,
-                report.sealing.end_offset,
-                report.successor_segment_id,
+            event(
+                _log,
+                logging.INFO,
+                "sealed",
+                segment_id=segment_id,
+                end_offset=report.sealing.end_offset,
+                successor=report.successor_segment_id,
             )
         return [results[each.sealing.segment_id] for each in reports]
 
@@ -229,7 +232,13 @@ class LiveSealing:
         for report, verdict in zip(reports, await self._checker.check(claims), strict=True):
             segment_id = report.sealing.segment_id
             if isinstance(verdict, IcecoreError):
-                log.warning("event=seal_not_believed segment=%d why=%r", segment_id, str(verdict))
+                event(
+                    _log,
+                    logging.WARNING,
+                    "seal_not_believed",
+                    segment_id=segment_id,
+                    error=verdict,
+                )
                 results[segment_id] = verdict
             else:
                 sealing = replace(report.sealing, replicas=verdict)

@@ -10,6 +10,7 @@ from functools import partial
 
 from icecore.errors import IcecoreError
 from icecore.model import Segment
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.placement import Placer
@@ -21,7 +22,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, PartitionKey, SegmentRecord
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SEGMENTS_PER_DECISION = 96
 """Of one transaction; etcd allows 128 operations."""
@@ -78,11 +79,13 @@ class SegmentOpening:
             )
             is_short = len(place.nodes) < settings.replication_factor
             if len(place.nodes) < settings.min_insync or (is_short and self._live.is_settling):
-                log.warning(
-                    "event=open_waits topic=%s partition=%d eligible_nodes=%d",
-                    topic.name,
-                    key[1],
-                    len(place.nodes),
+                event(
+                    _log,
+                    logging.WARNING,
+                    "open_waits",
+                    topic=topic.name,
+                    partition=key[1],
+                    eligible_nodes=len(place.nodes),
                 )
                 continue
             places.append((key, place))
@@ -130,11 +133,13 @@ class SegmentOpening:
             each = [answer] if isinstance(answer, IcecoreError) else answer
             refused = [error for error in each if isinstance(error, IcecoreError)]
             if refused:
-                log.warning(
-                    "event=open_failed node=%d segments=%d why=%r",
-                    node_id,
-                    len(refused),
-                    refused[0].message,
+                event(
+                    _log,
+                    logging.WARNING,
+                    "open_failed",
+                    node_id=node_id,
+                    segments=len(refused),
+                    error=refused[0],
                 )
         return {
             segment_id: Opening(segment_id, nodes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
+from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import is_sealed_state
@@ -23,7 +24,7 @@ from icecore_coordinator.nodes.pages import Pages
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey, SegmentRecord
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,13 @@ class StartStates:
             starts[wanted.key] = start_behind(wanted.record, written)
             return
         refused[wanted.key] = None
-        log.critical("event=producer_state_refused segment=%d node=%d", segment.segment_id, node_id)
+        event(
+            _log,
+            logging.CRITICAL,
+            "producer_state_refused",
+            segment_id=segment.segment_id,
+            node_id=node_id,
+        )
 
     async def _ask(self, asked: Sequence[_Wanted], number: int) -> list[tuple[_Wanted, Written]]:
         """Good answers of the replicas that come next."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_coordinator.decisions.segment_changes import open_tail
 from icecore_coordinator.nodes.node_calls import OpenItem
 from icecore_coordinator.state.records import PartitionKey
@@ -16,7 +17,7 @@ from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.start_states import StartStates
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class TailOpener:
@@ -81,9 +82,9 @@ class TailOpener:
         opened = 0
         for result in results:
             if isinstance(result, IcecoreError):
-                log.warning("event=open_refused why=%r", result.message)
+                event(_log, logging.WARNING, "open_refused", error=result)
             else:
                 opened += 1
         if opened:
-            log.info("event=tails_opened count=%d", opened)
+            event(_log, logging.INFO, "tails_opened", count=opened)
         await self._opening.abandon([each.segment_id for each in prepared.values()])

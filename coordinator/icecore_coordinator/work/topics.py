@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from icecore.errors import IcecoreError, NotLeaderError, UnknownTopicError
 from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.decisions import topic_changes, topic_deletion
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
@@ -18,7 +19,7 @@ from icecore_coordinator.state.records import Change, PartitionKey, TopicRecord
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 OPEN_WAIT_MS = 10_000.0
 """How long a creation waits for its first segments; they open later all the same."""
@@ -75,11 +76,13 @@ class Topics:
 
         await self._ledger.decide(decision)
         factor = self._ledger.state.topics[topic_id].settings.replication_factor
-        log.info(
-            "event=topic_created topic=%s partitions=%d replication_factor=%d",
-            name,
-            partitions,
-            factor,
+        event(
+            _log,
+            logging.INFO,
+            "topic_created",
+            topic=name,
+            partitions=partitions,
+            replication_factor=factor,
         )
         await self._open_partitions(topic_id)
         topic = self._ledger.state.topics.get(topic_id)
@@ -114,7 +117,7 @@ class Topics:
         pinned = self._ledger.state.topic(name).settings
         change = await self._ledger.decide(decision)
         if change.puts:
-            log.info("event=topic_altered topic=%s", name)
+            event(_log, logging.INFO, "topic_altered", topic=name)
         if any(isinstance(each, TopicRecord) and each.settings != pinned for each in change.puts):
             return [each for each in await self.roll(name, "alter_topic") if each]
         return []
@@ -141,11 +144,13 @@ class Topics:
         )
         [topic] = change.puts
         assert isinstance(topic, TopicRecord)
-        log.info(
-            "event=topic_deleted topic=%s topic_id=%s grace_ms=%d",
-            topic.name,
-            topic.topic_id.hex(),
-            topic.grace_left_ms,
+        event(
+            _log,
+            logging.INFO,
+            "topic_deleted",
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            grace_ms=topic.grace_left_ms,
         )
         if topic.is_deleting:
             await self._ledger.until(
@@ -171,7 +176,7 @@ class Topics:
         topic = self._ledger.state.topics.get(found_id)
         if topic is None or not topic.is_live:
             raise UnknownTopicError(f"topic {found_id.hex()} was deleted again")
-        log.info("event=topic_undeleted topic=%s topic_id=%s", topic.name, found_id.hex())
+        event(_log, logging.INFO, "topic_undeleted", topic=topic.name, topic_id=found_id)
         return topic
 
     async def _open_partitions(self, topic_id: bytes) -> None:
