@@ -7,6 +7,7 @@ import signal
 import sys
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore.process.settings import load_from_arguments
 from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
 from icecore.rpc.grpc_net import GrpcNet
@@ -23,7 +24,7 @@ from icecore_node.storage.files.descriptors import DescriptorBudget
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 
-_log = logging.getLogger("node")
+_log = logging.getLogger(__name__)
 
 
 async def serve(settings: NodeSettings) -> None:
@@ -82,7 +83,7 @@ async def serve(settings: NodeSettings) -> None:
             endpoint.stop()
         await node.stop()
         folder.close()
-        _log.info("stopped node_id=%d", settings.node_id)
+        event(_log, logging.INFO, "stopped", node_id=settings.node_id)
 
 
 def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget) -> ReplicaStore:

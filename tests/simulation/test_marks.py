@@ -43,10 +43,10 @@ def test_a_call_is_seen_by_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_message_is_seen_once_the_watch_is_open_and_not_after_it() -> None:
     log = logging.getLogger("icecore_node.storage.replica_store")
-    log.warning("segment 7 quarantined: too early")
+    log.warning('event=quarantined segment_id=7 why="too early"')
     with marks.watch() as hit:
         log.info("handed over leads=0 took_ms=%d", 3)
-    log.warning("segment 7 quarantined: too late")
+    log.warning('event=quarantined segment_id=7 why="too late"')
     assert hit == {"left_cleanly"}
     assert logging.getLogger("icecore_node").level == logging.NOTSET
 

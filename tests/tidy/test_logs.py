@@ -27,7 +27,6 @@ SPELLED = {
 
 NOT_YET = frozenset(
     {
-        "node/icecore_node/__main__.py",
         "node/icecore_node/context.py",
         "node/icecore_node/link/coordinator_link.py",
         "node/icecore_node/membership/heartbeats.py",
@@ -45,16 +44,6 @@ NOT_YET = frozenset(
         "node/icecore_node/roles/receiver.py",
         "node/icecore_node/serving/sender.py",
         "node/icecore_node/serving/write_back.py",
-        "node/icecore_node/storage/control/control_database.py",
-        "node/icecore_node/storage/control/fail_stop.py",
-        "node/icecore_node/storage/data_folder.py",
-        "node/icecore_node/storage/replica_store.py",
-        "node/icecore_node/storage/segment_engine/creation.py",
-        "node/icecore_node/storage/segment_engine/recycle.py",
-        "node/icecore_node/storage/segment_engine/salvage.py",
-        "node/icecore_node/storage/segment_engine/segment_engine.py",
-        "node/icecore_node/storage/segment_engine/segment_reader.py",
-        "node/icecore_node/storage/segment_engine/start_up.py",
         "node/icecore_node/upkeep/copying.py",
         "node/icecore_node/upkeep/digests.py",
         "node/icecore_node/upkeep/salvage.py",

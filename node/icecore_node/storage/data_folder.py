@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
+from icecore.process.log import event
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.files.file_system import OsFileSystem
 from icecore_node.storage.files.whole_sync import SyncFs
@@ -163,7 +164,7 @@ def _open_control(path: Path) -> ControlStore:
     name = path / CONTROL_NAME
     if not name.exists() and any(path.glob("segments/*/*/*.log")):
         # Nothing is deleted and nothing is trusted: a new cookie makes it all UNKNOWN.
-        _log.error("data folder %s has segments and no control store", path)
+        event(_log, logging.ERROR, "control_store_missing", path=path)
     try:
         return ControlStore(name)
     except (StorageError, sqlite3.Error) as error:

@@ -19,6 +19,7 @@ from functools import partial
 from types import MappingProxyType
 
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
@@ -96,7 +97,7 @@ class ReplicaStore:
         if log is None:
             log = unusable(row.damage or f"this node has no storage engine {row.engine!r}")
         if log.damage:
-            _log.error("segment %d is UNKNOWN: %s", row.segment_id, log.damage)
+            event(_log, logging.ERROR, "log_unknown", segment_id=row.segment_id, why=log.damage)
         return self._catalog.found(row, log)
 
     def _finish_deletions(self) -> None:
@@ -109,7 +110,7 @@ class ReplicaStore:
             except DiskFailedError:
                 raise
             except IcecoreError as error:  # the coordinator orders it again
-                _log.error("not deleted segments=%d error=%s", len(group), error)
+                event(_log, logging.ERROR, "not_deleted", segments=len(group), error=error)
             else:
                 if group is intents:
                     return
@@ -311,7 +312,7 @@ class ReplicaStore:
             self._control.change_row(segment_id, damage=why)
             self._catalog.engine_named(row.engine).set_aside(self._catalog.identity(row))
             self._control.change_row(segment_id, state=QUARANTINED)
-        _log.error("segment %d quarantined: %s", segment_id, why)
+        event(_log, logging.ERROR, "quarantined", segment_id=segment_id, why=why)
 
     def delete(self, segment_ids: Sequence[int], token: int) -> None:
         """Remove replicas on the coordinator's order, which is stored first, with one control-store

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import IcecoreError, OutOfResourcesError, OutOfSpaceError, StorageError
+from icecore.process.log import event
 from icecore_node.storage.files.locks import Lock
 
 RESERVE_BYTES = 4 << 20
@@ -110,13 +111,13 @@ class ControlDatabase:
             # Written, not allocated: on some file systems only written blocks are really ours.
             reserve.write_bytes(bytes(RESERVE_BYTES))
         except OSError as error:
-            _log.warning("no space for the reserve of the control store: %s", error)
+            event(_log, logging.WARNING, "control_reserve_missing", error=error)
             reserve.unlink(missing_ok=True)
 
     def _release_reserve(self) -> bool:
         if self._reserve is None or not self._reserve.exists():
             return False
-        _log.error("disk full: the control store uses its reserve")
+        event(_log, logging.ERROR, "control_reserve_used", reserve_bytes=RESERVE_BYTES)
         self._reserve.unlink()
         return True
 

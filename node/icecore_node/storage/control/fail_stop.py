@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, SyncFailedError
 from icecore_node.storage.engine import Condemn
 
@@ -43,10 +44,16 @@ class FailStop:
         try:
             sync()
         except SyncFailedError as error:
-            _log.critical("sync failed for segments %s: %s", list(segment_ids), error)
+            event(_log, logging.CRITICAL, "sync_failed", segment_ids=segment_ids, error=error)
             try:
                 self._condemn(dict.fromkeys(segment_ids, f"a sync had failed: {error}"))
             except IcecoreError as another:
-                _log.critical("and that could not be stored: %s", another)
+                event(
+                    _log,
+                    logging.CRITICAL,
+                    "failed_sync_not_stored",
+                    segment_ids=segment_ids,
+                    error=another,
+                )
             # Even "no space" here means that pages are lost: never an OutOfSpaceError.
             raise DiskFailedError(f"sync failed, the process must end: {error}") from error

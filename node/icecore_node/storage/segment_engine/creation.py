@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from icecore.errors import IcecoreError, OutOfResourcesError
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import NewLog
@@ -82,7 +83,14 @@ class Creation:
             used, free = self._fs.descriptors()
         if free >= reserve:
             return None
-        _log.warning("event=descriptors_short used=%d free=%d reserve=%d", used, free, reserve)
+        event(
+            _log,
+            logging.WARNING,
+            "descriptors_short",
+            used=used,
+            free=free,
+            reserve=reserve,
+        )
         return OutOfResourcesError(
             f"too few file descriptors: {used} of {used + free} are used, and {reserve} are kept"
             " for what is open; raise the limit of open files (ulimit -n, LimitNOFILE) or close"

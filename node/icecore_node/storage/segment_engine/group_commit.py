@@ -20,7 +20,7 @@ never leads it (R55); ``log.end``, which readers and acks go by, moves between s
 
 **The bound.** At most ``group_bytes_max`` (G) go to one file between two syncs. That is no limit
 for memory but a promise to start-up, which tells a torn tail from damage by it: a whole batch at G
-or more behind the first bad byte proves that this byte had been synced (``recovery.py``). So what
+or more behind the first bad byte proves that this byte had been synced (``start_up.py``). So what
 exceeds G in one round comes after it, request by request (``rest``, in order), and one request
 above G goes in pieces that are synced one by one and become readable together.
 

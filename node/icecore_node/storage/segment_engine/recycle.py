@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from icecore.errors import OutOfResourcesError, StorageError
+from icecore.process.log import event
 from icecore_node.ports import FileSystem
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 
@@ -63,7 +64,7 @@ class RecyclePool:
             try:
                 length = self._length(name)
             except (StorageError, OutOfResourcesError) as error:
-                _log.warning("not recycled file=%s error=%s", name, error)
+                event(_log, logging.WARNING, "not_recycled", file=name, error=error)
                 continue
             if self._has_room(length):
                 self._files.append(_Kept(name, int(served), length))

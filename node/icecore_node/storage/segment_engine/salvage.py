@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import FoundLog, KnownLog, LogTail, SegmentIdentity
@@ -76,11 +77,13 @@ class FileSalvage:
         self._fs.rename(self._copy(found, identity), name)
         self._fail_stop.sync([], lambda: self._fs.sync_dir(folder_name(identity)))
         remember()
-        _log.critical(
-            "salvaged segment_id=%d end_offset=%d from=%s",
-            identity.segment_id,
-            found.tail.end_offset,
-            name,
+        event(
+            _log,
+            logging.CRITICAL,
+            "log_salvaged",
+            segment_id=identity.segment_id,
+            end_offset=found.tail.end_offset,
+            file=name,
         )
         return self._use(log)
 
@@ -101,7 +104,7 @@ class FileSalvage:
             start = empty_tail(identity, log.start_timestamp_ms)
             file = self._fs.open(name)
         except (StorageError, InvalidRequestError) as error:
-            _log.warning("not salvageable file=%s error=%s", name, error)
+            event(_log, logging.WARNING, "not_salvageable", file=name, error=error)
             return None
         scan = BatchScan(
             file,
@@ -117,7 +120,14 @@ class FileSalvage:
             for _ in scan:
                 pass
         except StorageError as error:
-            _log.warning("salvage ends at=%d file=%s error=%s", scan.position, name, error)
+            event(
+                _log,
+                logging.WARNING,
+                "salvage_ends",
+                file=name,
+                position=scan.position,
+                error=error,
+            )
         finally:
             file.close()
         return Provable(name, scan.tail, scan.position)

@@ -21,6 +21,7 @@ from icecore.errors import (
     InvalidRequestError,
     StorageError,
 )
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
@@ -108,7 +109,7 @@ class SegmentEngine:
         try:
             report_unknown_files(self._fs, known)
         except StorageError as error:
-            _log.error("not all folders can be read: %s", error)
+            event(_log, logging.ERROR, "folders_unreadable", error=error)
         return [_found(verdicts[log.identity.segment_id]) for log in logs]
 
     def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[int, Verdict]) -> None:
@@ -134,7 +135,14 @@ class SegmentEngine:
     def _use(self, known: KnownLog, verdict: Verdict) -> None:
         """From now on there is such a log."""
         if verdict.cut_bytes:
-            _log.warning("segment %d: %s", known.identity.segment_id, verdict.why)
+            event(
+                _log,
+                logging.WARNING,
+                "tail_cut",
+                segment_id=known.identity.segment_id,
+                cut_bytes=verdict.cut_bytes,
+                why=verdict.why,
+            )
         log = self._opened(known.identity, known.start_timestamp_ms, verdict.size_bytes)
         log.end = (verdict.tail, verdict.position)
         log.is_sealed = known.sealed is not None
@@ -293,7 +301,7 @@ class SegmentEngine:
         try:
             self._index.flush()
         except SHORTAGES as error:
-            _log.warning("the index lags: %s", error)
+            event(_log, logging.WARNING, "index_lags", error=error)
 
     def close(self) -> None:
         """See ``Engine.close``. Who opened files and index closes those."""

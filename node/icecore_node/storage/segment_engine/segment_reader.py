@@ -17,6 +17,7 @@ from icecore.errors import (
     OutOfResourcesError,
     StorageError,
 )
+from icecore.process.log import event
 from icecore_node.ports import File
 from icecore_node.storage.engine import NO_TAIL, LogTail
 from icecore_node.storage.index import points
@@ -115,7 +116,13 @@ class SegmentReader:
         try:
             point = points.floor_offset(self._index, log.prefix, offset)
         except (StorageError, OutOfResourcesError) as error:
-            _log.error("index look-up failed, scanning instead: %s", error)
+            event(
+                _log,
+                logging.ERROR,
+                "index_lookup_failed",
+                segment_id=log.identity.segment_id,
+                error=error,
+            )
             point = None
         if point is None or not position < point[1] < log.end[1]:
             return position, tail
@@ -157,7 +164,13 @@ class SegmentReader:
         try:
             return points.offset_before_time(self._index, log.prefix, timestamp_ms)
         except (StorageError, OutOfResourcesError) as error:
-            _log.error("index look-up failed, scanning instead: %s", error)
+            event(
+                _log,
+                logging.ERROR,
+                "index_lookup_failed",
+                segment_id=log.identity.segment_id,
+                error=error,
+            )
             return None
 
     def _check_whole(self, log: SegmentLog, scan: BatchScan) -> None:

@@ -18,6 +18,7 @@ import logging
 from dataclasses import dataclass, field, replace
 
 from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
+from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
@@ -203,7 +204,13 @@ class StartUp:
         except OutOfSpaceError:
             raise
         except StorageError as error:
-            _log.warning("segment %d: no durable entry: %s", identity.segment_id, error)
+            event(
+                _log,
+                logging.WARNING,
+                "no_durable_entry",
+                segment_id=identity.segment_id,
+                error=error,
+            )
             return None
 
     def _judge_stop(
@@ -258,7 +265,7 @@ def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
             folder = f"segments/{topic}/{partition}"
             for name in file_system.list_dir(folder):
                 if f"{folder}/{name}" not in known and ASIDE not in name:
-                    _log.warning("unknown file kept: %s/%s", folder, name)
+                    event(_log, logging.WARNING, "unknown_file_kept", file=f"{folder}/{name}")
 
 
 def _first_tail(log: KnownLog) -> LogTail:
