@@ -42,6 +42,7 @@ class BatchMetadata:
     append_timestamp_ms: int
     durable_copies: int
     segment_id: int
+    """Whose leader answered. A duplicate may lie in an earlier one."""
     duplicate: bool
     """It had been appended by an earlier attempt whose answer was lost."""
 

@@ -45,7 +45,9 @@ class FleetingTopic:
         self._rng = random.Random(f"{name} {world.seed}")
         self._produces: list[Produce] = []
         self._segments: dict[int, int] = {}
-        """Of an acknowledged record: the segment that it is in, which is of one life only."""
+        """Of an acknowledged record: the segment that it is in, which is of one life only. Of a
+        repetition it is the one whose leader answered, which may be empty and dropped later."""
+        self._repeated: set[int] = set()
         self._reads: list[Read] = []
         self._sessions = 0
         self._born_s = 0.0
@@ -145,6 +147,8 @@ class FleetingTopic:
             try:
                 (landed,) = await producer.send_batch(self.name, [value], partition=partition[1])
                 produce.offset, self._segments[number] = landed.base_offset, landed.segment_id
+                if landed.duplicate:
+                    self._repeated.add(number)
                 produce.outcome = Outcome.OK
             except IcecoreError as error:
                 produce.outcome = Outcome.UNKNOWN if error.indeterminate else Outcome.FAIL
@@ -213,12 +217,15 @@ class FleetingTopic:
         """
         found: list[Produce] = []
         for number, each in enumerate(self._produces):
-            if each.outcome is Outcome.OK:
-                if self._segments[number] in segments:
-                    found.append(each)
+            is_late = each.ended_s >= self._born_s
+            if each.outcome is Outcome.OK and self._segments[number] in segments:
+                found.append(each)
+            elif each.outcome is Outcome.OK:
+                if number in self._repeated and is_late:
+                    found.append(replace(each, outcome=Outcome.UNKNOWN, offset=-1))
             elif each.began_s >= self._born_s:
                 found.append(each)
-            elif each.ended_s >= self._born_s and each.outcome is not Outcome.FAIL:
+            elif is_late and each.outcome is not Outcome.FAIL:
                 found.append(replace(each, outcome=Outcome.UNKNOWN, offset=-1))
         return found
 
