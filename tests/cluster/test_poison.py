@@ -25,7 +25,7 @@ from tests.support.poison import garbage, garbage_in_frame
 
 TOPIC = "poisoned"
 UNCHECKED = """
-from node import batch_checks
+from icecore_node.serving import batch_checks
 
 async def believe(*_):
     pass
