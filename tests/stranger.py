@@ -7,7 +7,7 @@ got, or None; what must hold whatever they answer is the tests' business.
 from dataclasses import dataclass
 from typing import Any
 
-from icecore.codec import batch
+from icecore.codec import batch, chain
 from icecore.errors import IcecoreError
 from icecore.rpc import framing
 from icecore.rpc.ports import Net
@@ -201,7 +201,7 @@ class Stranger:
         )
         body = await self._ask(address, "ReplicationService/ReadSegment", request)
         _, data = framing.split_bulk(body, replication_pb2.ReadSegmentResponse)
-        seed = batch.digest_seed(
+        seed = chain.segment_seed(
             known.cluster_id,
             segment.topic_id,
             segment.partition,
@@ -211,4 +211,4 @@ class Stranger:
         )
         position, header = next(iter(batch.iter_batches(data)))
         stamped = bytes(data[position : position + batch.HEADER_LENGTH])
-        return header.end_offset, batch.digest_step(seed, stamped)
+        return header.end_offset, chain.digest_step(chain.digest_seed(seed), stamped)

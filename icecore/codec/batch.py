@@ -1,15 +1,14 @@
-"""Record batch header, framing and chain: the unit of append, checksum, replication and disk.
+"""Record batch header and framing: the unit of append, checksum, replication and disk.
 
 A batch is a fixed 152-byte little-endian header, an index section and a payload (both described in
 ``icecore/codec/record.py``). The header has three parts: the *frame* (whose CRC covers the whole
 header), the *leader* part (zero until a leader stamps it) and the *producer* part, whose CRC covers
 every byte after itself to the end of the batch, padding included. A leader therefore stamps a batch
 without touching its body, and nobody but compaction may change what the producer wrote. Each header
-names the CRC of the header before it; with the segment's seed this makes a chain. The module is
-pure: no I/O, no clock, no numpy.
+names the CRC of the header before it; with the segment's seed this makes a chain
+(``codec/chain.py``). The module is pure: no I/O, no clock, no numpy.
 """
 
-import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +52,6 @@ _FIELDS = struct.Struct("<IIQQqqqqqIIIIIIIIqqQQIII")
 _U32 = struct.Struct("<I")
 _PRODUCER_IDS = struct.Struct("<QQI")
 _OFFSETS = struct.Struct("<qq")
-_SEED = struct.Struct("<16s16sIQqQ")
 
 _FIELDS_START = 8
 _LEADER_START = 16
@@ -454,53 +452,6 @@ def refresh_crcs(batch: bytearray) -> None:
     _U32.pack_into(batch, _PRODUCER_START, crc32c(batch, _PRODUCER_CRC_FROM))
     _U32.pack_into(batch, 12, 0)
     _U32.pack_into(batch, 12, crc32c(batch, 0, HEADER_LENGTH))
-
-
-def chain_seed(
-    cluster_id: bytes,
-    topic_id: bytes,
-    partition: int,
-    segment_id: int,
-    base_offset: int,
-    epoch: int,
-) -> int:
-    """What the first batch of a segment names as its previous header's CRC."""
-    seed: int = google_crc32c.value(
-        _seed_bytes(cluster_id, topic_id, partition, segment_id, base_offset, epoch)
-    )
-    return seed
-
-
-def digest_seed(
-    cluster_id: bytes,
-    topic_id: bytes,
-    partition: int,
-    segment_id: int,
-    base_offset: int,
-    epoch: int,
-) -> bytes:
-    """The seal digest (32 bytes) of a segment without batches."""
-    return hashlib.sha256(
-        _seed_bytes(cluster_id, topic_id, partition, segment_id, base_offset, epoch)
-    ).digest()
-
-
-def digest_step(digest: bytes, header_bytes: Buffer) -> bytes:
-    """The seal digest after one more batch, from its 152 stamped header bytes."""
-    return hashlib.sha256(digest + header_bytes).digest()
-
-
-def _seed_bytes(
-    cluster_id: bytes,
-    topic_id: bytes,
-    partition: int,
-    segment_id: int,
-    base_offset: int,
-    epoch: int,
-) -> bytes:
-    if len(cluster_id) != 16 or len(topic_id) != 16:
-        raise InvalidRequestError("cluster and topic ids have 16 bytes")
-    return _SEED.pack(cluster_id, topic_id, partition, segment_id, base_offset, epoch)
 
 
 def _corrupt(position: int, what: str) -> CorruptBatchError:

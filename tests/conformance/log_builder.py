@@ -3,7 +3,8 @@
 import struct
 from dataclasses import replace
 
-from icecore.codec.batch import HEADER_LENGTH, assemble, digest_step, pad8, parse_header, stamp
+from icecore.codec.batch import HEADER_LENGTH, assemble, pad8, parse_header, stamp
+from icecore.codec.chain import digest_step
 from icecore_node.storage.engine import (
     SEGMENT_ENGINE,
     AppendRequest,

@@ -7,7 +7,8 @@ the engines, as a disk outlives processes.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from icecore.codec.batch import HEADER_LENGTH, digest_step, parse_header, verify_producer_crc
+from icecore.codec.batch import HEADER_LENGTH, parse_header, verify_producer_crc
+from icecore.codec.chain import digest_step
 from icecore.errors import (
     CorruptBatchError,
     IcecoreError,

@@ -14,7 +14,13 @@ PURE = (
     "icecore_coordinator.state",
     "icecore_coordinator.decisions",
 )
-PURE_MAY_IMPORT = ("icecore.errors", "icecore.codec.batch", "icecore.model", *PURE)
+PURE_MAY_IMPORT = (
+    "icecore.errors",
+    "icecore.codec.batch",
+    "icecore.codec.chain",
+    "icecore.model",
+    *PURE,
+)
 IMPURE_STDLIB = frozenset(
     [
         *("asyncio", "concurrent", "multiprocessing", "queue", "subprocess", "threading"),

@@ -7,8 +7,8 @@ by ``became_durable``, and whoever has the segment for itself may ``settle`` or 
 
 from dataclasses import dataclass, replace
 
-from icecore.codec import batch
-from icecore.codec.batch import BatchHeader
+from icecore.codec.batch import HEADER_LENGTH, BatchHeader
+from icecore.codec.chain import digest_step
 from icecore_node.io.io_pool import LogIo
 from icecore_node.io.tail_cache import CachedBatch
 from icecore_node.ports import Buffer
@@ -35,7 +35,7 @@ class StampedBatch:
     @classmethod
     def received(cls, data: memoryview, position: int, header: BatchHeader) -> "StampedBatch":
         """One that another node stamped, at ``position`` of ``data``."""
-        start = position + batch.HEADER_LENGTH
+        start = position + HEADER_LENGTH
         return cls(
             header_bytes=bytes(data[position:start]),
             header=header,
@@ -93,7 +93,7 @@ class ReplicaLog:
         self.tail = LogTail(
             end_offset=stamped.end_offset,
             last_header_crc32c=stamped.header_crc32c,
-            digest=batch.digest_step(tail.digest, stamped.header_bytes),
+            digest=digest_step(tail.digest, stamped.header_bytes),
             max_append_timestamp_ms=max(tail.max_append_timestamp_ms, stamped.append_timestamp_ms),
             max_known_high_watermark=tail.max_known_high_watermark,
             length_bytes=tail.length_bytes + header.batch_length,

@@ -16,12 +16,10 @@ from icecore.codec.batch import (
     MAGIC,
     VERSION,
     BatchHeader,
-    chain_seed,
-    digest_seed,
-    digest_step,
     parse_header,
     verify_producer_crc,
 )
+from icecore.codec.chain import chain_seed, digest_seed, digest_step, segment_seed
 from icecore.errors import CorruptBatchError
 from icecore_node.ports import File
 from icecore_node.storage.engine import LogTail, SegmentIdentity
@@ -42,7 +40,7 @@ class FoundBatch:
 
 def empty_tail(identity: SegmentIdentity, max_append_timestamp_ms: int) -> LogTail:
     """The tail of a confirmed segment without batches."""
-    seed = (
+    seed = segment_seed(
         identity.cluster_id,
         identity.topic_id,
         identity.partition,
@@ -52,8 +50,8 @@ def empty_tail(identity: SegmentIdentity, max_append_timestamp_ms: int) -> LogTa
     )
     return LogTail(
         end_offset=identity.base_offset,
-        last_header_crc32c=chain_seed(*seed),
-        digest=digest_seed(*seed),
+        last_header_crc32c=chain_seed(seed),
+        digest=digest_seed(seed),
         max_append_timestamp_ms=max_append_timestamp_ms,
         max_known_high_watermark=0,
         length_bytes=0,

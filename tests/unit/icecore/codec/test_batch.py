@@ -1,6 +1,5 @@
-"""Batch header, framing and chain: the layout byte by byte, and that nothing wrong gets past."""
+"""Batch header and framing: the layout byte by byte, and that nothing wrong gets past."""
 
-import hashlib
 import struct
 from dataclasses import replace
 
@@ -291,48 +290,3 @@ def test_noise_is_refused(noise: bytes) -> None:
     for data in (noise, b"iceb\x01\x00\x98\x00" + noise):
         with pytest.raises(CorruptBatchError):
             batch.check_produced(data, 0, LIMITS)
-
-
-# --- chain and digest -----------------------------------------------------------------------------
-
-
-def test_the_chain_names_each_header_before() -> None:
-    seed = batch.chain_seed(CLUSTER, TOPIC, 3, 7, 100, 4)
-    first = stamped(produced(), 100, seed)
-    second = stamped(produced(), 103, batch.parse_header(first).header_crc32c)
-    chain = seed
-    for _, header in batch.iter_batches(first + second):
-        assert header.prev_header_crc32c == chain
-        chain = header.header_crc32c
-    swapped = stamped(produced(), 100, seed ^ 1)
-    assert batch.parse_header(swapped).header_crc32c != batch.parse_header(first).header_crc32c
-
-
-def test_seeds_cover_every_field() -> None:
-    packed = CLUSTER + TOPIC + struct.pack("<IQqQ", 3, 7, 100, 4)
-    assert batch.chain_seed(CLUSTER, TOPIC, 3, 7, 100, 4) == google_crc32c.value(packed)
-    assert batch.digest_seed(CLUSTER, TOPIC, 3, 7, 100, 4) == hashlib.sha256(packed).digest()
-    others = [
-        (TOPIC, TOPIC, 3, 7, 100, 4),
-        (CLUSTER, CLUSTER, 3, 7, 100, 4),
-        (CLUSTER, TOPIC, 2, 7, 100, 4),
-        (CLUSTER, TOPIC, 3, 8, 100, 4),
-        (CLUSTER, TOPIC, 3, 7, 101, 4),
-        (CLUSTER, TOPIC, 3, 7, 100, 5),
-        (CLUSTER, TOPIC, 3, 7, 100, 4),
-    ]
-    assert len({batch.chain_seed(*seed) for seed in others}) == len(others)
-    assert len({batch.digest_seed(*seed) for seed in others}) == len(others)
-    with pytest.raises(InvalidRequestError):
-        batch.chain_seed(b"short", TOPIC, 3, 7, 100, 4)
-
-
-def test_the_digest_rolls_over_headers() -> None:
-    digest = seed = batch.digest_seed(CLUSTER, TOPIC, 3, 7, 100, 4)
-    first, second = stamped(produced(), 100), stamped(produced(), 103)
-    for raw in (first, second):
-        digest = batch.digest_step(digest, memoryview(raw)[: batch.HEADER_LENGTH])
-    once = hashlib.sha256(seed + first[:152]).digest()
-    assert digest == hashlib.sha256(once + second[:152]).digest()
-    other = batch.digest_step(batch.digest_step(seed, second[:152]), first[:152])
-    assert other != digest

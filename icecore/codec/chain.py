@@ -1,0 +1,50 @@
+"""What binds the batches of a segment to it and to each other: the seeds, and the seal digest.
+
+A batch names the CRC of the header before it, the first one the seed of its segment; so a log can
+hold no batch of another segment, none twice and none in another order. The seal digest rolls over
+all stamped headers, so two logs with the same digest have the same batches in the same order.
+"""
+
+import hashlib
+import struct
+
+import google_crc32c
+
+from icecore.codec.batch import Buffer
+from icecore.errors import InvalidRequestError
+
+_SEED = struct.Struct("<16s16sIQqQ")
+
+
+def segment_seed(
+    cluster_id: bytes,
+    topic_id: bytes,
+    partition: int,
+    segment_id: int,
+    base_offset: int,
+    epoch: int,
+) -> bytes:
+    """What tells a segment from every other one, as the 60 bytes that both seeds are made of.
+
+    Raises:
+        InvalidRequestError: An id has not 16 bytes.
+    """
+    if len(cluster_id) != 16 or len(topic_id) != 16:
+        raise InvalidRequestError("cluster and topic ids have 16 bytes")
+    return _SEED.pack(cluster_id, topic_id, partition, segment_id, base_offset, epoch)
+
+
+def chain_seed(seed: bytes) -> int:
+    """What the first batch of a segment names as its previous header's CRC."""
+    crc: int = google_crc32c.value(seed)
+    return crc
+
+
+def digest_seed(seed: bytes) -> bytes:
+    """The seal digest (32 bytes) of a segment without batches."""
+    return hashlib.sha256(seed).digest()
+
+
+def digest_step(digest: bytes, header_bytes: Buffer) -> bytes:
+    """The seal digest after one more batch, from its 152 stamped header bytes."""
+    return hashlib.sha256(digest + header_bytes).digest()
