@@ -71,6 +71,7 @@ from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc import convert, framing
 from icecore.rpc.methods import DATA
+from icecore.rpc.ports import Received
 from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
@@ -355,7 +356,7 @@ class Sender:
         return list(answer.partitions), answer.throttle_ms
 
     async def _watch(
-        self, call: "asyncio.Future[bytes]", node_id: int, entries: list[_Entry]
+        self, call: "asyncio.Future[Received]", node_id: int, entries: list[_Entry]
     ) -> None:
         """Wait for the answer, but not for a node that hangs and has lost its partitions."""
         while not call.done():

@@ -6,7 +6,6 @@ not interrupted halfway.
 """
 
 import asyncio
-import logging
 import os
 from collections import Counter
 from collections.abc import Coroutine
@@ -21,24 +20,21 @@ from icecore.errors import (
     ConfigurationError,
     ForkedError,
     IcecoreError,
-    InternalError,
     RequestTimeoutError,
     ThrottledError,
     UnavailableError,
 )
-from icecore.process.log import event
 from icecore.rpc.grpc_streams import (
     GrpcClientStream,
     GrpcServerStream,
     is_cancelling,
     mark_retrieved,
 )
+from icecore.rpc.handling import failure_of
 from icecore.rpc.listening import check_listen, why_not_bound
-from icecore.rpc.ports import CallContext, Handlers, StreamHandler, UnaryHandler
+from icecore.rpc.ports import Body, CallContext, Handlers, StreamHandler, UnaryHandler, join
 from icecore.rpc.standard_services import add_standard_services
 from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
-
-_log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 _BREAK_GRACE_S = 5.0
@@ -124,7 +120,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
             await asyncio.wait({task})
             if (error := _failure(method, task)) is not None:
                 await _abort(context, error)
-            return self._sent_later(method, task.result(), context)
+            return self._sent_later(method, join(task.result()), context)
 
         return run
 
@@ -171,10 +167,7 @@ def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
     if task.cancelled():
         return UnavailableError("the server is stopping")
     error = task.exception()
-    if error is None or isinstance(error, IcecoreError):
-        return error
-    event(_log, logging.ERROR, "call_failed", method=method, error=error, exc_info=error)
-    return InternalError("unexpected failure; the server's log has the details")
+    return failure_of(method, error) if error is not None else None
 
 
 async def _abort(context: Any, error: IcecoreError) -> None:
@@ -263,7 +256,7 @@ class GrpcNet:
             self._channels[address] = channel
         return channel
 
-    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> bytes:
         _check_fork()
         unary = self._methods.get((address, method))
         if unary is None or self._closed:
@@ -272,7 +265,7 @@ class GrpcNet:
         if timeout_s <= 0:
             raise RequestTimeoutError(f"no time left to call {method}")
         try:
-            return await unary(body, timeout=timeout_s)  # type: ignore[no-any-return]
+            return await unary(join(body), timeout=timeout_s)  # type: ignore[no-any-return]
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except asyncio.CancelledError as error:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.rpc.ports import Body, join
 from icecore.rpc.statuses import error_of
 
 _EOF_GRACE_S: Final = 0.02
@@ -94,9 +95,9 @@ class GrpcClientStream:
             raise error_of(error) from error
         return None if body is grpc.aio.EOF else body
 
-    async def write(self, body: bytes) -> None:
+    async def write(self, body: Body) -> None:
         try:
-            await self._call.write(body)
+            await self._call.write(join(body))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except asyncio.InvalidStateError as error:
@@ -137,9 +138,9 @@ class GrpcServerStream:
         message: bytes = body
         return message
 
-    async def write(self, body: bytes) -> None:
+    async def write(self, body: Body) -> None:
         self._check()
-        await self._guarded(self._context.write(body))
+        await self._guarded(self._context.write(join(body)))
 
     def _check(self) -> None:
         if self.broken.done():

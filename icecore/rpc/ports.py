@@ -5,11 +5,31 @@ deterministic simulator supplies its own. Bodies are opaque bytes: who sends a m
 so bulk data passes from socket to file without a message object in between. Everything here runs on
 one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``, which the simulator's loop
 makes virtual.
+
+A body is sent as one buffer or as a list of buffers; a transport that can sends a list without
+joining it, so nothing in it may change until the message is gone. A body arrives as ``bytes`` or as
+a read-only view of memory that nobody else has: keeping a slice of it keeps all of it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Buffer | Sequence[Buffer]
+"""What is sent: one message."""
+Received: TypeAlias = bytes | memoryview
+"""What arrived: one message."""
+
+
+def buffers_of(body: Body) -> Sequence[Buffer]:
+    """A body as the buffers it is made of."""
+    return (body,) if isinstance(body, bytes | bytearray | memoryview) else body
+
+
+def join(body: Body) -> bytes:
+    """A body in one piece, for transports that know nothing else."""
+    return body if isinstance(body, bytes) else b"".join(buffers_of(body))
 
 
 class Clock(Protocol):
@@ -50,11 +70,11 @@ class CallContext:
 class ServerStream(Protocol):
     """The server's end of a bidirectional stream."""
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> Received | None:
         """The next message, None when the peer has finished sending. Raises UnavailableError."""
         ...
 
-    async def write(self, body: bytes) -> None:
+    async def write(self, body: Body) -> None:
         """Send one message; waits while the peer's window is full. Raises UnavailableError."""
         ...
 
@@ -67,7 +87,7 @@ class ClientStream(ServerStream, Protocol):
         ...
 
 
-UnaryHandler: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
+UnaryHandler: TypeAlias = Callable[[Received, CallContext], Awaitable[Body]]
 StreamHandler: TypeAlias = Callable[[ServerStream, CallContext], Awaitable[None]]
 
 
@@ -95,7 +115,7 @@ class Server(Protocol):
 class Net(Protocol):
     """Calls between processes. Errors raised by a handler arrive as the same IcecoreError."""
 
-    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> Received:
         """One request, one answer.
 
         Raises:

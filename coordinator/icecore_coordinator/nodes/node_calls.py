@@ -116,7 +116,7 @@ class NodeCalls:
         body = await self._net.call(
             node.address, NODE[method], request.SerializeToString(), timeout_s=timeout_s
         )
-        answer = decode(body)
+        answer = decode(bytes(body))
         for known in (incarnation, self._state.incarnation(node_id)):
             if answer.incarnation != known:
                 raise FencedError(

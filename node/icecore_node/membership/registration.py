@@ -22,7 +22,7 @@ from icecore.errors import (
 from icecore.model import PROTOCOL_VERSION
 from icecore.process.log import event
 from icecore.rpc import framing
-from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
+from icecore.rpc.ports import Body, CallContext, Received, ServerStream, StreamHandler, UnaryHandler
 from icecore.v1 import coordinator_pb2
 from icecore.v1.coordinator_pb2 import SegmentInventory
 from icecore_node.context import Identity, NodeContext
@@ -196,7 +196,7 @@ class Gate:
     def _guarded(
         self, handler: UnaryHandler, refusal: type[IcecoreError], request: Any = None
     ) -> UnaryHandler:
-        async def guarded(body: bytes, call: CallContext) -> bytes:
+        async def guarded(body: Received, call: CallContext) -> Body:
             incarnation = self._pass(refusal)
             if request is not None:
                 self._check_meant(framing.parse(request, body).incarnation)

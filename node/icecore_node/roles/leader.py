@@ -425,7 +425,7 @@ class Leader:
                 error,
             )
             return None
-        answer = replication_pb2.SealPrepareResponse.FromString(body)
+        answer = replication_pb2.SealPrepareResponse.FromString(bytes(body))
         return answer.seal_digest, answer.producer_digest
 
     async def _send_seal(self, effect: effects.SendSeal) -> None:

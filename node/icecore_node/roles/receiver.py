@@ -13,7 +13,7 @@ from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
 from icecore.model import NodeState
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
-from icecore.rpc.ports import ClientStream
+from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext, end_task
 from icecore_node.roles.follower import Follower
@@ -167,7 +167,7 @@ class LeaderLink:
                 _log.error("unreadable message from node_id=%d: %s", self._leader_id, error)
                 return
 
-    def _receive(self, body: bytes) -> None:
+    def _receive(self, body: Received) -> None:
         header_bytes, data = framing.split_bulk(body, replication_pb2.ReplicaData)
         self._context.metrics.replicated_bytes_in.inc(len(data))
         header = framing.parse(replication_pb2.ReplicaDataHeader, header_bytes)

@@ -4,7 +4,7 @@ import asyncio
 
 from icecore.rpc import framing
 from icecore.rpc.methods import DATA
-from icecore.rpc.ports import CallContext, UnaryHandler
+from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
@@ -45,7 +45,7 @@ class DataService:
             DATA["InitProducer"]: self.init_producer,
         }
 
-    async def init_producer(self, body: bytes, _: CallContext) -> bytes:
+    async def init_producer(self, body: Received, _: CallContext) -> bytes:
         """A producer id that was never handed out before, with epoch 0; or that of a name."""
         request = framing.parse(data_pb2.InitProducerRequest, body)
         self._context.identity.check_cluster(request.cluster_id)

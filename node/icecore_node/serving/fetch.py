@@ -10,7 +10,7 @@ import asyncio
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnsupportedError
 from icecore.rpc import convert, framing
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import Body, CallContext, Received
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import PartitionKey, Readers
@@ -42,7 +42,7 @@ class FetchHandler:
         self._reading = reading
         self._heavy_work = heavy_work
 
-    async def fetch(self, body: bytes, _: CallContext) -> bytes:
+    async def fetch(self, body: Received, _: CallContext) -> Body:
         """``FetchRequest`` to ``FetchResponse``, both as bytes."""
         context, metrics = self._context, self._context.metrics
         started_ms = context.clock.monotonic_ms()
@@ -160,7 +160,7 @@ class FetchHandler:
             result.successor_node_ids.extend(held.tail_replicas)
         return data, length
 
-    async def list_offsets(self, body: bytes, _: CallContext) -> bytes:
+    async def list_offsets(self, body: Received, _: CallContext) -> bytes:
         """``ListOffsetsRequest`` to ``ListOffsetsResponse``, both as bytes."""
         request = framing.parse(data_pb2.ListOffsetsRequest, body)
         self._context.identity.check_cluster(request.cluster_id)

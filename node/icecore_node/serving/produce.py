@@ -17,7 +17,7 @@ from icecore.errors import (
 )
 from icecore.model import Acks
 from icecore.rpc import convert, framing
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import CallContext, Received
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
@@ -54,7 +54,7 @@ class ProduceHandler:
         self._leaders = leaders
         self.inflight_bytes = 0
 
-    async def produce(self, body: bytes, _: CallContext) -> bytes:
+    async def produce(self, body: Received, _: CallContext) -> bytes:
         """``ProduceRequest`` to ``ProduceResponse``, both as bytes."""
         context, metrics = self._context, self._context.metrics
         started_ms = context.clock.monotonic_ms()

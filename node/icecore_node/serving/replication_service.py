@@ -8,7 +8,7 @@ side of a copy is ``upkeep/copying.py``.
 from icecore.errors import FencedError, InvalidRequestError, NotReplicaError
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
-from icecore.rpc.ports import CallContext, ServerStream, UnaryHandler
+from icecore.rpc.ports import Body, CallContext, Received, ServerStream, UnaryHandler
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.leaders import Leaders
@@ -80,7 +80,7 @@ class ReplicationService:
 
     # --- donors ---------------------------------------------------------------------------------
 
-    async def read_segment(self, body: bytes, _: CallContext) -> bytes:
+    async def read_segment(self, body: Received, _: CallContext) -> Body:
         """Raw batches of one replica; with the starting state when read from the base."""
         request = framing.parse(replication_pb2.ReadSegmentRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
@@ -103,7 +103,7 @@ class ReplicationService:
             data, _next_offset = await self._reading.read(replica, start, max_bytes, end)
         return framing.frame_bulk(header.SerializeToString(), [data])
 
-    async def seal_prepare(self, body: bytes, _: CallContext) -> bytes:
+    async def seal_prepare(self, body: Received, _: CallContext) -> bytes:
         """An in-sync follower's digests through the leader's end."""
         request = framing.parse(replication_pb2.SealPrepareRequest, body)
         self._context.identity.check_cluster(request.cluster_id)

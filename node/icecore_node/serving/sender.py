@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError
 from icecore.rpc import framing
-from icecore.rpc.ports import ServerStream
+from icecore.rpc.ports import Body, ServerStream
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.ports import Buffer
@@ -62,10 +62,11 @@ class Framer:
     """
 
     def __init__(self) -> None:
-        self._header, self._message = b"", b""
+        self._header = b""
+        self._message: Body = b""
         self._starts: list[int] = []
 
-    def frame(self, outgoing: Outgoing) -> bytes:
+    def frame(self, outgoing: Outgoing) -> Body:
         """The whole message."""
         header, starts = outgoing.header.SerializeToString(), outgoing.starts
         if header != self._header or starts != self._starts:
