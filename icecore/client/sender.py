@@ -29,8 +29,8 @@ UNKNOWN_PRODUCER, as after expiry (R23), is a gap. Without ``idempotent`` a retr
 **What may run at the same time.** All of it is on one event loop. A node has up to five requests
 under way; an answer that asks to hold back keeps its slot that long. A partition has one:
 ``is_busy`` lasts from the take to the results, or to the end of the wait after a failure. Waiting
-partitions share one search for an identity and one question for leaders. Beside each call
-``_watch`` asks every second whether all its partitions have another leader by now.
+partitions share one search for an identity and one question for leaders. ``produce_request.py`` has
+the life of one request.
 
 **Tried** (docs/PERFORMANCE.md). Two requests of one partition overtake each other on HTTP/2, and
 the second is refused as out of order. One stream per node keeps the order and halves the CPU of a
@@ -41,19 +41,19 @@ a new leader up to 1 s apart made a killed leader cost twice as long as looking 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from icecore.client.batches import Batch, PartitionQueue
-from icecore.client.connection import Backoff, Connection, share
+from icecore.client.connection import Backoff, Connection
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata, topic_recreated
+from icecore.client.produce_request import Entry, Outcome, ProduceRequest, RequestParts
 from icecore.client.types import BatchMetadata
 from icecore.codec.record import Codec
 from icecore.errors import (
     FencedError,
     IcecoreError,
-    InternalError,
     InvalidRequestError,
     LeaderLostError,
     NotLeaderError,
@@ -69,10 +69,7 @@ from icecore.errors import (
 )
 from icecore.model import Acks
 from icecore.process.log import event
-from icecore.rpc import convert, framing
-from icecore.rpc.methods import DATA
-from icecore.rpc.ports import Received
-from icecore.v1 import data_pb2
+from icecore.rpc import convert
 
 WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
@@ -84,15 +81,11 @@ REQUEST_BYTES_MIN = 256 << 10
 
 _HOLD_S = 0.02
 
-_WATCH_S = 1.0
-_ANSWER_GRACE_S = 5.0
 _THROTTLE_MAX_MS = 60_000
 _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
 _log = logging.getLogger(__name__)
-
-_Entry = tuple[PartitionQueue, list[Batch]]
 
 
 class Sender:
@@ -136,7 +129,6 @@ class Sender:
         self._codec = codec
         self._idempotent = idempotent
         self._request_bytes_max = request_bytes_max
-        self._request_timeout_ms = request_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._on_done = on_done
         self._on_broken = on_broken
@@ -146,18 +138,29 @@ class Sender:
         self._requests: dict[int, int] = {}
         self._requested_ms: dict[int, float] = {}
         self._held: dict[int, asyncio.TimerHandle] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
+        self._tasks: dict[asyncio.Task[object], None] = {}  # ordered: the same run each time
+        self._under_way: dict[ProduceRequest, None] = {}
+        self._request_parts = RequestParts(
+            connection=connection,
+            metadata=metadata,
+            acks=acks,
+            timeout_ms=request_timeout_ms,
+            is_led_elsewhere=self._is_led_elsewhere,
+            start=self.start,
+        )
+        self._has_sentinel = False
+        """A task waits for nothing: when somebody cancels it, requests end without an answer."""
         self._is_pump_due = False
         self.lost_acks_leader = 0
         """Gaps that lost batches left which had been acknowledged by their leader only."""
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine until it ends or the sender closes."""
         task = asyncio.ensure_future(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, task: "asyncio.Task[object]") -> None:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -170,6 +173,9 @@ class Sender:
         self._is_closing = True
         for timer in self._held.values():
             timer.cancel()
+        for request in self._under_way:
+            request.cancel()
+        self._under_way.clear()
         tasks: list[asyncio.Future[Any]] = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -218,7 +224,7 @@ class Sender:
     def _pump_node(self, node_id: int) -> None:
         queues = self._sendable.get(node_id, {})
         while queues and self._may_request(node_id, queues):
-            entries, size_bytes = list[_Entry](), 0
+            entries, size_bytes = list[Entry](), 0
             while queues and size_bytes < self._request_bytes_max:
                 queue = next(iter(queues))
                 del queues[queue]
@@ -232,7 +238,7 @@ class Sender:
             if entries:
                 self._requests[node_id] = self._requests.get(node_id, 0) + 1
                 self._requested_ms[node_id] = self._clock.monotonic_ms()
-                self.start(self._produce(node_id, entries))
+                self._send(node_id, entries)
         if not queues:
             self._sendable.pop(node_id, None)
 
@@ -290,85 +296,39 @@ class Sender:
 
     # --- one request ----------------------------------------------------------------------------
 
-    async def _produce(self, node_id: int, entries: list[_Entry]) -> None:
-        results: list[Any]
-        throttle_ms = 0
+    def _send(self, node_id: int, entries: list[Entry]) -> None:
+        if not self._has_sentinel:
+            self._has_sentinel = True
+            self.start(asyncio.Event().wait())
+        request = ProduceRequest(self._request_parts, node_id, entries, self._ended_request)
+        self._under_way[request] = None
+        request.start()
+
+    def _ended_request(self, request: ProduceRequest, outcome: Outcome) -> None:
+        del self._under_way[request]
         try:
-            results, throttle_ms = await self._call(node_id, entries)
-        except IcecoreError as error:
-            results = [error] * sum(len(batches) for _, batches in entries)
-        except Exception as error:
-            event(
-                _log,
-                logging.ERROR,
-                "produce_failed",
-                node_id=node_id,
-                error=error,
-                exc_info=error,
-            )
-            failure = InternalError("the request failed unexpectedly; the log has the details")
-            results = [failure] * sum(len(batches) for _, batches in entries)
-        at = 0
-        for queue, batches in entries:
-            self._settle(queue, batches, results[at : at + len(batches)])
-            at += len(batches)
-        if throttle_ms:
-            await asyncio.sleep(min(throttle_ms, _THROTTLE_MAX_MS) / 1000)
+            at = 0
+            for queue, batches in request.entries:
+                self._settle(queue, batches, outcome.results[at : at + len(batches)])
+                at += len(batches)
+        except Exception as error:  # records without an outcome would be waited for for ever
+            event(_log, logging.ERROR, "producer_broken", error=error, exc_info=error)
+            self._on_broken()
+            return
+        if outcome.throttle_ms:
+            wait_s = min(outcome.throttle_ms, _THROTTLE_MAX_MS) / 1000
+            self.start(self._free_later(request.node_id, wait_s))
+        else:
+            self._free(request.node_id)
+
+    async def _free_later(self, node_id: int, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        self._free(node_id)
+
+    def _free(self, node_id: int) -> None:
+        """One request fewer is under way to a node."""
         self._requests[node_id] -= 1
         self._pump_node(node_id)
-
-    async def _call(self, node_id: int, entries: list[_Entry]) -> tuple[list[Any], int]:
-        """One ProducePartitionResult per batch, and for how many ms to hold back."""
-        address = self._metadata.view.address(node_id)
-        if address is None:
-            raise NotLeaderError(f"the address of node {node_id} is unknown")
-        header = data_pb2.ProduceHeader(
-            cluster_id=self._metadata.view.cluster_id,
-            acks=cast(Any, int(self._acks)),
-            timeout_ms=self._request_timeout_ms,
-        )
-        buffers: list[bytes] = []
-        for queue, batches in entries:
-            for batch in batches:
-                assert batch.encoded is not None
-                buffers.append(batch.encoded)
-                header.partitions.add(
-                    topic_id=queue.topic_id,
-                    partition=queue.partition,
-                    batch_length=len(batch.encoded),
-                )
-        body = framing.frame_bulk(header.SerializeToString(), buffers)
-        call = share(
-            self._connection.net.call(
-                address,
-                DATA["Produce"],
-                body,
-                timeout_s=self._request_timeout_ms / 1000 + _ANSWER_GRACE_S,
-            )
-        )
-        try:
-            await self._watch(call, node_id, entries)
-        finally:
-            call.cancel()
-        answer = framing.parse(data_pb2.ProduceResponse, call.result())
-        if len(answer.partitions) != len(buffers):
-            raise InternalError(f"node {node_id} answered {len(answer.partitions)} entries")
-        return list(answer.partitions), answer.throttle_ms
-
-    async def _watch(
-        self, call: "asyncio.Future[Received]", node_id: int, entries: list[_Entry]
-    ) -> None:
-        """Wait for the answer, but not for a node that hangs and has lost its partitions."""
-        while not call.done():
-            await asyncio.wait({call}, timeout=_WATCH_S)
-            if call.done():
-                return
-            try:
-                await self._metadata.refresh()
-            except IcecoreError:
-                continue  # no coordinator either: only the call's own deadline ends this
-            if all(self._is_led_elsewhere(queue, node_id) for queue, _ in entries):
-                raise LeaderLostError(f"node {node_id} does not answer and leads no more")
 
     def _is_led_elsewhere(self, queue: PartitionQueue, node_id: int) -> bool:
         found = self._metadata.view.partition(queue.topic, queue.partition)
@@ -377,7 +337,7 @@ class Sender:
 
     # --- outcomes -------------------------------------------------------------------------------
 
-    def _settle(self, queue: PartitionQueue, batches: list[Batch], results: list[Any]) -> None:
+    def _settle(self, queue: PartitionQueue, batches: list[Batch], results: Sequence[Any]) -> None:
         failed: list[tuple[Batch, IcecoreError]] = []
         for batch, result in zip(batches, results, strict=True):
             error = result

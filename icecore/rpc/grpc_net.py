@@ -8,7 +8,7 @@ not interrupted halfway.
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 # gRPC's core writes its own notices ("Got goaway") to stderr; ours go through logging.
@@ -32,9 +32,10 @@ from icecore.rpc.grpc_streams import (
 )
 from icecore.rpc.handling import failure_of
 from icecore.rpc.listening import check_listen, why_not_bound
-from icecore.rpc.ports import Body, CallContext, Handlers, StreamHandler, UnaryHandler, join
+from icecore.rpc.ports import Body, CallContext, Done, Handlers, StreamHandler, UnaryHandler, join
 from icecore.rpc.standard_services import add_standard_services
 from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
+from icecore.rpc.waiting import all_unary, start_in_task
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 _BREAK_GRACE_S = 5.0
@@ -88,7 +89,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         """Handlers that run."""
         self.streams: set[asyncio.Task[Any]] = set()
         """gRPC's own tasks of streams; a loop that ends before they do reports them."""
-        for name, unary in handlers.unary.items():
+        for name, unary in all_unary(handlers).items():
             self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, unary))
         for name, stream in handlers.streams.items():
             self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
@@ -148,6 +149,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
             task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
             try:
                 await asyncio.wait({task})
+                await stream.finish()
             except asyncio.CancelledError:
                 stream.broken.set_result(None)
                 await asyncio.wait({task}, timeout=_BREAK_GRACE_S)
@@ -242,6 +244,7 @@ class GrpcNet:
         self._answers_bytes_max = answers_bytes_max
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._methods: dict[tuple[str, str], Any] = {}
+        self._started: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def _channel(self, address: str) -> grpc.aio.Channel:
@@ -273,6 +276,12 @@ class GrpcNet:
                 raise
             raise UnavailableError("the network is closed") from error
 
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        call = self.call(address, method, body, timeout_s=timeout_s)
+        return start_in_task(call, done, self._started)
+
     def open_stream(self, address: str, method: str) -> GrpcClientStream:
         call: Any = self._channel(address).stream_stream(method)()
         return GrpcClientStream(call)
@@ -281,7 +290,9 @@ class GrpcNet:
         host, port = check_listen(address, insecure_bind=self._insecure_bind)
         generic = _GenericHandlers(handlers, self._calls_max, self._answers_bytes_max)
         server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
-        names = sorted({method.split("/")[1] for method in (*handlers.unary, *handlers.streams)})
+        names = sorted(
+            {method.split("/")[1] for method in (*all_unary(handlers), *handlers.streams)}
+        )
         health = await add_standard_services(server, names)
         try:
             bound = server.add_insecure_port(address)

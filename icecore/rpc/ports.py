@@ -12,8 +12,10 @@ a read-only view of memory that nobody else has: keeping a slice of it keeps all
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
+
+from icecore.errors import IcecoreError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Sequence[Buffer]
@@ -67,6 +69,10 @@ class CallContext:
     """Seconds until the caller gives up, None when it set no deadline."""
 
 
+Sink: TypeAlias = Callable[[Received], bool]
+"""Takes a message of a stream at once; False when it has to be looked at by who may wait."""
+
+
 class ServerStream(Protocol):
     """The server's end of a bidirectional stream."""
 
@@ -74,8 +80,36 @@ class ServerStream(Protocol):
         """The next message, None when the peer has finished sending. Raises UnavailableError."""
         ...
 
+    async def consume(self, sink: Sink) -> Received | None:
+        """Hand each message to ``sink``, in the very callback that received it where the transport
+        can, until it refuses one.
+
+        Returns:
+            The message that was refused; None when the peer has finished sending.
+
+        Raises:
+            UnavailableError: The stream broke.
+        """
+        ...
+
     async def write(self, body: Body) -> None:
         """Send one message; waits while the peer's window is full. Raises UnavailableError."""
+        ...
+
+    def write_now(self, body: Body) -> bool:
+        """Send one message without waiting.
+
+        Returns:
+            Whether the peer keeps pace. If not, the message waits here, and the sender should
+            ``flush`` before it sends more.
+
+        Raises:
+            UnavailableError: The stream broke.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until the peer keeps pace again. Raises UnavailableError."""
         ...
 
 
@@ -89,6 +123,12 @@ class ClientStream(ServerStream, Protocol):
 
 UnaryHandler: TypeAlias = Callable[[Received, CallContext], Awaitable[Body]]
 StreamHandler: TypeAlias = Callable[[ServerStream, CallContext], Awaitable[None]]
+Outcome: TypeAlias = Body | IcecoreError
+Answer: TypeAlias = Callable[[Outcome], None]
+"""Takes the outcome of a call, once, from the loop."""
+DirectHandler: TypeAlias = Callable[[Received, CallContext, Answer], None]
+"""Runs in the callback that received the request, so it neither waits nor takes long; it answers
+there or later. What it raises is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +137,8 @@ class Handlers:
 
     unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
+    direct: Mapping[str, DirectHandler] = field(default_factory=dict)
+    """Unary methods where each step counts."""
 
 
 class Server(Protocol):
@@ -112,6 +154,9 @@ class Server(Protocol):
         ...
 
 
+Done: TypeAlias = Callable[[Received | IcecoreError], None]
+
+
 class Net(Protocol):
     """Calls between processes. Errors raised by a handler arrive as the same IcecoreError."""
 
@@ -122,6 +167,27 @@ class Net(Protocol):
             UnavailableError: no connection, or it broke before the answer came.
             RequestTimeoutError: no answer within ``timeout_s``.
             IcecoreError: whatever the handler raised.
+        """
+        ...
+
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        """As ``call``, for those who need no task to wait in.
+
+        Args:
+            address: As above, and so on.
+            method: Full name.
+            body: The request.
+            timeout_s: Until ``done`` gets a RequestTimeoutError.
+            done: Called with the answer or the error, once, from the loop and never before this
+                returns.
+
+        Returns:
+            A function that gives up: ``done`` is not called any more.
+
+        Raises:
+            IcecoreError: What is wrong with the call itself; ``done`` is not called.
         """
         ...
 

@@ -251,6 +251,7 @@ class Node:
                 **gate.for_peers(self._replication.handlers()),
             },
             streams={REPLICATION["Replicate"]: gate.for_followers(self._replication.replicate)},
+            direct=gate.for_producers(self.data.direct_handlers()),
         )
 
     # --- what goes on ---------------------------------------------------------------------------

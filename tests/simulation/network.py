@@ -21,7 +21,8 @@ from icecore.errors import (
     UnsupportedError,
     error_from_reason,
 )
-from icecore.rpc.ports import CallContext, ClientStream, Handlers, Server
+from icecore.rpc.ports import Body, CallContext, ClientStream, Done, Handlers, Server, join
+from icecore.rpc.waiting import all_unary, start_in_task
 from tests.simulation.loop import SimLoop
 from tests.simulation.process import SimProcess
 from tests.simulation.stream import SimConnection, SimStreamEnd
@@ -254,6 +255,7 @@ class SimServer:
         self.network = network
         self.process = process
         self.handlers = handlers
+        self.unary = all_unary(handlers)
         self.running: dict[asyncio.Task[None], None] = {}
         self._address = address
 
@@ -286,12 +288,19 @@ class SimNet:
     def __init__(self, network: SimNetwork, process: SimProcess) -> None:
         self._network = network
         self._process = process
+        self._started: set[asyncio.Task[None]] = set()
 
-    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        """As icecore.ports."""
+        call = self.call(address, method, body, timeout_s=timeout_s)
+        return start_in_task(call, done, self._started)
+
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> bytes:
         """As icecore.ports."""
         self._process.check()
-        if not isinstance(body, bytes):
-            raise TypeError(f"{method}: body is {type(body).__name__}, not bytes")
+        body = join(body)
         self._network.check_size(method, body)
         exchange = Exchange(self._network, self._process, address, method, body, timeout_s)
         try:
@@ -392,7 +401,7 @@ class Exchange(SimConnection):
         if network.happens(network.faults.request_loss, "lost_requests"):
             self.reset("request lost")
             return
-        handler = server.handlers.unary.get(self.method)
+        handler = server.unary.get(self.method)
         network.loop.trace(f"{self.client} > {server.process} {self.method} {len(self._body)}")
         if handler is None:
             self._reply(UnsupportedError(f"no such method: {self.method}"))
@@ -402,9 +411,7 @@ class Exchange(SimConnection):
         async def serve() -> None:
             outcome: bytes | IcecoreError
             try:
-                outcome = await handler(self._body, context)
-                if not isinstance(outcome, bytes):
-                    raise TypeError(f"{self.method} answered {type(outcome).__name__}")
+                outcome = join(await handler(self._body, context))
                 network.check_size(self.method, outcome)
             except IcecoreError as error:
                 outcome = error_from_reason(error.reason, error.message, dict(error.metadata))

@@ -17,7 +17,8 @@ from icecore.errors import (
     UnavailableError,
     error_from_reason,
 )
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import Body, CallContext, Received, Sink, join
+from icecore.rpc.waiting import LaterWrites, consume_by_reading
 from tests.simulation.process import SimProcess
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class SimConnection:
             last: IcecoreError | None = None
             try:
                 await handler(end, context)
+                await end.finish()
             except IcecoreError as error:
                 last = error_from_reason(error.reason, error.message, dict(error.metadata))
             except Exception as error:
@@ -205,6 +207,7 @@ class SimStreamEnd:
         inbound, outbound = connection.pipes if is_client else connection.pipes[::-1]
         self._inbound = inbound
         self._outbound = outbound
+        self._later = LaterWrites(self._write)
 
     def _check(self) -> None:
         owner = self._connection.client if self._is_client else self._connection.server
@@ -227,10 +230,29 @@ class SimStreamEnd:
                 return None
             await pipe.changed()
 
-    async def write(self, body: bytes) -> None:
+    async def consume(self, sink: Sink) -> Received | None:
         """As icecore.ports."""
-        if not isinstance(body, bytes):
-            raise TypeError(f"stream message is {type(body).__name__}, not bytes")
+        return await consume_by_reading(self, sink)
+
+    async def write(self, body: Body) -> None:
+        """As icecore.ports."""
+        await self._later.finish()
+        await self._write(join(body))
+
+    def write_now(self, body: Body) -> bool:
+        """As icecore.ports."""
+        self._check()
+        return self._later.add(body)
+
+    async def flush(self) -> None:
+        """As icecore.ports."""
+        await self._later.flush()
+
+    async def finish(self) -> None:
+        """Wait until all that was sent is on its way."""
+        await self._later.finish()
+
+    async def _write(self, body: bytes) -> None:
         self._connection.network.check_size(self._connection.method, body)
         pipe = self._outbound
         while True:

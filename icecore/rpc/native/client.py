@@ -6,8 +6,7 @@ the order in which they were made.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -16,7 +15,7 @@ from icecore.rpc import convert
 from icecore.rpc.methods import DATA, REPLICATION
 from icecore.rpc.native.connection import Connection
 from icecore.rpc.native.frame import Frame, FrameError, Kind, pack_call
-from icecore.rpc.ports import Body, Received, buffers_of
+from icecore.rpc.ports import Body, Done, Received, buffers_of
 from icecore.v1 import common_pb2
 
 CONTROL: Final = "control"
@@ -26,8 +25,6 @@ _CLASSES: Final = {
     REPLICATION["ReadSegment"]: "copy",
 }
 _CALL_ID_MAX: Final = 0xFFFFFFFF
-
-Done: TypeAlias = Callable[[Received | IcecoreError], None]
 
 
 def class_of(method: str) -> str:

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from icecore.errors import (
@@ -20,7 +21,7 @@ from icecore.rpc.native.connection import Connection
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
 from icecore.rpc.native.server import NativeServer, ServerLimits
 from icecore.rpc.native.stream import NativeStream
-from icecore.rpc.ports import Body, Handlers, Received, buffers_of
+from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
 
 _CONNECT_WITHIN_S: Final = 1.0
 _CHECK_EVERY_S: Final = 1.0
@@ -47,6 +48,8 @@ class NativeNet:
         self._connecting: dict[_Key, asyncio.Task[Calls]] = {}
         self._streams: dict[Connection, NativeStream] = {}
         self._opening: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
+        """Calls that had to connect first."""
         self._checking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -54,20 +57,7 @@ class NativeNet:
 
     async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> Received:
         """As the port says."""
-        self._check_usable()
-        if timeout_s <= 0:
-            raise RequestTimeoutError(f"no time left to call {method}")
-        size_bytes = sum(map(len, buffers_of(body)))
-        if size_bytes > MESSAGE_BYTES_MAX:
-            raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
-        loop = asyncio.get_running_loop()
-        key = (address, class_of(method))
-        calls = self._calls.get(key)
-        if calls is None:
-            before_s = loop.time()
-            calls = await self._connect(key, min(timeout_s, _CONNECT_WITHIN_S))
-            timeout_s = max(0.001, timeout_s - (loop.time() - before_s))
-        answer: asyncio.Future[Received] = loop.create_future()
+        answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Received | IcecoreError) -> None:
             if answer.done():
@@ -77,9 +67,52 @@ class NativeNet:
             else:
                 answer.set_result(outcome)
 
-        call_id = calls.start(method, body, timeout_s, done)
+        give_up = self.start_call(address, method, body, timeout_s=timeout_s, done=done)
         try:
             return await answer
+        finally:
+            give_up()
+
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        """As the port says; what is wrong with the call itself is raised here."""
+        self._check_usable()
+        if timeout_s <= 0:
+            raise RequestTimeoutError(f"no time left to call {method}")
+        size_bytes = sum(map(len, buffers_of(body)))
+        if size_bytes > MESSAGE_BYTES_MAX:
+            raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
+        key = (address, class_of(method))
+        calls = self._calls.get(key)
+        if calls is not None:
+            return partial(calls.forget, calls.start(method, body, timeout_s, done))
+        task = asyncio.ensure_future(self._call_later(key, method, body, timeout_s, done))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        return task.cancel
+
+    async def _call_later(
+        self, key: _Key, method: str, body: Body, timeout_s: float, done: Done
+    ) -> None:
+        """Connect first. Cancelled by who gives up, and then nobody is told."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        answered = loop.create_future()
+
+        def settle(outcome: Received | IcecoreError) -> None:
+            answered.set_result(None)
+            done(outcome)
+
+        try:
+            calls = await self._connect(key, min(timeout_s, _CONNECT_WITHIN_S))
+        except IcecoreError as error:
+            done(error)
+            return
+        left_s = max(0.001, until_s - loop.time())
+        call_id = calls.start(method, body, left_s, settle)
+        try:
+            await answered
         finally:
             calls.forget(call_id)
 

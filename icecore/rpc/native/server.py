@@ -32,7 +32,7 @@ from icecore.rpc.handling import failure_of
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind, read_call
 from icecore.rpc.native.stream import NativeStream
-from icecore.rpc.ports import Body, CallContext, Handlers, UnaryHandler, buffers_of
+from icecore.rpc.ports import Body, CallContext, Handlers, Outcome, UnaryHandler, buffers_of
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class NativeServer:
         self._address = address
         self._limits = limits
         self._methods = {name.encode(): (name, each) for name, each in handlers.unary.items()}
+        self._direct = {name.encode(): (name, each) for name, each in handlers.direct.items()}
         self._streams = {name.encode(): (name, each) for name, each in handlers.streams.items()}
         self._peers: dict[Connection, _Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,6 +96,8 @@ class NativeServer:
         self._receiving_bytes = 0
         self._unsent_bytes: Counter[str] = Counter()
         self._is_stopping = False
+        self._idle: asyncio.Future[None] | None = None
+        """Done when no call runs any more; made by ``stop``."""
         self._accepting: asyncio.TimerHandle | None = None
         self._loop.add_reader(listener.fileno(), self._accept)
         self._checking = self._loop.call_later(_CHECK_EVERY_S, self._check)
@@ -189,6 +192,9 @@ class NativeServer:
 
     def _call(self, connection: Connection, peer: _Peer, frame: Frame) -> None:
         timeout_s, path = read_call(frame.meta)
+        if path in self._direct:
+            self._call_direct(connection, frame, path, timeout_s)
+            return
         found = self._methods.get(path)
         if found is None:
             unknown = UnsupportedError(f"no method {path.decode(errors='replace')}")
@@ -217,6 +223,36 @@ class NativeServer:
             )
         return None
 
+    def _call_direct(
+        self, connection: Connection, frame: Frame, path: bytes, timeout_s: float
+    ) -> None:
+        method, handler = self._direct[path]
+        call_id = frame.call_id
+        error = self._busy(method)
+        if error is not None:
+            self._refuse(connection, call_id, error)
+            return
+
+        is_answered = False
+
+        def answer(outcome: Outcome) -> None:
+            nonlocal is_answered
+            assert not is_answered, f"{method} was answered twice"
+            is_answered = True
+            self._finished()
+            if isinstance(outcome, IcecoreError):
+                self._refuse(connection, call_id, outcome)
+            else:
+                self._send_answer(connection, call_id, method, outcome)
+
+        self._running += 1
+        try:
+            handler(frame.body, CallContext(connection.peer, "anonymous", timeout_s), answer)
+        except Exception as caught:  # whatever it is, the caller hears of it
+            failure = failure_of(method, caught)
+            if not is_answered:
+                answer(failure)
+
     async def _answer(
         self,
         connection: Connection,
@@ -235,8 +271,10 @@ class NativeServer:
         else:
             self._send_answer(connection, frame.call_id, method, body)
 
-    def _finished(self, _: "asyncio.Task[None]") -> None:
+    def _finished(self, _: object = None) -> None:
         self._running -= 1
+        if self._running == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
     def _send_answer(self, connection: Connection, call_id: int, method: str, body: Body) -> None:
         buffers = buffers_of(body)
@@ -324,8 +362,12 @@ class NativeServer:
         else:
             self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=grace_s)
+        ends: set[asyncio.Future[None]] = {*self._tasks}
+        if self._running:
+            self._idle = self._loop.create_future()
+            ends.add(self._idle)
+        if ends:
+            await asyncio.wait(ends, timeout=grace_s)
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -8,10 +8,10 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from icecore.errors import IcecoreError, UnavailableError
+from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection
-from icecore.rpc.native.frame import Kind
-from icecore.rpc.ports import Body, Received, buffers_of
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Kind
+from icecore.rpc.ports import Body, Received, Sink, buffers_of
 
 UNREAD_HIGH_BYTES: Final = 8 << 20
 UNREAD_LOW_BYTES: Final = 1 << 20
@@ -29,6 +29,8 @@ class NativeStream:
         self._has_ended = False
         """The other end has finished without an error."""
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        """Somebody consumes: gets messages in the callback that received them."""
         self._opening: asyncio.Future[None] | None = None
 
     # --- called by whoever owns the connection --------------------------------------------------
@@ -43,6 +45,8 @@ class NativeStream:
 
     def arrived(self, body: Received) -> None:
         """A message."""
+        if self._sink is not None and not self._messages and self._sink(body):
+            return
         self._messages.append(body)
         self._unread_bytes += len(body)
         if self._unread_bytes > UNREAD_HIGH_BYTES and self._connection is not None:
@@ -84,15 +88,42 @@ class NativeStream:
             self._connection.resume()
         return body
 
+    async def consume(self, sink: Sink) -> Received | None:
+        """As the port says."""
+        self._sink = sink
+        try:
+            while (body := await self.read()) is not None:
+                if not sink(body):
+                    return body
+            return None
+        finally:
+            self._sink = None
+
     async def write(self, body: Body) -> None:
         """As the port says."""
-        connection = await self._connected()
+        await self._connected()
+        if not self.write_now(body):
+            await self.flush()
+
+    def write_now(self, body: Body) -> bool:
+        """As the port says."""
         self._check()
-        assert connection is not None
-        connection.send(Kind.DATA, 0, b"", buffers_of(body))
-        if connection.unsent_bytes > UNSENT_HIGH_BYTES:
+        connection = self._connection
+        if connection is None:
+            raise UnavailableError("the stream is not open yet")
+        buffers = buffers_of(body)
+        size_bytes = sum(map(len, buffers))
+        if size_bytes > MESSAGE_BYTES_MAX:
+            raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
+        connection.send(Kind.DATA, 0, b"", buffers)
+        return connection.unsent_bytes <= UNSENT_HIGH_BYTES
+
+    async def flush(self) -> None:
+        """As the port says."""
+        connection = await self._connected()
+        if connection is not None:
             await connection.drained()
-            self._check()
+        self._check()
 
     def cancel(self) -> None:
         """As the port says."""
