@@ -31,6 +31,7 @@ class NativeStream:
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         """Somebody consumes: gets messages in the callback that received them."""
+        self._raised: Exception | None = None
         self._opening: asyncio.Future[None] | None = None
 
     # --- called by whoever owns the connection --------------------------------------------------
@@ -45,13 +46,22 @@ class NativeStream:
 
     def arrived(self, body: Received) -> None:
         """A message."""
-        if self._sink is not None and not self._messages and self._sink(body):
+        if self._sink is not None and not self._messages and self._taken(self._sink, body):
             return
         self._messages.append(body)
         self._unread_bytes += len(body)
         if self._unread_bytes > UNREAD_HIGH_BYTES and self._connection is not None:
             self._connection.pause()
         self._wake()
+
+    def _taken(self, sink: Sink, body: Received) -> bool:
+        """Whether the consumer took a message; what it raises is raised to it where it waits."""
+        try:
+            return sink(body)
+        except Exception as error:
+            self._sink, self._raised = None, error
+            self._wake()
+            return False
 
     def finished(self) -> None:
         """The other end has finished; what arrived before can still be read."""
@@ -76,7 +86,10 @@ class NativeStream:
     async def read(self) -> Received | None:
         """As the port says."""
         await self._connected()
-        while not self._messages:
+        while not self._messages or self._raised is not None:
+            if self._raised is not None:
+                raised, self._raised = self._raised, None
+                raise raised
             if self._has_ended:
                 return None
             self._check()

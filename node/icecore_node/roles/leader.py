@@ -58,7 +58,7 @@ class ProduceWaiter(Protocol):
 
 
 class AttachedFollower(Protocol):
-    """The stream to one follower's node, ``serving/sender.py``."""
+    """What goes to one follower's node, ``serving/sender.py``."""
 
     def mark_data(self, segment_id: int) -> None:
         """There is a new batch."""

@@ -1,6 +1,6 @@
 """The handlers of ``ReplicationService``: what other nodes ask of the replicas here.
 
-Followers open a stream for all segments they follow from us (``serving/sender.py``), a
+Followers open a stream for all segments they follow from us (``serving/follower_stream.py``), a
 leader asks for digests before it seals, and whoever copies a segment reads it here. The receiving
 side of a copy is ``upkeep/copying.py``.
 """
@@ -17,7 +17,8 @@ from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.leader import Leader
-from icecore_node.serving.sender import FollowerStream, Framer, SenderParts
+from icecore_node.serving.follower_stream import FollowerStream, StreamParts
+from icecore_node.serving.sender import Framer
 
 READ_BYTES_MAX = 4 << 20
 """Of one answer to a reader that names no limit."""
@@ -36,7 +37,7 @@ class ReplicationService:
         self._context = context
         self._table = table
         self._reading = reading
-        self._parts = SenderParts(
+        self._parts = StreamParts(
             context=context, table=table, leaders=leaders, reading=reading, framer=Framer()
         )
         self._streams: dict[int, FollowerStream] = {}
