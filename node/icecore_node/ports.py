@@ -54,6 +54,15 @@ class File(Protocol):
         """Make written bytes durable. Raises SyncFailedError: never trust the file again."""
         ...
 
+    def drop_cached(self, position: int) -> None:
+        """Read from the disk itself from ``position`` on, as far as nothing waits to be written.
+
+        After ``fdatasync``: a sync that failed earlier, perhaps in another process, has left bytes
+        in the page cache that are not on disk and count as written. Never fails; where the system
+        can't do it, it does nothing.
+        """
+        ...
+
     def allocate(self, position: int, length: int) -> None:
         """Reserve space so that later writes there can't fail for lack of it."""
         ...

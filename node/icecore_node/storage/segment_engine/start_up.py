@@ -1,5 +1,8 @@
 """Start-up judgement of one log: clean, torn, damaged or lost, and what it really holds.
 
+What is beyond the durable end is read from the disk itself, not from the page cache, which may hold
+what an earlier process failed to sync.
+
 A crash may drop, keep or garble any sector written since the last sync; everything before that
 must be there. Since at most G bytes go to a file between two syncs, three cases can be told apart
 at the first invalid batch (position p): before the durable end, the durable tail is lost; with a
@@ -157,6 +160,7 @@ class StartUp:
         start = empty_tail(identity, log.start_timestamp_ms)
         durable = self._durable_entry(identity)
         durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
+        self._show_disk(identity, file, durable_position)
         size = file.size()
 
         # Below the durable end headers are enough: their chain must arrive exactly there.
@@ -191,12 +195,22 @@ class StartUp:
         if durable == (verdict.position, verdict.tail) and not verdict.cut_bytes:
             if points:
                 self._write_index(points, identity, verdict.position, verdict.tail)
-            return  # nothing was seen that had not been synced before
-        # Only now is what the scan saw known to be on disk, not merely in the page cache. An index
-        # that said so before the sync would lead the file: a power cut in between would make a torn
-        # tail look like a lost one.
-        self._fail_stop.sync([identity.segment_id], file.fdatasync)
+            return  # nothing was seen that the index did not know
+        if size > verdict.position:  # it was cut: what is behind must never come back
+            self._fail_stop.sync([identity.segment_id], file.fdatasync)
+        # What the scan saw was synced before it was read. An index that said so earlier would lead
+        # the file: a power cut in between would make a torn tail look like a lost one.
         self._write_index(points, identity, verdict.position, verdict.tail)
+
+    def _show_disk(self, identity: SegmentIdentity, file: File, durable_position: int) -> None:
+        """Make the file look as it is on disk beyond what is known to be durable.
+
+        An earlier process may have died between a sync that failed and the note of it, or found no
+        room for the note (R53). Its bytes are in the page cache, clean and not on disk, and the
+        kernel reports an error once only.
+        """
+        self._fail_stop.sync([identity.segment_id], file.fdatasync)
+        file.drop_cached(durable_position)
 
     def _durable_entry(self, identity: SegmentIdentity) -> tuple[int, LogTail] | None:
         try:
