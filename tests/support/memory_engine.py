@@ -17,8 +17,8 @@ from icecore.errors import (
     StorageError,
 )
 from icecore_node.storage import engine as port
+from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.engine import AppendRequest, FoundLog, KnownLog, LogTail, SegmentIdentity
-from icecore_node.storage.segment_engine.segment_scan import empty_tail
 from icecore_replication.digest import FullDigest
 
 

@@ -1,12 +1,12 @@
-"""Digests are computed on a reader's thread, beside everything else that happens to a replica."""
+"""Reads happen on a reader's thread, beside everything else that happens to a replica."""
 
 from pathlib import Path
 
 import pytest
 
 from icecore.errors import NotReplicaError
+from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.segment_engine.segment_reader import SegmentReader
 from tests.conformance.store_harness import append, opened
 from tests.unit.node.storage.segment_engine.test_start_up_crash_points import Disk
 
@@ -18,14 +18,14 @@ def test_a_segment_may_be_deleted_while_its_digest_is_computed(
     log = opened(store, 1)
     append(store, log, 3)
     store.seal(1, log.tail.end_offset, log.tail.digest)
-    compute = SegmentReader.full_digest
+    compute = BatchReader.full_digest
 
     def slowly(*arguments: object) -> bytes:
         digest = compute(*arguments)  # type: ignore[arg-type]
         store.delete([1], 0)
         return digest
 
-    monkeypatch.setattr(SegmentReader, "full_digest", slowly)
+    monkeypatch.setattr(BatchReader, "full_digest", slowly)
     with pytest.raises(NotReplicaError):
         store.reader.full_digest(1)
     store.close()
