@@ -108,14 +108,10 @@ class MemoryHarness:
         return self._open()
 
     def damage(self, segment_id: int, position: int) -> None:
-        batches = self.disk.logs[segment_id].batches
-        for number, batch in enumerate(batches):
-            if position < len(batch):
-                changed = bytearray(batch)
-                changed[position] ^= 0x10
-                batches[number] = bytes(changed)
-                return
-            position -= len(batch)
+        log = self.disk.logs[segment_id]
+        changed = bytearray(log.data)
+        changed[position] ^= 0x10
+        log.data = bytes(changed)
 
 
 class TestStoreOverMemoryEngine(ReplicaStoreConformance):

@@ -172,8 +172,8 @@ def stored_counter(world: World, node_id: int) -> int:
     if coordinator is None:
         return 0
     heard = coordinator.ledger.state.heard.values()
-    return max((each for record in heard for id_, each in record.disk_counters if id_ == node_id),
-               default=0)  # fmt: skip
+    counters = (pair for record in heard for pair in record.disk_counters)
+    return max((counter for id_, counter in counters if id_ == node_id), default=0)
 
 
 def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
+from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail, find_own_batches
+from icecore_node.storage.batches.log_digest import check_whole, digest_of
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
-from icecore_node.storage.segment_engine.segment_digest import check_whole, digest_of
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
 )
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
 from icecore_replication.digest import current_digest
 
 
@@ -135,7 +135,7 @@ def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
         for _ in scan:
             report.batches += 1
         if is_sealed:
-            check_whole(scan, end_position)
+            check_whole(scan)
             report.full_digest = digest_of(file, FILE_HEADER_LENGTH, end_position).hex()
         else:
             _check_nothing_behind(file, found, scan)

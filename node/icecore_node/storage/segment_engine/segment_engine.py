@@ -1,7 +1,7 @@
 """The default engine: one file per segment, and a RocksDB index that is derived from the files.
 
 Bytes go through ``group_commit.py``, new files through ``creation.py``, start-up through
-``start_up.py``, reads through ``segment_reader.py``; here is the life of a log: confirmed, cut,
+``start_up.py``, reads through ``batch_reader.py``; here is the life of a log: confirmed, cut,
 sealed, set aside, dropped. Names and headers of files are in ``segment_names.py`` and
 ``segment_header.py``.
 
@@ -12,17 +12,19 @@ it that only one thread at a time creates, sets aside and drops.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from icecore.errors import (
     SHORTAGES,
     IcecoreError,
-    InvalidRequestError,
     StorageError,
 )
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem, Index
+from icecore_node.storage.batches.batch_log import check_end, check_writable
+from icecore_node.storage.batches.batch_reader import BatchReader
+from icecore_node.storage.batches.batch_scan import empty_tail
+from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
     NO_TAIL,
@@ -34,7 +36,6 @@ from icecore_node.storage.engine import (
     LogEnd,
     LogTail,
     NewLog,
-    NotAsSealed,
     SegmentIdentity,
 )
 from icecore_node.storage.files.open_files import LogFile, OpenFiles
@@ -45,12 +46,11 @@ from icecore_node.storage.segment_engine.creation import Creation
 from icecore_node.storage.segment_engine.group_commit import GroupCommit
 from icecore_node.storage.segment_engine.recycle import RecyclePool
 from icecore_node.storage.segment_engine.removal import Removal
-from icecore_node.storage.segment_engine.salvage import FileSalvage
+from icecore_node.storage.segment_engine.salvage import FileRemains
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH, confirm_slot
 from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
 from icecore_node.storage.segment_engine.segment_names import aside_name, file_name, folder_name
-from icecore_node.storage.segment_engine.segment_reader import SegmentReader
-from icecore_node.storage.segment_engine.segment_scan import empty_tail
+from icecore_node.storage.segment_engine.segment_shortcuts import SegmentShortcuts
 from icecore_node.storage.segment_engine.start_up import StartUp, Verdict, report_unknown_files
 
 _log = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class SegmentEngine:
         self._open_files = OpenFiles(settings.open_files_max, file_system.open)
         pool = RecyclePool(file_system, settings, self._sync_folder)
         self._index = DerivedIndex(index, self._standing)
-        self.reader = SegmentReader(self._index, self._logs)
-        self.salvage = FileSalvage(file_system, self._fail_stop, self._judged)
+        self.reader = BatchReader(self._logs, SegmentShortcuts(self._index))
+        self.salvage = ProvenLogs(FileRemains(file_system, self._fail_stop, self._judged))
         self._commit = GroupCommit(
             file_system, self._index, settings, self._appendable, self._fail_stop
         )
@@ -194,9 +194,9 @@ class SegmentEngine:
             self._sync_file(log)
         remember()
         log.identity = identity
-        log.start = empty_tail(identity, start_timestamp_ms)
-        log.end = (log.start, FILE_HEADER_LENGTH)
-        return log.start
+        tail = empty_tail(identity, start_timestamp_ms)
+        log.base = log.end = (tail, FILE_HEADER_LENGTH)
+        return tail
 
     # --- append -------------------------------------------------------------------------------
 
@@ -208,9 +208,7 @@ class SegmentEngine:
         log = self.reader.find(segment_id)
         if log.failed is not None:
             raise log.failed
-        if log.is_sealed or not log.is_confirmed:
-            state = "sealed" if log.is_sealed else "not confirmed"
-            raise InvalidRequestError(f"segment {segment_id} is {state}")
+        check_writable(log)
         return log
 
     def _sync_file(self, log: SegmentLog) -> None:
@@ -226,15 +224,7 @@ class SegmentEngine:
     def truncate(self, segment_id: int, end_offset: int) -> LogTail:
         """See ``Engine.truncate``."""
         log = self.reader.find(segment_id)
-        if log.is_sealed or not log.is_confirmed:
-            raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
-        found = self.reader.end_at(log, end_offset)
-        if found is None:
-            raise InvalidRequestError(f"no batch of segment {segment_id} ends at {end_offset}")
-        tail, position = found
-        # What was known stays known: the tripwire compares it with later decisions.
-        known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
-        tail = replace(tail, max_known_high_watermark=known)
+        tail, position = self.reader.cut_at(log, end_offset)
         with log.handle.using() as file:
             log.is_being_cut = True
             try:
@@ -255,14 +245,10 @@ class SegmentEngine:
     ) -> None:
         """See ``Engine.seal``."""
         log = self.reader.find(segment_id)
-        tail, position = log.end
-        if not log.is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
-            raise NotAsSealed(
-                f"segment {segment_id} ends at {tail.end_offset} with digest {tail.digest.hex()}, "
-                f"to be sealed at {end_offset} with {seal_digest.hex()}"
-            )
+        check_end(log, end_offset, seal_digest)
         if log.is_sealed:
             return
+        tail, position = log.end
         with log.handle.using() as file:
             file.truncate(position)
             self._sync_file(log)

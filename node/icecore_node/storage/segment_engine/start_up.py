@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
+from icecore_node.storage.batches.batch_log import with_high_watermark
+from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail, find_own_batches
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
     NO_TAIL,
@@ -47,7 +49,6 @@ from icecore_node.storage.segment_engine.segment_header import (
 )
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
-from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
 
 _PUTS_PER_WRITE = 5000
 _log = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ class StartUp:
                 f"lost durable tail: {known.stop} at {known.position} before {durable_position}",
             )
             return
-        tail = _with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
+        tail = with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
         scan = BatchScan(file, identity, durable_position, tail, size, with_bodies=True)
         points += self._points(scan, verdict.headers)
         verdict.tail, verdict.position = scan.tail, scan.position
@@ -242,7 +243,7 @@ class StartUp:
             after += 1
             high_watermark = max(high_watermark, found.header.high_watermark)
         # A stamp in the discarded tail is a promise somebody may have seen: keep it.
-        verdict.tail = _with_high_watermark(scan.tail, high_watermark)
+        verdict.tail = with_high_watermark(scan.tail, high_watermark)
         if after or scan.torn_high_watermark or any(file.pread(512, stop)[:8]):
             verdict.why = f"tail cut at {stop}: {scan.stop}"
             verdict.cut_bytes = size - stop
@@ -288,12 +289,6 @@ def _first_tail(log: KnownLog) -> LogTail:
     if log.sealed is not None:
         return log.sealed.tail
     return empty_tail(log.identity, log.start_timestamp_ms)
-
-
-def _with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:
-    if high_watermark <= tail.max_known_high_watermark:
-        return tail
-    return replace(tail, max_known_high_watermark=high_watermark)
 
 
 def _damaged(verdict: Verdict, damage: str) -> Verdict:
