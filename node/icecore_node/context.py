@@ -13,6 +13,7 @@ from typing import Any
 
 from icecore.errors import UnavailableError, WrongClusterError
 from icecore.model import NodeInfo
+from icecore.process.log import event
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.io.io_pool import IoPool, LogIo
@@ -177,7 +178,7 @@ class NodeContext:
         checked.close()
         what = str(broken).partition("\n")[0]
         segment_id = checked.core.segment.segment_id
-        _log.critical("event=invariant_broken segment_id=%d what=%r", segment_id, what)
+        event(_log, logging.CRITICAL, "invariant_broken", segment_id=segment_id, what=what)
         self.tasks.on_unexpected(broken)
 
     @property

@@ -15,6 +15,7 @@ from icecore.errors import (
     InternalError,
 )
 from icecore.model import Segment
+from icecore.process.log import event
 from icecore.rpc import convert
 from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.parts import in_parts
@@ -78,7 +79,7 @@ class _Batcher(Generic[RequestT, ResultT]):
         except Exception as error:  # whoever waits must hear of it, or waits for ever
             known = error if isinstance(error, IcecoreError) else InternalError(repr(error))
             if known is not error:
-                _log.exception("unexpected answer of the coordinator")
+                event(_log, logging.ERROR, "answer_unexpected", exc_info=error)
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(known)
@@ -120,7 +121,13 @@ class CoordinatorLink:
             except IcecoreError as error:
                 if not error.retriable:
                     raise
-                _log.warning("coordinator not reachable address=%s error=%s", self._address, error)
+                event(
+                    _log,
+                    logging.WARNING,
+                    "coordinator_unreachable",
+                    address=self._address,
+                    error=error,
+                )
                 await asyncio.sleep(RETRY_S * 5)
             else:
                 return coordinator_pb2.RegisterResponse.FromString(answer)
@@ -176,7 +183,13 @@ class CoordinatorLink:
                 await self._call("RequestRecovery", self._identified(request), CALL_TIMEOUT_S)
             except IcecoreError as error:
                 if not error.retriable:
-                    _log.warning("recovery refused segment_id=%d error=%s", segment_id, error)
+                    event(
+                        _log,
+                        logging.WARNING,
+                        "recovery_refused",
+                        segment_id=segment_id,
+                        error=error,
+                    )
                     return
                 await asyncio.sleep(RETRY_S * 5)
             else:

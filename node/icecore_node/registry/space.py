@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.errors import SHORTAGES, IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.damage import Damage
@@ -68,7 +69,7 @@ class FollowerSpace:
                 if not await self._settle(replica):
                     continue
                 self._give_role(replica)
-            _log.info("room again, following segment_id=%d", replica.segment_id)
+            event(_log, logging.INFO, "following_again", segment_id=replica.segment_id)
             return
 
     async def _has_room(self) -> bool:
@@ -77,7 +78,7 @@ class FollowerSpace:
         try:
             _, free_bytes = await context.executor.run(context.files.space)
         except IcecoreError as error:
-            _log.warning("how much space is left is unknown error=%s", error)
+            event(_log, logging.WARNING, "disk_space_unknown", error=error)
             return False
         return free_bytes >= 2 * context.settings.preallocate_bytes
 
@@ -108,7 +109,9 @@ class FollowerSpace:
         try:
             await replica.log.settle()
         except SHORTAGES as error:
-            _log.warning("not settled yet segment_id=%d error=%s", replica.segment_id, error)
+            event(
+                _log, logging.WARNING, "not_settled_yet", segment_id=replica.segment_id, error=error
+            )
             return False
         except IcecoreError as error:
             self._damage.condemn(replica, f"not usable after a failed append: {error}")

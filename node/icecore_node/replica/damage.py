@@ -10,6 +10,7 @@ import logging
 
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
 from icecore_node.identity.readers import Readers
@@ -36,7 +37,7 @@ class Damage:
         """
         if not replica.intact:
             return
-        _log.critical("UNKNOWN segment_id=%d why=%s", replica.segment_id, why)
+        event(_log, logging.CRITICAL, "condemned", segment_id=replica.segment_id, why=why)
         self._context.metrics.replicas_damaged.inc()
         replica.move(Condemned(why))
         task = self._context.tasks.start(self._remember(replica, why))
@@ -49,7 +50,9 @@ class Damage:
         try:
             await self._context.executor.run(self._context.store.condemn, [replica.segment_id], why)
         except IcecoreError as error:
-            _log.error("not remembered segment_id=%d error=%s", replica.segment_id, error)
+            event(
+                _log, logging.ERROR, "damage_not_stored", segment_id=replica.segment_id, error=error
+            )
         self._news.report_unknown(replica.segment_id)
 
     async def until_said(self, replica: Replica) -> None:
@@ -59,7 +62,7 @@ class Damage:
 
     def report_dispute(self, replica: Replica, why: str) -> None:
         """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
-        _log.critical("page segment_id=%d why=%s", replica.segment_id, why)
+        event(_log, logging.CRITICAL, "disputed", segment_id=replica.segment_id, why=why)
         self._context.metrics.disputes.inc()
         self._news.report_dispute(replica.segment_id)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.process.log import event
 from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
@@ -104,18 +105,19 @@ def check_same(replica: Replica, identity: SegmentIdentity) -> None:
     ours = (have.topic_id, have.partition, have.generation, have.epoch)
     if ours == (identity.topic_id, identity.partition, identity.generation, identity.epoch):
         return
-    _log.critical(
-        "event=open_contradicts segment_id=%d topic_id=%s partition=%d generation=%d epoch=%d "
-        "asked_topic_id=%.64s asked_partition=%d asked_generation=%d asked_epoch=%d",
-        replica.segment_id,
-        have.topic_id.hex(),
-        have.partition,
-        have.generation,
-        have.epoch,
-        identity.topic_id.hex(),
-        identity.partition,
-        identity.generation,
-        identity.epoch,
+    event(
+        _log,
+        logging.CRITICAL,
+        "open_contradicts",
+        segment_id=replica.segment_id,
+        topic_id=have.topic_id,
+        partition=have.partition,
+        generation=have.generation,
+        epoch=have.epoch,
+        asked_topic_id=identity.topic_id[:32],
+        asked_partition=identity.partition,
+        asked_generation=identity.generation,
+        asked_epoch=identity.epoch,
     )
     raise InvalidRequestError(
         f"segment {replica.segment_id} is here with another topic, partition, generation or epoch"
@@ -180,7 +182,7 @@ def check_write_back(
         return
     why = contradiction(replica, end_offset, expected_digest, is_lossy=segment.lossy)
     if why:
-        _log.critical("order refused segment_id=%d why=%s", replica.segment_id, why)
+        event(_log, logging.CRITICAL, "order_refused", segment_id=replica.segment_id, why=why)
         raise InvalidRequestError(f"segment {replica.segment_id}: {why}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError, StorageError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.producer_state import state_at
@@ -85,7 +86,7 @@ class ReplicaReading:
         except SHORTAGES:
             raise
         except IcecoreError as error:
-            _log.info("not verified segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.INFO, "not_verified", segment_id=replica.segment_id, error=error)
             return False
         if walk.digest != (replica.full_digest or walk.digest):
             why = "its full digest is not what it was when it was sealed"
@@ -99,7 +100,7 @@ class ReplicaReading:
         except SHORTAGES:
             raise
         except StorageError as error:
-            _log.warning("unreadable segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.WARNING, "unreadable", segment_id=replica.segment_id, error=error)
         try:
             # Again in line with the log's changes: damage, or did a cut get in the way?
             return await replica.log.worker.run(read, *args)

@@ -15,6 +15,7 @@ from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore.model import Segment
+from icecore.process.log import event
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
@@ -140,12 +141,12 @@ class Follower:
 
     def fence(self, epoch: int) -> None:
         """The replica promised this epoch."""
-        _log.debug("fenced segment_id=%d epoch=%d", self.replica.segment_id, epoch)
+        event(_log, logging.DEBUG, "fenced", segment_id=self.replica.segment_id, epoch=epoch)
         self._link.detach(self)
 
     def give_up(self, why: str) -> None:
         """Stop following, and tell the leader so."""
-        _log.debug("gave up following segment_id=%d why=%s", self.replica.segment_id, why)
+        event(_log, logging.DEBUG, "gave_up_following", segment_id=self.replica.segment_id, why=why)
         self._link.leave(self)
 
     def update(self, segment: Segment) -> None:
@@ -169,7 +170,7 @@ class Follower:
             batches = self._fresh(data)
         except CorruptBatchError as error:
             # Damaged on the way: nothing was appended; the leader sends it again.
-            _log.warning("bad data segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.WARNING, "data_corrupt", segment_id=replica.segment_id, error=error)
             self._link.return_credit(len(data))
             self.feed(inputs.DataCorrupt(str(error)))
             return
@@ -220,7 +221,13 @@ class Follower:
             self._link.return_credit(credit)
             self.feed(inputs.LocalDurable(durable_end_offset))
         if error is not None:
-            _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
+            event(
+                _log,
+                logging.ERROR,
+                "append_failed",
+                segment_id=self.replica.segment_id,
+                error=error,
+            )
             self.feed(inputs.LocalFailed(error))
             if isinstance(error, SHORTAGES):
                 self.give_up(str(error))
@@ -265,7 +272,13 @@ class Follower:
             case effects.Quarantine():
                 self._damage.condemn(replica, effect.why)
             case effects.StopFollowing():
-                _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
+                event(
+                    _log,
+                    logging.INFO,
+                    "stopped_following",
+                    segment_id=replica.segment_id,
+                    why=effect.why,
+                )
                 self._link.detach(self)
             case _:
                 assert_never(effect)

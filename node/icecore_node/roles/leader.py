@@ -17,6 +17,7 @@ from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import IcecoreError
 from icecore.model import Acks, Segment
+from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
@@ -332,7 +333,7 @@ class Leader:
         self._news.watermark_moved(self.replica.segment_id, self.log)
 
     def _step_down(self, why: str) -> None:
-        _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
+        event(_log, logging.INFO, "leadership_ended", segment_id=self.replica.segment_id, why=why)
         for stream in list(self.streams.values()):
             stream.drop(self.replica.segment_id)
         self.streams.clear()
@@ -375,11 +376,13 @@ class Leader:
                 self.replica.segment_id, self.segment.epoch
             )
         except IcecoreError as error:
-            _log.info(
-                "no successor segment_id=%d why=%s error=%s",
-                self.replica.segment_id,
-                effect.why,
-                error,
+            event(
+                _log,
+                logging.INFO,
+                "no_successor",
+                segment_id=self.replica.segment_id,
+                why=effect.why,
+                error=error,
             )
             self.feed(inputs.SuccessorFailed(error))
         else:
@@ -418,11 +421,13 @@ class Leader:
                 timeout_s=SEAL_PREPARE_TIMEOUT_S,
             )
         except IcecoreError as error:
-            _log.warning(
-                "no seal digest segment_id=%d node_id=%d error=%s",
-                self.replica.segment_id,
-                node_id,
-                error,
+            event(
+                _log,
+                logging.WARNING,
+                "no_seal_digest",
+                segment_id=self.replica.segment_id,
+                node_id=node_id,
+                error=error,
             )
             return None
         answer = replication_pb2.SealPrepareResponse.FromString(body)

@@ -11,6 +11,7 @@ import logging
 
 from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
 from icecore.model import NodeState
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import ClientStream
@@ -112,9 +113,13 @@ class LeaderLink:
                 try:
                     await self._converse(peer.address, peer.incarnation)
                 except IcecoreError as error:
-                    _log.debug("stream to node_id=%d broke: %s", self._leader_id, error)
+                    event(
+                        _log, logging.DEBUG, "stream_broken", node_id=self._leader_id, error=error
+                    )
                 except Exception:  # one segment's trouble must not end all that come from there
-                    _log.exception("unexpected on the stream to node_id=%d", self._leader_id)
+                    event(
+                        _log, logging.ERROR, "stream_failed", node_id=self._leader_id, exc_info=True
+                    )
             await asyncio.sleep(RECONNECT_S)
 
     async def _converse(self, address: str, leader_incarnation: int) -> None:
@@ -164,7 +169,9 @@ class LeaderLink:
             try:
                 self._receive(body)
             except (InvalidRequestError, CorruptBatchError) as error:
-                _log.error("unreadable message from node_id=%d: %s", self._leader_id, error)
+                event(
+                    _log, logging.ERROR, "message_unreadable", node_id=self._leader_id, error=error
+                )
                 return
 
     def _receive(self, body: bytes) -> None:
@@ -186,11 +193,13 @@ class LeaderLink:
             position = end
 
     def _rejected(self, follower: Follower, reason: str) -> None:
-        _log.info(
-            "leader node_id=%d rejects segment_id=%d reason=%s",
-            self._leader_id,
-            follower.replica.segment_id,
-            reason,
+        event(
+            _log,
+            logging.INFO,
+            "rejected_by_leader",
+            node_id=self._leader_id,
+            segment_id=follower.replica.segment_id,
+            why=reason,
         )
         follower.on_rejected(reason)
 

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.ports import ServerStream
 from icecore.v1 import replication_pb2
@@ -235,11 +236,13 @@ class FollowerStream:
                 return False  # it is we who are damaged
         if tail is not None and tail.last_header_crc32c == entry.last_header_crc32c:
             return True
-        _log.error(
-            "follower diverged segment_id=%d node_id=%d durable_end_offset=%d",
-            entry.segment_id,
-            self.node_id,
-            entry.durable_end_offset,
+        event(
+            _log,
+            logging.ERROR,
+            "follower_diverged",
+            segment_id=entry.segment_id,
+            node_id=self.node_id,
+            durable_end_offset=entry.durable_end_offset,
         )
         leader.feed(inputs.FollowerDiverged(self.node_id, entry.durable_end_offset))
         self._reject(entry.segment_id, "DIVERGED")
@@ -321,7 +324,9 @@ class FollowerStream:
                     leader.replica, start, room, durable_end_offset
                 )
             except IcecoreError as error:
-                _log.error("cannot read for follower segment_id=%d error=%s", segment_id, error)
+                event(
+                    _log, logging.ERROR, "follower_read_failed", segment_id=segment_id, error=error
+                )
                 if isinstance(error, SHORTAGES):
                     loop = asyncio.get_running_loop()
                     loop.call_later(READ_AGAIN_S, self._read_again, segment_id)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.process.log import event
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Peers
@@ -62,11 +63,13 @@ class WriteBacks:
                 await self._salvage.readmit(segment)
             return await self._copier.bring_to(asked, token)
         except IcecoreError as error:
-            _log.warning(
-                "write-back failed segment_id=%d end_offset=%d donor=%.300r error=%s",
-                segment.segment_id,
-                item.end_offset,
-                item.donor_address,
-                error,
+            event(
+                _log,
+                logging.WARNING,
+                "write_back_failed",
+                segment_id=segment.segment_id,
+                end_offset=item.end_offset,
+                donor=item.donor_address[:300],
+                error=error,
             )
             return coordinator_pb2.WrittenBack(error=convert.error_to_proto(error))

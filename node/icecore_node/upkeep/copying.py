@@ -20,6 +20,7 @@ from icecore.errors import (
     StorageError,
 )
 from icecore.model import Segment, SegmentState
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
@@ -195,8 +196,12 @@ class SegmentCopier:
             if at_end.digest != asked.expected_digest:
                 return
             # Beyond the sealed end nothing was acknowledged, by construction.
-            _log.info(
-                "cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end_offset
+            event(
+                _log,
+                logging.INFO,
+                "cutting_unacknowledged_tail",
+                segment_id=replica.segment_id,
+                end_offset=end_offset,
             )
             await replica.log.cut(end_offset)
         while replica.tail.end_offset < end_offset:

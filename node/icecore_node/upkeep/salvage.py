@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from icecore.model import Segment
+from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.adoption import producers_of
@@ -90,8 +91,11 @@ class Salvage:
             )
             replica.learn(segment)
             self._table.add(replica)
-            _log.critical(
-                "readmitted by an unclean recovery segment_id=%d end_offset=%d",
-                segment_id,
-                found.tail.end_offset,
+            event(
+                _log,
+                logging.CRITICAL,
+                "readmitted",
+                segment_id=segment_id,
+                end_offset=found.tail.end_offset,
+                why="unclean recovery",
             )

@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
@@ -39,7 +40,13 @@ class Scrubber:
                 try:
                     is_done = await self._reading.verify(replica, bytes_per_s)
                 except SHORTAGES as error:
-                    _log.warning("not read segment_id=%d error=%s", replica.segment_id, error)
+                    event(
+                        _log,
+                        logging.WARNING,
+                        "not_scrubbed",
+                        segment_id=replica.segment_id,
+                        error=error,
+                    )
                     break
                 if is_done:
                     self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()

@@ -130,7 +130,7 @@ def test_a_node_that_ends_a_role_itself_says_so(caplog: pytest.LogCaptureFixture
     led.produce(0)
     with caplog.at_level("INFO"):
         led.replica.end_role("the segment is deleted")
-    assert "leadership ended segment_id=7 why=the segment is deleted" in caplog.text
+    assert 'event=leadership_ended segment_id=7 why="the segment is deleted"' in caplog.text
     assert "fenced" not in caplog.text
     lost = cast(IcecoreError, led.waiter.answers[0])
     assert (lost.reason, lost.message) == ("LEADER_LOST", "the segment is deleted")
