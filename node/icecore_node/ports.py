@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from icecore.errors import StorageError
+from icecore.model import Incarnation
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", contravariant=True)
@@ -138,7 +139,7 @@ class Folder(Protocol):
     disk_id: bytes
 
     @property
-    def incarnation(self) -> int:
+    def incarnation(self) -> Incarnation:
         """The last one persisted, 0 when none."""
         ...
 
@@ -151,7 +152,7 @@ class Folder(Protocol):
         """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
         ...
 
-    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+    def keep_incarnation(self, incarnation: Incarnation, disk_counter: int) -> None:
         """Persist the incarnation, and a counter above all that were heard of before."""
         ...
 

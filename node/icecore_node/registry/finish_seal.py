@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES, StorageError
-from icecore.model import Segment
+from icecore.model import Segment, SegmentId
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.digest_queue import DigestQueue
@@ -39,7 +39,7 @@ class SealFinisher:
         self._damage = damage
         self._readers = readers
         self._digests = digests
-        self._sealing: dict[int, asyncio.Task[None]] = {}
+        self._sealing: dict[SegmentId, asyncio.Task[None]] = {}
         self._is_closing = False
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
-from icecore.model import Segment
+from icecore.model import Epoch, NodeId, Segment, SegmentId
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
@@ -45,7 +45,12 @@ class Link(Protocol):
         ...
 
     def report(
-        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+        self,
+        segment_id: SegmentId,
+        epoch: Epoch,
+        durable_end_offset: int,
+        header_crc32c: int,
+        attach: bool,
     ) -> None:
         """Tell the leader how far the log is durable."""
         ...
@@ -118,7 +123,7 @@ class Follower:
         link.attach(self)
 
     @property
-    def leader_id(self) -> int:
+    def leader_id(self) -> NodeId:
         """The node followed."""
         return self.segment.leader
 
@@ -138,7 +143,7 @@ class Follower:
         """Stop following."""
         self._link.detach(self)
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
         _log.debug("fenced segment_id=%d epoch=%d", self.replica.segment_id, epoch)
         self._link.detach(self)
@@ -176,7 +181,7 @@ class Follower:
         replica.log.note_watermark(entry.high_watermark)
         self._link.return_credit(len(data) - sum(each.batch_length for _, each in batches))
         if not batches:
-            self.feed(inputs.WatermarkReceived(entry.epoch, entry.high_watermark))
+            self.feed(inputs.WatermarkReceived(Epoch(entry.epoch), entry.high_watermark))
             return
         first, last = batches[0][1], batches[-1][1]
         self._last_delivery_id = delivery_id = self._last_delivery_id + 1
@@ -184,7 +189,7 @@ class Follower:
         self.feed(
             inputs.DataReceived(
                 delivery_id=delivery_id,
-                epoch=entry.epoch,
+                epoch=Epoch(entry.epoch),
                 base_offset=first.base_offset,
                 end_offset=last.end_offset,
                 prev_header_crc32c=first.prev_header_crc32c,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
+from icecore.model import Epoch, Generation, SegmentId
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import SegmentIdentity
@@ -38,9 +39,9 @@ class ReplicaReport:
 
     topic_id: str
     partition: int
-    segment_id: int
-    generation: int
-    epoch: int
+    segment_id: SegmentId
+    generation: Generation
+    epoch: Epoch
     state: str
     base_offset: int
     end_offset: int = -1

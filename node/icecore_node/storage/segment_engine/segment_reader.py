@@ -17,6 +17,7 @@ from icecore.errors import (
     OutOfResourcesError,
     StorageError,
 )
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import File
 from icecore_node.storage.engine import NO_TAIL, LogTail
@@ -44,27 +45,27 @@ class SegmentReader:
         logs: Those in use, by segment id; another's, and only looked at.
     """
 
-    def __init__(self, index: points.EntryStore, logs: Mapping[int, SegmentLog]) -> None:
+    def __init__(self, index: points.EntryStore, logs: Mapping[SegmentId, SegmentLog]) -> None:
         self._index = index
         self._logs = logs
 
-    def holds(self, segment_id: int) -> bool:
+    def holds(self, segment_id: SegmentId) -> bool:
         """See ``LogReader.holds``."""
         return segment_id in self._logs
 
-    def find(self, segment_id: int) -> SegmentLog:
+    def find(self, segment_id: SegmentId) -> SegmentLog:
         """A log in use. Raises NotReplicaError when there is none."""
         log = self._logs.get(segment_id)
         if log is None:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
         return log
 
-    def tail(self, segment_id: int) -> LogTail:
+    def tail(self, segment_id: SegmentId) -> LogTail:
         """See ``LogReader.tail``."""
         return self.find(segment_id).tail
 
     def read(
-        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``LogReader.read``."""
         log = self.find(segment_id)
@@ -142,7 +143,7 @@ class SegmentReader:
         return BatchScan(file, log.identity, position, tail, log.end[1], with_bodies=False)
 
     def offset_for_time(
-        self, segment_id: int, timestamp_ms: int, end_offset: int
+        self, segment_id: SegmentId, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """See ``LogReader.offset_for_time``."""
         log = self.find(segment_id)
@@ -177,7 +178,7 @@ class SegmentReader:
         if scan.position < log.end[1]:
             raise _damaged(log, f"{scan.stop} at {scan.position}")
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
+    def tail_at(self, segment_id: SegmentId, end_offset: int) -> LogTail | None:
         """See ``LogReader.tail_at``."""
         found = self.end_at(self.find(segment_id), end_offset)
         return found[0] if found else None
@@ -199,7 +200,7 @@ class SegmentReader:
                 tail, position = scan.tail, scan.position
         return (tail, position) if tail.end_offset == end_offset else None
 
-    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+    def headers(self, segment_id: SegmentId, end_offset: int) -> list[bytes]:
         """See ``LogReader.headers``."""
         log = self.find(segment_id)
         with log.handle.using() as file:
@@ -214,7 +215,7 @@ class SegmentReader:
             self._check_whole(log, scan)
         return headers
 
-    def full_digest(self, segment_id: int) -> bytes:
+    def full_digest(self, segment_id: SegmentId) -> bytes:
         """See ``LogReader.full_digest``."""
         log = self.find(segment_id)
         with log.handle.using() as file:
@@ -224,7 +225,7 @@ class SegmentReader:
             )
             return checked_digest(file, position, scan)
 
-    def verification(self, segment_id: int) -> "LogVerification":
+    def verification(self, segment_id: SegmentId) -> "LogVerification":
         """See ``LogReader.verification``."""
         log = self.find(segment_id)
         if not log.is_sealed:
