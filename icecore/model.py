@@ -4,30 +4,32 @@ Pure data, shared by clients, nodes, the coordinator and the protocol cores.
 ``icecore/rpc/convert.py`` turns them into protobuf messages and back. Offsets count records, ends
 are exclusive.
 
-Numbers that name something have a type name each. A plain number gets it where it enters: where a
-message, a row or a setting is read, and where a new one is given out. Offsets, counts, versions
-and times stay ints. Clients use plain ints, because their callers do.
+Numbers that name something have a type each, so that mypy tells a node id from a segment id. At
+run time they are ints. A plain number becomes one where it enters: where a message, a row or a
+setting is read, and where a new one is given out. Offsets, counts, versions and times stay ints:
+sums and differences of them are ints to mypy, so it would ask for a conversion at every step.
+Clients use plain ints, because their callers do.
 """
 
 import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final, Self, TypeAlias
+from typing import Final, NewType, Self
 
 from icecore.errors import InvalidTopicNameError
 
-SegmentId: TypeAlias = int
-NodeId: TypeAlias = int
-Incarnation: TypeAlias = int
+SegmentId = NewType("SegmentId", int)
+NodeId = NewType("NodeId", int)
+Incarnation = NewType("Incarnation", int)
 """Of a node."""
-Epoch: TypeAlias = int
+Epoch = NewType("Epoch", int)
 """Of a segment."""
-Generation: TypeAlias = int
+Generation = NewType("Generation", int)
 """Of a segment's bytes."""
-Token: TypeAlias = int
+Token = NewType("Token", int)
 """Of a coordinator."""
-ProducerId: TypeAlias = int
-ProducerEpoch: TypeAlias = int
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
 """Of a producer; it has nothing to do with that of a segment."""
 
 NO_SEGMENT: Final = SegmentId(0)
