@@ -6,12 +6,13 @@ are turns of its event loop. Each pair passes one conformance suite (``tests/con
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from icecore.errors import StorageError
 from icecore.model import Incarnation
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 ItemT = TypeVar("ItemT", contravariant=True)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -232,7 +233,7 @@ class Executor(Protocol):
         call per group. An exception from ``process`` ends the process (fail-stop)."""
         ...
 
-    async def run(self, function: Callable[..., T], *args: object) -> T:
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function on a pool of reader threads."""
         ...
 
