@@ -67,10 +67,10 @@ class NoShortcuts:
 class MemoryDisk:
     """What outlives a process: logs in their place, and those set aside."""
 
-    logs: dict[int, Log] = field(default_factory=dict)
-    aside: dict[int, list[Log]] = field(default_factory=dict)
+    logs: dict[SegmentId, Log] = field(default_factory=dict)
+    aside: dict[SegmentId, list[Log]] = field(default_factory=dict)
 
-    def set_aside(self, segment_id: int) -> bool:
+    def set_aside(self, segment_id: SegmentId) -> bool:
         """Clear a log's place; whether what lay there may have been confirmed."""
         log = self.logs.pop(segment_id, None)
         if log is not None:
@@ -83,7 +83,7 @@ class MemoryEngine:
 
     def __init__(self, disk: MemoryDisk, condemn: port.Condemn) -> None:
         self.disk, self._condemn = disk, condemn
-        self._used: dict[int, Log] = {}
+        self._used: dict[SegmentId, Log] = {}
         self.reader, self.salvage = BatchReader(self._used, NoShortcuts()), ProvenLogs(self)
 
     def start_up(
@@ -107,7 +107,7 @@ class MemoryEngine:
 
     def create(
         self, logs: Sequence[port.NewLog], remember: Callable[[Sequence[port.CreatedLog]], None]
-    ) -> dict[int, IcecoreError]:
+    ) -> dict[SegmentId, IcecoreError]:
         made = {new.identity.segment_id: Log(new.identity, new.start_timestamp_ms) for new in logs}
         created = [port.CreatedLog(number, self.disk.set_aside(number)) for number in made]
         self.disk.logs.update(made)
@@ -142,7 +142,7 @@ class MemoryEngine:
         log.data = b"".join([log.data, *request.buffers])
         log.end = (request.tail, len(log.data))
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         log = self.reader.find(segment_id)
         log.end = tail, position = self.reader.cut_at(log, end_offset)
         log.data = log.data[:position]
@@ -150,7 +150,7 @@ class MemoryEngine:
 
     def seal(
         self,
-        segment_id: int,
+        segment_id: SegmentId,
         end_offset: int,
         seal_digest: bytes,
         remember: Callable[[port.LogEnd], None],

@@ -65,7 +65,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from icecore.errors import FencedError, IcecoreError
-from icecore.model import Segment, SegmentState
+from icecore.model import NO_EPOCH, Epoch, NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.lossy_changes import begin_unclean
@@ -117,7 +117,7 @@ class Recovery:
     def __init__(self, ports: WorkerPorts, opening: SegmentOpening) -> None:
         self.count = 0
         """Recovery-seals done by this process."""
-        self.backoff: Backoff[int] = Backoff(ports.clock)
+        self.backoff: Backoff[SegmentId] = Backoff(ports.clock)
         """Of segments: who waits for one says so here."""
         self._ledger = ports.ledger
         self._calls = ports.calls
@@ -128,15 +128,15 @@ class Recovery:
         self._clock = ports.clock
         self._timing = ports.timing
         self._opening = opening
-        self._requested: dict[int, None] = {}
-        self._promises: dict[int, int] = {}
+        self._requested: dict[SegmentId, None] = {}
+        self._promises: dict[SegmentId, Epoch] = {}
         """By segment: the highest promise that a replica refused ours for."""
 
-    def request(self, segment_id: int) -> None:
+    def request(self, segment_id: SegmentId) -> None:
         """Also of a leader that is well; whoever asks for it sees again that it is needed."""
         self._requested[segment_id] = None
 
-    def needed(self) -> list[int]:
+    def needed(self) -> list[SegmentId]:
         """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
         time, what is open in deleted topics, for nobody waits for that (R68)."""
         state = self._ledger.state
@@ -162,7 +162,7 @@ class Recovery:
         due = [each for each in deleted if self.backoff.is_due(each)]
         return found + due[: max(0, room)]
 
-    async def recover(self, segment_ids: Sequence[int]) -> None:
+    async def recover(self, segment_ids: Sequence[SegmentId]) -> None:
         """Try once to recover these segments; what fails is tried again later."""
         mine = self.backoff.take(segment_ids)
         if not mine:
@@ -205,8 +205,8 @@ class Recovery:
                 took_ms=laps.took_ms(),
             )
 
-    async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
-        def decision(state: ClusterState, segment_id: int) -> Change:
+    async def _freeze(self, segment_ids: Sequence[SegmentId]) -> list[Case]:
+        def decision(state: ClusterState, segment_id: SegmentId) -> Change:
             record = state.segments.get(segment_id)
             if record is None or record.segment.state != SegmentState.ACTIVE:
                 return Change()
@@ -221,7 +221,7 @@ class Recovery:
                     Case(
                         record.segment,
                         record.is_unclean_allowed,
-                        known_promise=self._promises.get(segment_id, 0),
+                        known_promise=self._promises.get(segment_id, NO_EPOCH),
                         is_lossy=record.is_unclean_begun,
                     )
                 )
@@ -229,14 +229,14 @@ class Recovery:
 
     async def _ask(
         self,
-        asked: Mapping[int, Sequence[tuple[Case, Any]]],
-        call: Callable[[int, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
-        take: Callable[[Case, int, T], None],
+        asked: Mapping[NodeId, Sequence[tuple[Case, Any]]],
+        call: Callable[[NodeId, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
+        take: Callable[[Case, NodeId, T], None],
         is_enough: Callable[[], bool],
     ) -> None:
         """One call per node about its cases; ``take`` sees each good answer, perhaps twice."""
 
-        def collect(answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError]) -> None:
+        def collect(answers: Mapping[NodeId, Sequence[T | IcecoreError] | IcecoreError]) -> None:
             for node_id, results in answers.items():
                 if isinstance(results, IcecoreError):
                     continue
@@ -244,7 +244,7 @@ class Recovery:
                     if not isinstance(result, IcecoreError):
                         take(case, node_id, result)
 
-        def enough(answers: Mapping[int, Sequence[T | IcecoreError]]) -> bool:
+        def enough(answers: Mapping[NodeId, Sequence[T | IcecoreError]]) -> bool:
             collect(answers)
             return is_enough()
 
@@ -260,8 +260,8 @@ class Recovery:
 
     def _log_failures(
         self,
-        asked: Mapping[int, Sequence[tuple[Case, Any]]],
-        answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
+        asked: Mapping[NodeId, Sequence[tuple[Case, Any]]],
+        answers: Mapping[NodeId, Sequence[T | IcecoreError] | IcecoreError],
     ) -> None:
         for node_id, results in answers.items():
             if isinstance(results, IcecoreError):
@@ -279,17 +279,17 @@ class Recovery:
                     )
                     self._note_promise(case.segment_id, result)
 
-    def _note_promise(self, segment_id: int, error: IcecoreError) -> None:
+    def _note_promise(self, segment_id: SegmentId, error: IcecoreError) -> None:
         """The next round must not promise less than what was promised already."""
         promised = error.metadata.get("promised_epoch", "")
         if isinstance(error, FencedError) and promised.isdecimal() and len(promised) < 20:
-            known = self._promises.get(segment_id, 0)
-            self._promises[segment_id] = max(known, int(promised))
+            known = self._promises.get(segment_id, NO_EPOCH)
+            self._promises[segment_id] = max(known, Epoch(int(promised)))
 
     async def _fence(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose end is decided."""
 
-        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+        def take(case: Case, node_id: NodeId, reply: FenceReply) -> None:
             case.replies[node_id] = reply
 
         await self._ask(
@@ -327,7 +327,7 @@ class Recovery:
     async def _look_for_more(self, cases: Sequence[Case]) -> None:
         """An admin accepted the loss, so what can be proved of UNKNOWN logs is worth having."""
 
-        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+        def take(case: Case, node_id: NodeId, reply: FenceReply) -> None:
             case.replies[node_id] = reply
 
         await self._ask(
@@ -389,7 +389,7 @@ class Recovery:
     async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
 
-        def take(case: Case, node_id: int, written: Written) -> None:
+        def take(case: Case, node_id: NodeId, written: Written) -> None:
             if not case.take_donor(written):
                 event(
                     _log,
@@ -419,7 +419,7 @@ class Recovery:
     async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
         """Cases with at least min_insync durable copies through their end."""
 
-        def take(case: Case, node_id: int, written: Written) -> None:
+        def take(case: Case, node_id: NodeId, written: Written) -> None:
             if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
                 self._copies.copied(node_id, case.segment_id)

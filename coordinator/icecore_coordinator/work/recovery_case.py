@@ -8,7 +8,16 @@ what is sealed. It calls nobody and commits nothing. Rules in docs/PROTOCOL.md.
 
 from dataclasses import dataclass, field
 
-from icecore.model import Segment
+from icecore.model import (
+    NO_EPOCH,
+    NO_INCARNATION,
+    NO_NODE,
+    Epoch,
+    Incarnation,
+    NodeId,
+    Segment,
+    SegmentId,
+)
 from icecore_coordinator.decisions.segment_changes import EPOCH_STEP, Sealing
 from icecore_coordinator.nodes.node_calls import OpenItem, WriteBackItem, Written
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
@@ -32,20 +41,20 @@ class Case:
     segment: Segment
     """As RECOVERING: frozen."""
     is_unclean_allowed: bool = False
-    known_promise: int = 0
+    known_promise: Epoch = NO_EPOCH
     """The highest one that a replica refused ours for."""
     is_lossy: bool = False
     """The end is not proved, or was not in an earlier round, but chosen with an admin's word."""
     is_lost: bool = False
     """And nobody has a copy."""
-    replies: dict[int, FenceReply] = field(default_factory=dict)
+    replies: dict[NodeId, FenceReply] = field(default_factory=dict)
     end: EndDecision | None = None
     donor: Written | None = None
-    verified: dict[int, int] = field(default_factory=dict)
+    verified: dict[NodeId, Incarnation] = field(default_factory=dict)
     """Nodes that hold everything to the end durably, with their incarnation."""
 
     @property
-    def segment_id(self) -> int:
+    def segment_id(self) -> SegmentId:
         return self.segment.segment_id
 
     @property
@@ -53,10 +62,10 @@ class Case:
         return (self.segment.topic_id, self.segment.partition)
 
     @property
-    def promise(self) -> int:
+    def promise(self) -> Epoch:
         """The epoch that shuts the old leader out; below the successor's, unless somebody else had
         a higher one promised: what counts is that no leader of this segment has it."""
-        return max(self.segment.epoch + EPOCH_STEP - 1, self.known_promise)
+        return max(Epoch(self.segment.epoch + EPOCH_STEP - 1), self.known_promise)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -79,9 +88,9 @@ class Case:
             self.is_lost = True
             # Offsets that somebody has seen must not be given out again.
             end_offset = max(self.segment.base_offset, known_high_watermark)
-            self.end = EndDecision(end_offset, donor=0, last_header_crc32c=0)
+            self.end = EndDecision(end_offset, donor=NO_NODE, last_header_crc32c=0)
             self.donor = Written(
-                incarnation=0,
+                incarnation=NO_INCARNATION,
                 seal_digest=b"",
                 producer_snapshot=b"",
                 producer_digest=b"",
@@ -150,7 +159,7 @@ class Case:
             self.is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
         )
 
-    def targets(self, state: ClusterState, live: Liveness) -> list[int]:
+    def targets(self, state: ClusterState, live: Liveness) -> list[NodeId]:
         """Live replicas besides the donor; fresh nodes too when there are fewer than min_insync."""
         donor = self.decided.donor
         if self.is_empty:

@@ -14,8 +14,14 @@ from icecore.errors import (
     IcecoreError,
     InternalError,
 )
-from icecore.model import Segment
-from icecore.process.log import event
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import convert
 from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.parts import in_parts
@@ -154,13 +160,13 @@ class CoordinatorLink:
         _raise(result.error)
         raise InternalError("the coordinator answered without the segment")
 
-    async def prepare_successor(self, segment_id: int, epoch: int) -> int:
+    async def prepare_successor(self, segment_id: SegmentId, epoch: Epoch) -> SegmentId:
         """The id of a prepared and confirmed next segment."""
         result = await self._prepare.submit(
             coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)
         )
         _raise(result.error)
-        return result.successor_segment_id
+        return SegmentId(result.successor_segment_id)
 
     async def seal(
         self, seal: coordinator_pb2.SegmentSeal
@@ -173,7 +179,7 @@ class CoordinatorLink:
             convert.segment_from_proto(result.successor) if result.HasField("successor") else None,
         )
 
-    async def request_recovery(self, segment_id: int, epoch: int, why: str) -> None:
+    async def request_recovery(self, segment_id: SegmentId, epoch: Epoch, why: str) -> None:
         """Ask until the coordinator has heard it."""
         request = coordinator_pb2.RequestRecoveryRequest(
             segments=[coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)], why=why

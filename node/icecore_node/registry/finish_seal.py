@@ -8,8 +8,13 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES, StorageError
-from icecore.model import Segment
-from icecore.process.log import event
+from icecore.model import (
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.digest_queue import DigestQueue
@@ -40,7 +45,7 @@ class SealFinisher:
         self._damage = damage
         self._readers = readers
         self._digests = digests
-        self._sealing: dict[int, asyncio.Task[None]] = {}
+        self._sealing: dict[SegmentId, asyncio.Task[None]] = {}
         self._is_closing = False
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:

@@ -9,8 +9,14 @@ import asyncio
 import logging
 
 from icecore.errors import IcecoreError
-from icecore.model import SegmentState
-from icecore.process.log import event
+from icecore.model import (
+    NodeId,
+    SegmentId,
+    SegmentState,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
 from icecore_node.identity.readers import Readers
@@ -66,11 +72,11 @@ class Damage:
         self._context.metrics.disputes.inc()
         self._news.report_dispute(replica.segment_id)
 
-    def report_missing(self, segment_id: int) -> None:
+    def report_missing(self, segment_id: SegmentId) -> None:
         """There is no whole replica here; whoever lists one must hear of it."""
         self._news.report_unknown(segment_id)
 
-    def report_whole(self, segment_id: int) -> None:
+    def report_whole(self, segment_id: SegmentId) -> None:
         """There is one now: what was to be said of an earlier try holds no longer."""
         self._news.forget_unknown(segment_id)
 
@@ -84,7 +90,7 @@ class Damage:
         await asyncio.gather(*self._condemning.values(), return_exceptions=True)
 
 
-def is_shut_out(replica: Replica, node_id: int) -> bool:
+def is_shut_out(replica: Replica, node_id: NodeId) -> bool:
     """Whether a promise keeps us out of a segment that the coordinator believes to be ACTIVE.
 
     A recovery changes the record first and fences then. So somebody else fenced, or the coordinator

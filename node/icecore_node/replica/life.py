@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
+from icecore.model import Epoch, SegmentId
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_replication.producers import ProducerTable
 
@@ -52,7 +53,7 @@ class Role(Protocol):
         """The replica is to do something else."""
         ...
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
         ...
 
@@ -143,7 +144,7 @@ class RoleEnded:
 class Promised:
     """It appends nothing below this epoch, which is higher than its own, any more."""
 
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,9 @@ MOVES: Final[Mapping[tuple[Life, type], Life]] = {
 class IllegalMove(AssertionError):
     """An event that can't happen to a replica in this life: a mistake in this node's code."""
 
-    def __init__(self, segment_id: int, life: Life, event: object, story: Iterable[str]) -> None:
+    def __init__(
+        self, segment_id: SegmentId, life: Life, event: object, story: Iterable[str]
+    ) -> None:
         """
         Args:
             segment_id: Of the replica.

@@ -12,8 +12,19 @@ from collections.abc import Mapping, Sized
 from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
-from icecore.model import Segment, SegmentSettings, SegmentState
-from icecore.process.log import event
+from icecore.model import (
+    Epoch,
+    ProducerEpoch,
+    ProducerId,
+    Segment,
+    SegmentId,
+    SegmentSettings,
+    SegmentState,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
@@ -43,7 +54,7 @@ IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
 another way than its record says would be lost to whoever goes by the record."""
 
 
-def check_token(identity: Identity, token: int) -> None:
+def check_token(identity: Identity, token: Token) -> None:
     """Raises InvalidRequestError for a token that no coordinator can have."""
     if token > identity.token + TOKEN_JUMP_MAX:
         raise InvalidRequestError(
@@ -58,7 +69,7 @@ def check_length(items: Sized) -> None:
         raise InvalidRequestError(f"{len(items)} items in one call, at most {ITEMS_MAX} are taken")
 
 
-def check_promise(replica: Replica, epoch: int) -> None:
+def check_promise(replica: Replica, epoch: Epoch) -> None:
     """Raises InvalidRequestError for a promise that would lock the replica up for ever."""
     if epoch > replica.identity.epoch + PROMISE_JUMP_MAX:
         raise InvalidRequestError(
@@ -133,7 +144,7 @@ def not_implemented(settings: SegmentSettings) -> str:
     )
 
 
-def check_implemented(segment_id: int, settings: SegmentSettings) -> None:
+def check_implemented(segment_id: SegmentId, settings: SegmentSettings) -> None:
     """Raises UnsupportedError for a segment that this node can't keep as its record says."""
     if what := not_implemented(settings):
         raise UnsupportedError(f"segment {segment_id}: this node does not implement {what}")
@@ -155,7 +166,9 @@ def check_open(
             raise InvalidRequestError(f"segment {identity.segment_id}: {error}") from error
 
 
-def check_producer_fence(fences: ProducerFences, producer_id: int, min_epoch: int) -> None:
+def check_producer_fence(
+    fences: ProducerFences, producer_id: ProducerId, min_epoch: ProducerEpoch
+) -> None:
     """Raises InvalidRequestError for an epoch that the producer's name can't have reached."""
     known = fences.min_epoch(producer_id)
     if min_epoch > known + EPOCH_JUMP_MAX:

@@ -8,7 +8,7 @@ nothing about the bytes (R52).
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError, StorageError
 from icecore.process.log import event
@@ -21,6 +21,7 @@ from icecore_node.storage.engine import LogTail
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 VERIFY_STEP_BYTES = 256 << 10
 
@@ -94,7 +95,7 @@ class ReplicaReading:
         metrics.scrubbed_segments.inc()
         return replica.intact
 
-    async def _guarded(self, replica: Replica, read: Callable[..., T], *args: object) -> T:
+    async def _guarded(self, replica: Replica, read: Callable[[*Ts], T], *args: *Ts) -> T:
         try:
             return await self._context.executor.run(read, *args)
         except SHORTAGES:

@@ -9,7 +9,7 @@ Nobody but this file writes the fields of a replica (a test sees to it); all of 
 
 from collections import deque
 
-from icecore.model import Segment
+from icecore.model import NO_EPOCH, Epoch, Incarnation, NodeId, Segment, SegmentId
 from icecore_node.io.io_pool import LogIo
 from icecore_node.replica import life as lives
 from icecore_node.replica.life import MOVES, Event, IllegalMove, Life, Role
@@ -32,7 +32,7 @@ class Replica:
         producers: ProducerTable | None,
         *,
         life: Life,
-        promised_epoch: int = 0,
+        promised_epoch: Epoch = NO_EPOCH,
         sealed_end_offset: int | None = None,
         full_digest: bytes = b"",
     ) -> None:
@@ -66,7 +66,7 @@ class Replica:
     # --- what it is -----------------------------------------------------------------------------
 
     @property
-    def segment_id(self) -> int:
+    def segment_id(self) -> SegmentId:
         """Of the segment this is a copy of."""
         return self.identity.segment_id
 
@@ -135,7 +135,7 @@ class Replica:
         durable_end_offset = self.durable_tail.end_offset  # appends of an ended role may still fail
         return max(self.base_offset, min(self.tail.max_known_high_watermark, durable_end_offset))
 
-    def facts(self, node_id: int, incarnation: int) -> ReplicaFacts:
+    def facts(self, node_id: NodeId, incarnation: Incarnation) -> ReplicaFacts:
         """What matters for the role that a record gives it in this process of this node."""
         return ReplicaFacts(
             node_id=node_id,

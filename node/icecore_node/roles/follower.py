@@ -14,8 +14,15 @@ from typing import Protocol, assert_never
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
-from icecore.model import Segment
-from icecore.process.log import event
+from icecore.model import (
+    Epoch,
+    NodeId,
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
@@ -46,7 +53,12 @@ class Link(Protocol):
         ...
 
     def report(
-        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+        self,
+        segment_id: SegmentId,
+        epoch: Epoch,
+        durable_end_offset: int,
+        header_crc32c: int,
+        attach: bool,
     ) -> None:
         """Tell the leader how far the log is durable."""
         ...
@@ -119,7 +131,7 @@ class Follower:
         link.attach(self)
 
     @property
-    def leader_id(self) -> int:
+    def leader_id(self) -> NodeId:
         """The node followed."""
         return self.segment.leader
 
@@ -139,7 +151,7 @@ class Follower:
         """Stop following."""
         self._link.detach(self)
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
         event(_log, logging.DEBUG, "fenced", segment_id=self.replica.segment_id, epoch=epoch)
         self._link.detach(self)
@@ -177,7 +189,7 @@ class Follower:
         replica.log.note_watermark(entry.high_watermark)
         self._link.return_credit(len(data) - sum(each.batch_length for _, each in batches))
         if not batches:
-            self.feed(inputs.WatermarkReceived(entry.epoch, entry.high_watermark))
+            self.feed(inputs.WatermarkReceived(Epoch(entry.epoch), entry.high_watermark))
             return
         first, last = batches[0][1], batches[-1][1]
         self._last_delivery_id = delivery_id = self._last_delivery_id + 1
@@ -185,7 +197,7 @@ class Follower:
         self.feed(
             inputs.DataReceived(
                 delivery_id=delivery_id,
-                epoch=entry.epoch,
+                epoch=Epoch(entry.epoch),
                 base_offset=first.base_offset,
                 end_offset=last.end_offset,
                 prev_header_crc32c=first.prev_header_crc32c,

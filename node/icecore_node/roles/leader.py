@@ -16,8 +16,16 @@ from typing import Protocol, assert_never
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import IcecoreError
-from icecore.model import Acks, Segment
-from icecore.process.log import event
+from icecore.model import (
+    Acks,
+    Epoch,
+    NodeId,
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
@@ -43,8 +51,8 @@ class Produced:
     """The answer to one batch."""
 
     base_offset: int
-    segment_id: int
-    epoch: int
+    segment_id: SegmentId
+    epoch: Epoch
     append_timestamp_ms: int
     durable_copies: int
     duplicate: bool
@@ -61,19 +69,19 @@ class ProduceWaiter(Protocol):
 class AttachedFollower(Protocol):
     """The stream to one follower's node, ``serving/sender.py``."""
 
-    def mark_data(self, segment_id: int) -> None:
+    def mark_data(self, segment_id: SegmentId) -> None:
         """There is a new batch."""
         ...
 
-    def on_durable(self, segment_id: int) -> None:
+    def on_durable(self, segment_id: SegmentId) -> None:
         """A group is on our disk."""
         ...
 
-    def mark_watermark(self, segment_id: int) -> None:
+    def mark_watermark(self, segment_id: SegmentId) -> None:
         """The high watermark moved."""
         ...
 
-    def drop(self, segment_id: int) -> None:
+    def drop(self, segment_id: SegmentId) -> None:
         """The segment is led no longer."""
         ...
 
@@ -135,7 +143,7 @@ class Leader:
         self._on_record = on_record
         self.replica = replica
         self.segment = segment
-        self.streams: dict[int, AttachedFollower] = {}
+        self.streams: dict[NodeId, AttachedFollower] = {}
         """Attached followers by node id."""
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
@@ -220,7 +228,7 @@ class Leader:
         """Lead no longer."""
         self.feed(inputs.Stopped(why))
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
         self.feed(inputs.Fenced(epoch))
 
@@ -406,7 +414,7 @@ class Leader:
         )
         self.feed(inputs.SealDigests(effect.end_offset, digests))
 
-    async def _ask_digest(self, node_id: int, end_offset: int) -> tuple[bytes, bytes] | None:
+    async def _ask_digest(self, node_id: NodeId, end_offset: int) -> tuple[bytes, bytes] | None:
         request = replication_pb2.SealPrepareRequest(
             cluster_id=self._identity.cluster_id,
             segment_id=self.replica.segment_id,

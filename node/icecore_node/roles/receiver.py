@@ -10,8 +10,16 @@ import asyncio
 import logging
 
 from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
-from icecore.model import NodeState
-from icecore.process.log import event
+from icecore.model import (
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeState,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import ClientStream
@@ -27,11 +35,11 @@ RECONNECT_S = 0.1
 class LeaderLink:
     """The stream to one leader node."""
 
-    def __init__(self, context: NodeContext, leader_id: int) -> None:
+    def __init__(self, context: NodeContext, leader_id: NodeId) -> None:
         self._context = context
         self._leader_id = leader_id
-        self._followers: dict[int, Follower] = {}
-        self._progress: dict[int, replication_pb2.ProgressEntry] = {}
+        self._followers: dict[SegmentId, Follower] = {}
+        self._progress: dict[SegmentId, replication_pb2.ProgressEntry] = {}
         self._credit_bytes = 0
         self._wake = asyncio.Event()
         self._connected = False
@@ -74,7 +82,12 @@ class LeaderLink:
             self._wake.set()
 
     def report(
-        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+        self,
+        segment_id: SegmentId,
+        epoch: Epoch,
+        durable_end_offset: int,
+        header_crc32c: int,
+        attach: bool,
     ) -> None:
         """Tell the leader in the next message; a newer report replaces an older one."""
         if not self._connected or segment_id not in self._followers:
@@ -122,7 +135,7 @@ class LeaderLink:
                     )
             await asyncio.sleep(RECONNECT_S)
 
-    async def _converse(self, address: str, leader_incarnation: int) -> None:
+    async def _converse(self, address: str, leader_incarnation: Incarnation) -> None:
         stream = self._context.net.open_stream(address, REPLICATION["Replicate"])
         try:
             self._progress.clear()
@@ -183,7 +196,7 @@ class LeaderLink:
             end = position + entry.batches_length
             if end > len(data):
                 raise CorruptBatchError("lengths exceed the data")
-            follower = self._followers.get(entry.segment_id)
+            follower = self._followers.get(SegmentId(entry.segment_id))
             if follower is None:
                 self.return_credit(entry.batches_length)
             elif entry.rejected:
@@ -209,9 +222,9 @@ class LeaderLinks:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._links: dict[int, LeaderLink] = {}
+        self._links: dict[NodeId, LeaderLink] = {}
 
-    def to(self, leader_id: int) -> LeaderLink:
+    def to(self, leader_id: NodeId) -> LeaderLink:
         """The link to a leader node, made when needed."""
         link = self._links.get(leader_id)
         if link is None:

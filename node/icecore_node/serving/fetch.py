@@ -9,6 +9,7 @@ import asyncio
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnsupportedError
+from icecore.model import SegmentId
 from icecore.rpc import convert, framing
 from icecore.rpc.ports import CallContext
 from icecore.v1 import data_pb2
@@ -140,7 +141,7 @@ class FetchHandler:
         waiting.watch(held.key)  # from before we look
         result.log_start_offset = held.log_start_offset
         result.next_offset = entry.offset
-        replica = held.find(entry.offset, entry.segment_id)
+        replica = held.find(entry.offset, SegmentId(entry.segment_id))
         _describe(replica, held, result)
         end = replica.high_watermark
         if entry.offset >= end:

@@ -6,6 +6,7 @@ side of a copy is ``upkeep/copying.py``.
 """
 
 from icecore.errors import FencedError, InvalidRequestError, NotReplicaError
+from icecore.model import Incarnation, NodeId, SegmentId
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import CallContext, ServerStream, UnaryHandler
@@ -39,7 +40,7 @@ class ReplicationService:
         self._parts = SenderParts(
             context=context, table=table, leaders=leaders, reading=reading, framer=Framer()
         )
-        self._streams: dict[int, FollowerStream] = {}
+        self._streams: dict[NodeId, FollowerStream] = {}
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler, but for the stream."""
@@ -64,19 +65,20 @@ class ReplicationService:
         self._context.identity.check_cluster(first.cluster_id)
         if first.leader_incarnation != self._context.identity.incarnation:
             raise FencedError("this is another incarnation of the leader")
-        peer = self._context.peers.get(first.node_id)
-        if peer is None or peer.incarnation != first.incarnation:
-            raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
-        served = FollowerStream(self._parts, stream, first.node_id, first.incarnation)
-        older = self._streams.get(first.node_id)
+        node_id, incarnation = NodeId(first.node_id), Incarnation(first.incarnation)
+        peer = self._context.peers.get(node_id)
+        if peer is None or peer.incarnation != incarnation:
+            raise FencedError(f"node {node_id} is not registered with that incarnation here")
+        served = FollowerStream(self._parts, stream, node_id, incarnation)
+        older = self._streams.get(node_id)
         if older is not None:
             older.supersede()
-        self._streams[first.node_id] = served
+        self._streams[node_id] = served
         try:
             await served.run(first)
         finally:
-            if self._streams.get(first.node_id) is served:
-                del self._streams[first.node_id]
+            if self._streams.get(node_id) is served:
+                del self._streams[node_id]
 
     # --- donors ---------------------------------------------------------------------------------
 
@@ -84,7 +86,7 @@ class ReplicationService:
         """Raw batches of one replica; with the starting state when read from the base."""
         request = framing.parse(replication_pb2.ReadSegmentRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
-        replica = self._donor(request.segment_id)
+        replica = self._donor(SegmentId(request.segment_id))
         if replica.identity.generation != request.generation:
             raise NotReplicaError(
                 f"segment {request.segment_id} is here in generation {replica.identity.generation}"
@@ -107,7 +109,7 @@ class ReplicationService:
         """An in-sync follower's digests through the leader's end."""
         request = framing.parse(replication_pb2.SealPrepareRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
-        replica = self._donor(request.segment_id)
+        replica = self._donor(SegmentId(request.segment_id))
         if replica.promised_epoch > request.epoch or replica.life is not Life.FOLLOWED:
             raise FencedError(f"segment {request.segment_id} is not followed here any more")
         assert replica.role is not None
@@ -120,7 +122,7 @@ class ReplicationService:
             seal_digest=replica.tail.digest, producer_digest=replica.producers.digest()
         ).SerializeToString()
 
-    def _donor(self, segment_id: int) -> Replica:
+    def _donor(self, segment_id: SegmentId) -> Replica:
         replica = self._table.get(segment_id)
         if replica is None or not replica.is_donor:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")

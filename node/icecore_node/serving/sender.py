@@ -11,7 +11,14 @@ import logging
 from dataclasses import dataclass
 
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError
-from icecore.process.log import event
+from icecore.model import (
+    Incarnation,
+    NodeId,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import framing
 from icecore.rpc.ports import ServerStream
 from icecore.v1 import replication_pb2
@@ -90,7 +97,7 @@ class FollowerStream:
     """One open stream."""
 
     def __init__(
-        self, parts: SenderParts, stream: ServerStream, node_id: int, incarnation: int
+        self, parts: SenderParts, stream: ServerStream, node_id: NodeId, incarnation: Incarnation
     ) -> None:
         self._context = parts.context
         self._table = parts.table
@@ -101,13 +108,13 @@ class FollowerStream:
         self.node_id = node_id
         self.incarnation = incarnation
         self._credit_bytes = 0
-        self._sent: dict[int, _Sent] = {}
-        self._unsent: dict[int, None] = {}
-        self._evicted: set[int] = set()
+        self._sent: dict[SegmentId, _Sent] = {}
+        self._unsent: dict[SegmentId, None] = {}
+        self._evicted: set[SegmentId] = set()
         """Segments whose next batches left the cache before they were on disk."""
-        self._watermarks: dict[int, None] = {}
-        self._rejected: dict[int, replication_pb2.ReplicaDataEntry] = {}
-        self._early: dict[int, replication_pb2.ProgressEntry] = {}
+        self._watermarks: dict[SegmentId, None] = {}
+        self._rejected: dict[SegmentId, replication_pb2.ReplicaDataEntry] = {}
+        self._early: dict[SegmentId, replication_pb2.ProgressEntry] = {}
         """Attach requests for segments that we are not known to lead yet."""
         self._wake = asyncio.Event()
         self._superseded = False
@@ -116,18 +123,18 @@ class FollowerStream:
 
     # --- called by leaders ----------------------------------------------------------------------
 
-    def mark_data(self, segment_id: int) -> None:
+    def mark_data(self, segment_id: SegmentId) -> None:
         """A led segment has a new batch."""
         self._unsent[segment_id] = None
         self._wake.set()
 
-    def on_durable(self, segment_id: int) -> None:
+    def on_durable(self, segment_id: SegmentId) -> None:
         """A group of a led segment is on disk."""
         if segment_id in self._evicted:
             self._evicted.discard(segment_id)
             self.mark_data(segment_id)
 
-    def mark_watermark(self, segment_id: int) -> None:
+    def mark_watermark(self, segment_id: SegmentId) -> None:
         """A led segment's high watermark moved."""
         self._watermarks[segment_id] = None
         if self._watermark_timer is None:
@@ -139,7 +146,7 @@ class FollowerStream:
         self._watermarks_due = True
         self._wake.set()
 
-    def drop(self, segment_id: int) -> None:
+    def drop(self, segment_id: SegmentId) -> None:
         """We lead this segment no longer."""
         self._sent.pop(segment_id, None)
         self._unsent.pop(segment_id, None)
@@ -197,19 +204,20 @@ class FollowerStream:
             message = framing.parse(replication_pb2.ReplicaProgress, body)
 
     async def _progress(self, entry: replication_pb2.ProgressEntry) -> None:
-        replica = self._table.get(entry.segment_id)
+        segment_id = SegmentId(entry.segment_id)
+        replica = self._table.get(segment_id)
         leader = self._leaders.of(replica) if replica is not None else None
         if leader is None:
             if entry.attach:
                 if replica is not None and replica.promised_epoch > entry.epoch:
-                    self._reject(entry.segment_id, "FENCED")
+                    self._reject(segment_id, "FENCED")
                 else:
-                    self._early[entry.segment_id] = entry
+                    self._early[segment_id] = entry
             return
         if entry.epoch != leader.segment.epoch:
-            self._reject(entry.segment_id, "FENCED")
+            self._reject(segment_id, "FENCED")
         elif entry.leaving:
-            if self._sent.pop(entry.segment_id, None) is not None:
+            if self._sent.pop(segment_id, None) is not None:
                 leader.streams.pop(self.node_id, None)
                 leader.feed(inputs.FollowerLeft(self.node_id))
         elif entry.attach:
@@ -217,7 +225,7 @@ class FollowerStream:
             still_leads = self._leaders.of(leader.replica) is leader
             if agrees and still_leads and not self._is_stale():
                 self._attach(leader, entry)
-        elif entry.segment_id in self._sent:
+        elif segment_id in self._sent:
             leader.feed(
                 inputs.FollowerProgress(self.node_id, self.incarnation, entry.durable_end_offset)
             )
@@ -245,17 +253,18 @@ class FollowerStream:
             durable_end_offset=entry.durable_end_offset,
         )
         leader.feed(inputs.FollowerDiverged(self.node_id, entry.durable_end_offset))
-        self._reject(entry.segment_id, "DIVERGED")
+        self._reject(leader.replica.segment_id, "DIVERGED")
         return False
 
     def _attach(self, leader: Leader, entry: replication_pb2.ProgressEntry) -> None:
+        segment_id = leader.replica.segment_id
         if self.node_id not in leader.segment.replicas:
-            self._reject(entry.segment_id, "NOT_REPLICA")
+            self._reject(segment_id, "NOT_REPLICA")
             return
-        self._sent[entry.segment_id] = _Sent(leader, entry.durable_end_offset)
+        self._sent[segment_id] = _Sent(leader, entry.durable_end_offset)
         leader.streams[self.node_id] = self
-        self._unsent[entry.segment_id] = None
-        self.mark_watermark(entry.segment_id)
+        self._unsent[segment_id] = None
+        self.mark_watermark(segment_id)
         leader.feed(
             inputs.FollowerProgress(
                 self.node_id, self.incarnation, entry.durable_end_offset, attach=True
@@ -263,7 +272,7 @@ class FollowerStream:
         )
         self._wake.set()
 
-    def _reject(self, segment_id: int, reason: str) -> None:
+    def _reject(self, segment_id: SegmentId, reason: str) -> None:
         self._rejected[segment_id] = replication_pb2.ReplicaDataEntry(
             segment_id=segment_id, rejected=reason
         )
@@ -351,7 +360,7 @@ class FollowerStream:
             self._unsent[segment_id] = None
         return length
 
-    def _read_again(self, segment_id: int) -> None:
+    def _read_again(self, segment_id: SegmentId) -> None:
         """A shortage may have ended; nobody else wakes the sender for what is on disk already."""
         if segment_id in self._sent:
             self._unsent[segment_id] = None

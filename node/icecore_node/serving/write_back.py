@@ -4,7 +4,12 @@ import asyncio
 import logging
 
 from icecore.errors import IcecoreError, UnavailableError
-from icecore.process.log import event
+from icecore.model import (
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Peers
@@ -22,11 +27,11 @@ class WriteBacks:
         self._peers = peers
         self._copier = copier
         self._salvage = salvage
-        self._under_way: dict[tuple[int, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
+        self._under_way: dict[tuple[Token, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
         """By token and order."""
 
     async def write_back(
-        self, item: coordinator_pb2.WriteBackSegment, token: int
+        self, item: coordinator_pb2.WriteBackSegment, token: Token
     ) -> coordinator_pb2.WrittenBack:
         """An order that arrives once more while it is carried out gets the same answer."""
         key = (token, item.SerializeToString(deterministic=True))
@@ -47,7 +52,7 @@ class WriteBacks:
         return found
 
     async def _carry_out(
-        self, item: coordinator_pb2.WriteBackSegment, token: int
+        self, item: coordinator_pb2.WriteBackSegment, token: Token
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         asked = Copying(

@@ -18,8 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
-from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail, find_own_batches
-from icecore_node.storage.batches.log_digest import check_whole, digest_of
+from icecore.model import (
+    Epoch,
+    Generation,
+    SegmentId,
+)
+from icecore_node.storage.batches.batch_scan import (
+    BatchScan,
+    empty_tail,
+    find_own_batches,
+)
+from icecore_node.storage.batches.log_digest import (
+    check_whole,
+    digest_of,
+)
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import SegmentIdentity
@@ -38,9 +50,9 @@ class ReplicaReport:
 
     topic_id: str
     partition: int
-    segment_id: int
-    generation: int
-    epoch: int
+    segment_id: SegmentId
+    generation: Generation
+    epoch: Epoch
     state: str
     base_offset: int
     end_offset: int = -1

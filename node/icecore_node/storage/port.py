@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from icecore.errors import IcecoreError
+from icecore.model import Epoch, SegmentId, Token
 from icecore_node.storage.engine import AppendRequest, LogReader, LogTail, SegmentIdentity
 
 
@@ -36,7 +37,7 @@ class FoundReplica:
 class StoredReplicas(LogReader, Protocol):
     """Reads of replicas, each from the engine that keeps it."""
 
-    def starting_state(self, segment_id: int) -> tuple[bytes, int]:
+    def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:
         """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.
 
         Raises:
@@ -48,11 +49,11 @@ class StoredReplicas(LogReader, Protocol):
 class StoredPromises(Protocol):
     """Which epochs may append."""
 
-    def epoch_of(self, segment_id: int) -> int:
+    def epoch_of(self, segment_id: SegmentId) -> Epoch:
         """The highest epoch promised for a segment, 0 when none was."""
         ...
 
-    def persist(self, promises: Sequence[tuple[int, int]], token: int) -> None:
+    def persist(self, promises: Sequence[tuple[SegmentId, Epoch]], token: Token) -> None:
         """Remember promises (segment id, epoch) and the coordinator's token, durably, in one sync.
 
         Raises:
@@ -64,12 +65,12 @@ class StoredPromises(Protocol):
 class StoredRemains(Protocol):
     """What can be proved of UNKNOWN replicas (R46)."""
 
-    def tail(self, segment_id: int) -> LogTail | None:
+    def tail(self, segment_id: SegmentId) -> LogTail | None:
         """The end of the longest part that CRCs and chain prove; None when nothing of this replica
         can be proved, which is no empty log."""
         ...
 
-    def readmit(self, segment_id: int) -> FoundReplica:
+    def readmit(self, segment_id: SegmentId) -> FoundReplica:
         """Make that part of a quarantined replica its log, durably. To this start and the next it
         is not intact all the same, until it is sealed.
 
@@ -105,7 +106,7 @@ class Store(Protocol):
     def create(
         self,
         identities: Sequence[SegmentIdentity],
-        starts: Mapping[int, tuple[bytes, int]],
+        starts: Mapping[SegmentId, tuple[bytes, int]],
         is_copy: bool = False,
     ) -> list[IcecoreError | None]:
         """Make replicas: bytes and records are durable on return. Idempotent.
@@ -136,7 +137,7 @@ class Store(Protocol):
         """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
         ...
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """Cut an unsealed log at a batch border, durably.
 
         Raises:
@@ -144,7 +145,7 @@ class Store(Protocol):
         """
         ...
 
-    def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
+    def seal(self, segment_id: SegmentId, end_offset: int, seal_digest: bytes) -> None:
         """Mark sealed, durably: from now on bytes never change. Idempotent.
 
         Raises:
@@ -152,15 +153,15 @@ class Store(Protocol):
         """
         ...
 
-    def certify(self, segment_id: int) -> None:
+    def certify(self, segment_id: SegmentId) -> None:
         """A copy is complete now, durably."""
         ...
 
-    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
         """Replicas are UNKNOWN from now on, durably; their bytes stay."""
         ...
 
-    def quarantine(self, segment_id: int, why: str) -> None:
+    def quarantine(self, segment_id: SegmentId, why: str) -> None:
         """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
 
         Raises:
@@ -168,7 +169,7 @@ class Store(Protocol):
         """
         ...
 
-    def delete(self, segment_ids: Sequence[int], token: int) -> None:
+    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
         """Remove replicas on the coordinator's order, durably. Idempotent.
 
         Raises:

@@ -19,6 +19,7 @@ from functools import partial
 from types import MappingProxyType
 
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
+from icecore.model import SegmentId, Token
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import (
@@ -83,7 +84,7 @@ class ReplicaStore:
         self._finish_deletions()
         self._obey_earlier_version()
         rows = self._control.rows()
-        logs: dict[int, FoundLog] = {}
+        logs: dict[SegmentId, FoundLog] = {}
         for name, engine in self._catalog.engines.items():
             own = [row for row in rows if row.engine == name]
             sound = [row for row in own if _is_trusted(row)]
@@ -128,7 +129,7 @@ class ReplicaStore:
     def create(
         self,
         identities: Sequence[SegmentIdentity],
-        starts: Mapping[int, tuple[bytes, int]] = MappingProxyType({}),
+        starts: Mapping[SegmentId, tuple[bytes, int]] = MappingProxyType({}),
         is_copy: bool = False,
     ) -> list[IcecoreError | None]:
         """Make replicas: bytes and records are durable on return. Idempotent.
@@ -147,7 +148,7 @@ class ReplicaStore:
             another replica of the segment is here, StorageError when that is UNKNOWN,
             UnsupportedError for an engine that this node has not.
         """
-        errors: dict[int, IcecoreError] = {}
+        errors: dict[SegmentId, IcecoreError] = {}
         new: defaultdict[str, list[ReplicaRow]] = defaultdict(list)
         with self._life:
             if identities and not self._catalog.cluster_id:  # just registered
@@ -188,7 +189,7 @@ class ReplicaStore:
             raise StorageError(f"segment {segment_id} is UNKNOWN: {old.damage}")
         return row
 
-    def _create(self, engine: Engine, rows: Sequence[ReplicaRow]) -> dict[int, IcecoreError]:
+    def _create(self, engine: Engine, rows: Sequence[ReplicaRow]) -> dict[SegmentId, IcecoreError]:
         by_id = {row.segment_id: row for row in rows}
 
         def remember(created: Sequence[CreatedLog]) -> None:
@@ -253,7 +254,7 @@ class ReplicaStore:
 
     # --- the end of a log ---------------------------------------------------------------------
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """Cut an unsealed log at a batch border, durably.
 
         Raises:
@@ -261,7 +262,7 @@ class ReplicaStore:
         """
         return self._catalog.engine(segment_id).truncate(segment_id, end_offset)
 
-    def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
+    def seal(self, segment_id: SegmentId, end_offset: int, seal_digest: bytes) -> None:
         """Mark sealed, durably: from now on bytes never change. Idempotent.
 
         Raises:
@@ -285,7 +286,7 @@ class ReplicaStore:
 
         self._catalog.engine(segment_id).seal(segment_id, end_offset, seal_digest, remember)
 
-    def certify(self, segment_id: int) -> None:
+    def certify(self, segment_id: SegmentId) -> None:
         """A copy, or a replica created again after a loss, is complete now, durably; until then (or
         until it is sealed) ``start_up`` reports it as not intact."""
         row = self._control.row(segment_id)
@@ -294,11 +295,11 @@ class ReplicaStore:
 
     # --- setting aside and deleting -----------------------------------------------------------
 
-    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
         """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
         self._control.condemn(dict.fromkeys(segment_ids, why))
 
-    def quarantine(self, segment_id: int, why: str) -> None:
+    def quarantine(self, segment_id: SegmentId, why: str) -> None:
         """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
 
         Raises:
@@ -314,7 +315,7 @@ class ReplicaStore:
             self._control.change_row(segment_id, state=QUARANTINED)
         event(_log, logging.ERROR, "quarantined", segment_id=segment_id, why=why)
 
-    def delete(self, segment_ids: Sequence[int], token: int) -> None:
+    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
         """Remove replicas on the coordinator's order, which is stored first, with one control-store
         sync for all of them. What is not here counts as removed. Idempotent.
 
@@ -328,7 +329,7 @@ class ReplicaStore:
                 self._control.put_intents(here, token)
                 self._remove(here)
 
-    def _remove(self, segment_ids: Sequence[int]) -> None:
+    def _remove(self, segment_ids: Sequence[SegmentId]) -> None:
         """Carry out stored orders and forget them."""
         by_engine: defaultdict[str, list[SegmentIdentity]] = defaultdict(list)
         for row in map(self._control.row, segment_ids):

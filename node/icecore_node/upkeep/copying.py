@@ -19,8 +19,15 @@ from icecore.errors import (
     NotReplicaError,
     StorageError,
 )
-from icecore.model import Segment, SegmentState
-from icecore.process.log import event
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentState,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
@@ -87,7 +94,7 @@ class SegmentCopier:
         self._seals = seals
         self._aside = aside
 
-    async def bring_to(self, asked: Copying, token: int) -> coordinator_pb2.WrittenBack:
+    async def bring_to(self, asked: Copying, token: Token) -> coordinator_pb2.WrittenBack:
         """Make the local log end exactly where it is asked to.
 
         Raises NotReplicaError, InvalidRequestError (longer and different, wrong digest),
@@ -164,7 +171,7 @@ class SegmentCopier:
     async def _shut_out(self, replica: Replica) -> None:
         """A write-back ends the role here, so it is a promise, too: else nobody would find out that
         this replica of an ACTIVE segment plays none."""
-        promise = replica.identity.epoch + 1
+        promise = Epoch(replica.identity.epoch + 1)
         if replica.idle or replica.promised_epoch >= promise:
             return
         replica.move(Promised(promise))

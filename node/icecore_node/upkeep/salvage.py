@@ -9,8 +9,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from icecore.model import Segment
-from icecore.process.log import event
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentId,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.adoption import producers_of
@@ -47,19 +54,19 @@ class Salvage:
         context = self._context
         store = context.store
         asked = [
-            (ref, answer)
+            (SegmentId(ref.segment_id), Epoch(ref.epoch), answer)
             for ref, answer in zip(request.segments, answers, strict=True)
             if not answer.intact and not answer.HasField("error")
-            if ref.epoch >= store.promises.epoch_of(ref.segment_id)
+            if ref.epoch >= store.promises.epoch_of(SegmentId(ref.segment_id))
         ]
-        promises = [(ref.segment_id, ref.epoch) for ref, _ in asked]
-        await context.executor.run(store.promises.persist, promises, request.token)
+        promises = [(segment_id, epoch) for segment_id, epoch, _ in asked]
+        await context.executor.run(store.promises.persist, promises, Token(request.token))
         await context.pool.probe()  # what was under way when it was condemned is written, or not
-        for ref, answer in asked:
-            tail = await context.executor.run(store.salvage.tail, ref.segment_id)
-            replica = self._table.get(ref.segment_id)
-            if replica is not None and ref.epoch > replica.identity.epoch:
-                replica.move(Promised(ref.epoch))
+        for segment_id, epoch, answer in asked:
+            tail = await context.executor.run(store.salvage.tail, segment_id)
+            replica = self._table.get(segment_id)
+            if replica is not None and epoch > replica.identity.epoch:
+                replica.move(Promised(epoch))
             if tail is None:
                 continue
             answer.salvageable = True

@@ -11,7 +11,12 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES
-from icecore.process.log import event
+from icecore.model import (
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
@@ -30,7 +35,7 @@ class Scrubber:
         self._context = context
         self._table = table
         self._reading = reading
-        self._done_ms: dict[int, float] = {}
+        self._done_ms: dict[SegmentId, float] = {}
 
     async def run(self) -> None:
         """Until cancelled."""

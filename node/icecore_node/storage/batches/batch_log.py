@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from icecore.errors import InvalidRequestError, StorageError
+from icecore.model import SegmentId
 from icecore_node.storage.engine import LogTail, NotAsSealed, SegmentIdentity
 
 Place: TypeAlias = tuple[LogTail, int]
@@ -60,7 +61,7 @@ class BatchLog(Protocol):
         ...
 
 
-def damaged(segment_id: int, what: object) -> StorageError:
+def damaged(segment_id: SegmentId, what: object) -> StorageError:
     """Something of a log is not what was written."""
     return StorageError(f"segment {segment_id} is damaged: {what}", segment_id=segment_id)
 

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from icecore.codec.batch import HEADER_LENGTH, peek
 from icecore.errors import CorruptBatchError, InvalidRequestError, NotReplicaError
+from icecore.model import SegmentId
 from icecore_node.storage.batches.batch_log import (
     BatchLog,
     Place,
@@ -61,27 +62,27 @@ class BatchReader(Generic[LogT]):
         shortcuts: Where to begin a walk.
     """
 
-    def __init__(self, logs: Mapping[int, LogT], shortcuts: Shortcuts[LogT]) -> None:
+    def __init__(self, logs: Mapping[SegmentId, LogT], shortcuts: Shortcuts[LogT]) -> None:
         self._logs = logs
         self._shortcuts = shortcuts
 
-    def holds(self, segment_id: int) -> bool:
+    def holds(self, segment_id: SegmentId) -> bool:
         """See ``LogReader.holds``."""
         return segment_id in self._logs
 
-    def find(self, segment_id: int) -> LogT:
+    def find(self, segment_id: SegmentId) -> LogT:
         """A log in use. Raises NotReplicaError when there is none."""
         log = self._logs.get(segment_id)
         if log is None:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
         return log
 
-    def tail(self, segment_id: int) -> LogTail:
+    def tail(self, segment_id: SegmentId) -> LogTail:
         """See ``LogReader.tail``."""
         return self.find(segment_id).end[0]
 
     def read(
-        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``LogReader.read``."""
         log = self.find(segment_id)
@@ -128,7 +129,7 @@ class BatchReader(Generic[LogT]):
         return data, check_run(data, log.identity, offset, with_bodies=True)
 
     def offset_for_time(
-        self, segment_id: int, timestamp_ms: int, end_offset: int
+        self, segment_id: SegmentId, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """See ``LogReader.offset_for_time``."""
         log = self.find(segment_id)
@@ -147,7 +148,7 @@ class BatchReader(Generic[LogT]):
             check_whole(scan)
         return None
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
+    def tail_at(self, segment_id: SegmentId, end_offset: int) -> LogTail | None:
         """See ``LogReader.tail_at``."""
         found = self.end_at(self.find(segment_id), end_offset)
         return found[0] if found else None
@@ -179,7 +180,7 @@ class BatchReader(Generic[LogT]):
         tail, position = found
         return with_high_watermark(tail, log.end[0].max_known_high_watermark), position
 
-    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+    def headers(self, segment_id: SegmentId, end_offset: int) -> list[bytes]:
         """See ``LogReader.headers``."""
         log = self.find(segment_id)
         headers: list[bytes] = []
@@ -192,13 +193,13 @@ class BatchReader(Generic[LogT]):
             check_whole(scan)
         return headers
 
-    def full_digest(self, segment_id: int) -> bytes:
+    def full_digest(self, segment_id: SegmentId) -> bytes:
         """See ``LogReader.full_digest``."""
         log = self.find(segment_id)
         with log.handle.using() as file:
             return checked_digest(file, _scan(log, file, log.base, with_bodies=True))
 
-    def verification(self, segment_id: int) -> "LogVerification":
+    def verification(self, segment_id: SegmentId) -> "LogVerification":
         """See ``LogReader.verification``."""
         log = self.find(segment_id)
         if not log.is_sealed:

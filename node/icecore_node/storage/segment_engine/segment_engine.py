@@ -19,6 +19,7 @@ from icecore.errors import (
     IcecoreError,
     StorageError,
 )
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.batches.batch_log import check_end, check_writable
@@ -76,7 +77,7 @@ class SegmentEngine:
         self._fs = file_system
         self._settings = settings
         self._condemn = condemn
-        self._logs: dict[int, SegmentLog] = {}
+        self._logs: dict[SegmentId, SegmentLog] = {}
         file_system.make_dirs("segments")
         self._fail_stop = FailStop(condemn)
         self._open_files = OpenFiles(settings.open_files_max, file_system.open)
@@ -97,7 +98,7 @@ class SegmentEngine:
         self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
     ) -> list[FoundLog]:
         """See ``Engine.start_up``."""
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[SegmentId, Verdict] = {}
         rebuilds = self._index.rebuilds
         self._judge_all(logs, verdicts)
         if self._index.rebuilds != rebuilds:
@@ -112,9 +113,9 @@ class SegmentEngine:
             event(_log, logging.ERROR, "folders_unreadable", error=error)
         return [_found(verdicts[log.identity.segment_id]) for log in logs]
 
-    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[int, Verdict]) -> None:
+    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[SegmentId, Verdict]) -> None:
         """Judge the logs that have no damage so far, use what is sound, condemn what is not."""
-        damage: dict[int, str] = {}
+        damage: dict[SegmentId, str] = {}
         for log in logs:
             segment_id = log.identity.segment_id
             if segment_id in verdicts and verdicts[segment_id].damage:
@@ -171,7 +172,7 @@ class SegmentEngine:
 
     def create(
         self, logs: Sequence[NewLog], remember: Callable[[Sequence[CreatedLog]], None]
-    ) -> dict[int, IcecoreError]:
+    ) -> dict[SegmentId, IcecoreError]:
         """See ``Engine.create``."""
         made, errors = self._creation.make(logs)
         try:
@@ -204,7 +205,7 @@ class SegmentEngine:
         """See ``Engine.append_group``."""
         self._commit.append(requests)
 
-    def _appendable(self, segment_id: int) -> SegmentLog:
+    def _appendable(self, segment_id: SegmentId) -> SegmentLog:
         log = self.reader.find(segment_id)
         if log.failed is not None:
             raise log.failed
@@ -221,7 +222,7 @@ class SegmentEngine:
 
     # --- the end of a log ---------------------------------------------------------------------
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """See ``Engine.truncate``."""
         log = self.reader.find(segment_id)
         tail, position = self.reader.cut_at(log, end_offset)
@@ -238,7 +239,7 @@ class SegmentEngine:
 
     def seal(
         self,
-        segment_id: int,
+        segment_id: SegmentId,
         end_offset: int,
         seal_digest: bytes,
         remember: Callable[[LogEnd], None],
@@ -273,7 +274,7 @@ class SegmentEngine:
         """See ``Engine.drop``."""
         self._removal.remove(identities)
 
-    def _forget(self, segment_id: int) -> SegmentLog | None:
+    def _forget(self, segment_id: SegmentId) -> SegmentLog | None:
         return self._logs.pop(segment_id, None)
 
     def _sync_folder(self, name: str) -> None:
