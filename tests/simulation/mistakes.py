@@ -199,7 +199,7 @@ def report_before_fence() -> Mistake:
         answer = coordinator_pb2.FenceResponse(incarnation=self._context.identity.incarnation)
         for ref in coordinator_pb2.FenceRequest.FromString(body).segments:
             replica, reply = self._fencing._table.get(ref.segment_id), answer.replicas.add()
-            if replica is not None and replica.intact and replica.base_offset >= 0:
+            if replica is not None and replica.life.is_intact and replica.base_offset >= 0:
                 fencing.describe(replica, reply)
         asyncio.get_running_loop().create_task(stop_later(self, body, context))
         return answer.SerializeToString()
@@ -223,7 +223,7 @@ def leader_resumes() -> Iterator[None]:
 
     def lead(self: Assignments, replica: Replica, record: Segment) -> None:
         leader = Leader(self._leading, replica, record, self.apply)
-        end = leader.core._log.end_offset = replica.tail.end_offset
+        end = leader.core._log.end_offset = replica.log.tail.end_offset
         leader.core._in_sync.followers.durable[self._identity.node_id] = end
         replica.move(Led(leader))
         self._leaders.put(leader)

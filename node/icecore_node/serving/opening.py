@@ -150,7 +150,7 @@ class Opening:
             return error
         is_untouched = (
             replica.life is Life.IDLE
-            and replica.tail.end_offset == replica.base_offset == item.segment.base_offset
+            and replica.log.tail.end_offset == replica.base_offset == item.segment.base_offset
         )
         if is_untouched and known == start:
             return None

@@ -60,7 +60,7 @@ class DigestReporter:
                     done = []
 
     async def _compute(self, replica: Replica) -> bool:
-        if not replica.intact:
+        if not replica.life.is_intact:
             return False
         try:
             replica.note_digest(
@@ -70,7 +70,7 @@ class DigestReporter:
             )
         except SHORTAGES as error:
             _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
-            if replica.intact:
+            if replica.life.is_intact:
                 self._queue.put(replica)  # again with the next crowd
             return False
         except StorageError as error:
