@@ -30,7 +30,6 @@ NOT_YET: dict[str, frozenset[str]] = {
     "public_methods": frozenset(
         {
             "coordinator/icecore_coordinator/work/recovery_case.py",
-            "node/icecore_node/roles/follower.py",
             "node/icecore_node/storage/port.py",
         }
     ),

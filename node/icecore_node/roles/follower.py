@@ -120,11 +120,6 @@ class Follower:
         link.attach(self)
 
     @property
-    def leader_id(self) -> int:
-        """The node followed."""
-        return self.segment.leader
-
-    @property
     def high_watermark(self) -> int:
         """Readers stop here."""
         return self.core.high_watermark
