@@ -17,8 +17,8 @@ from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery import Recovery
-from icecore_coordinator.work.recovery_case import Case
 from icecore_node.identity.lease import Lease
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.set_aside import SettingAside
@@ -313,7 +313,7 @@ def s3_without_isr_clause() -> Mistake:
 def seal_without_write_back() -> Mistake:
     """R33: a recovery seals what one replica holds, and lists the others too."""
 
-    async def list_all(self: Recovery, cases: Sequence[Case]) -> list[Case]:
+    async def list_all(self: Recovery, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         state = self._ledger.state
         for case in cases:
             for node_id in case.targets(state, self._live):

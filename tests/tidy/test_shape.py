@@ -29,7 +29,6 @@ EXCUSED = {
 NOT_YET: dict[str, frozenset[str]] = {
     "public_methods": frozenset(
         {
-            "coordinator/icecore_coordinator/work/recovery_case.py",
             "node/icecore_node/storage/port.py",
         }
     ),

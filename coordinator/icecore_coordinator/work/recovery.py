@@ -2,8 +2,9 @@
 
 This room finds such segments and takes them through the steps of a round: whom to call, how long to
 wait, when to call a person. What is known of one segment meanwhile, and what follows from it, is
-its ``recovery_case``. All segments that need it at the same moment share a round, with one call
-per node and step. The states of a case, with what leads to the next one; ``*`` is a commit::
+its ``recovery_case`` until its end is decided, and its ``decided_case`` from then on. All segments
+that need it at the same moment share a round, with one call per node and step. The states of a
+case, with what leads to the next one; ``*`` is a commit::
 
     ACTIVE
       | * freeze
@@ -75,13 +76,15 @@ from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery_case import Case
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
-from icecore_replication.recovery import FenceReply
+from icecore_replication.recovery import FenceReply, Undecidable
 
 _log = logging.getLogger(__name__)
 
+AnyCase = TypeVar("AnyCase", Case, DecidedCase)
 T = TypeVar("T")
 
 DELETED_AT_ONCE = 16
@@ -171,14 +174,14 @@ class Recovery:
         try:
             cases = await self._freeze(mine)
             laps.end("freeze")
-            cases = await self._fence(cases)
+            decided = await self._fence(cases)
             laps.end("fence")
-            cases = await self._write_back_donors(cases)
-            cases = await self._write_back_others(cases)
+            decided = await self._write_back_donors(decided)
+            decided = await self._write_back_others(decided)
             laps.end("write_back")
-            openings = await self._open_successors(cases)
+            openings = await self._open_successors(decided)
             laps.end("open")
-            await self._seal(cases, openings)
+            await self._seal(decided, openings)
             laps.end("seal")
         finally:
             state = self._ledger.state
@@ -229,9 +232,9 @@ class Recovery:
 
     async def _ask(
         self,
-        asked: Mapping[int, Sequence[tuple[Case, Any]]],
+        asked: Mapping[int, Sequence[tuple[AnyCase, Any]]],
         call: Callable[[int, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
-        take: Callable[[Case, int, T], None],
+        take: Callable[[AnyCase, int, T], None],
         is_enough: Callable[[], bool],
     ) -> None:
         """One call per node about its cases; ``take`` sees each good answer, perhaps twice."""
@@ -260,7 +263,7 @@ class Recovery:
 
     def _log_failures(
         self,
-        asked: Mapping[int, Sequence[tuple[Case, Any]]],
+        asked: Mapping[int, Sequence[tuple[AnyCase, Any]]],
         answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
     ) -> None:
         for node_id, results in answers.items():
@@ -286,7 +289,7 @@ class Recovery:
             known = self._promises.get(segment_id, 0)
             self._promises[segment_id] = max(known, int(promised))
 
-    async def _fence(self, cases: Sequence[Case]) -> list[Case]:
+    async def _fence(self, cases: Sequence[Case]) -> list[DecidedCase]:
         """Cases whose end is decided."""
 
         def take(case: Case, node_id: int, reply: FenceReply) -> None:
@@ -302,14 +305,15 @@ class Recovery:
             take,
             lambda: all(case.may_decide() for case in cases),
         )
-        for case in cases:
-            self._decide(case)
-        stuck = [case for case in cases if case.end is None and case.is_unclean_allowed]
+        decided = {case.segment_id: self._decide(case) for case in cases}
+        stuck = [
+            case for case in cases if decided[case.segment_id] is None and case.is_unclean_allowed
+        ]
         if stuck:
             await self._look_for_more(stuck)
         for case in await self._begin_unclean(stuck):
-            self._decide_unclean(case)
-        return [case for case in cases if case.end is not None]
+            decided[case.segment_id] = self._decide_unclean(case)
+        return [each for each in decided.values() if each is not None]
 
     async def _begin_unclean(self, cases: Sequence[Case]) -> list[Case]:
         """Those that may go on, and whose records say from now on that they are lossy."""
@@ -343,8 +347,8 @@ class Recovery:
             lambda: False,
         )
 
-    def _decide(self, case: Case) -> None:
-        """Set the end that the replies prove, if they prove one."""
+    def _decide(self, case: Case) -> DecidedCase | None:
+        """The end that the replies prove, if they prove one."""
         if not case.may_decide():
             intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
             event(
@@ -355,19 +359,21 @@ class Recovery:
                 replicas=case.segment.replicas,
                 intact=intact,
             )
-            return
-        undecidable = case.decide(self._tripwire(case))
-        if undecidable is not None:
-            self._pages.page(case.segment_id, undecidable.why)
+            return None
+        decided = case.decide(self._tripwire(case))
+        if isinstance(decided, Undecidable):
+            self._pages.page(case.segment_id, decided.why)
+            return None
+        return decided
 
     def _tripwire(self, case: Case) -> int:
         return self._heard.high_watermark(case.segment_id) or 0
 
-    def _decide_unclean(self, case: Case) -> None:
-        """Set the end that an admin accepted, and say loudly what it is."""
-        case.decide_unclean(self._tripwire(case), self._clock.now_ms())
-        end = case.decided
-        if case.is_donor_unknown:
+    def _decide_unclean(self, case: Case) -> DecidedCase:
+        """The end that an admin accepted; say loudly what it is."""
+        decided = case.decide_unclean(self._tripwire(case), self._clock.now_ms())
+        end = decided.end
+        if decided.is_donor_unknown:
             event(
                 _log,
                 logging.CRITICAL,
@@ -385,11 +391,12 @@ class Recovery:
             donor=end.donor,
             seen=self._tripwire(case),
         )
+        return decided
 
-    async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
+    async def _write_back_donors(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
 
-        def take(case: Case, node_id: int, written: Written) -> None:
+        def take(case: DecidedCase, node_id: int, written: Written) -> None:
             if not case.take_donor(written):
                 event(
                     _log,
@@ -400,9 +407,7 @@ class Recovery:
                 )
 
         asked = [
-            (case.decided.donor, (case, case.order_to_donor()))
-            for case in cases
-            if not case.is_lost
+            (case.end.donor, (case, case.order_to_donor())) for case in cases if not case.is_lost
         ]
         await self._ask(
             by_node(asked),
@@ -412,14 +417,14 @@ class Recovery:
         )
         for case in cases:
             if case.donor is not None and not case.is_lost:
-                case.verified[case.decided.donor] = case.donor.incarnation
-                self._copies.copied(case.decided.donor, case.segment_id)
+                case.verified[case.end.donor] = case.donor.incarnation
+                self._copies.copied(case.end.donor, case.segment_id)
         return [case for case in cases if case.donor is not None]
 
-    async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
+    async def _write_back_others(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         """Cases with at least min_insync durable copies through their end."""
 
-        def take(case: Case, node_id: int, written: Written) -> None:
+        def take(case: DecidedCase, node_id: int, written: Written) -> None:
             if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
                 self._copies.copied(node_id, case.segment_id)
@@ -431,7 +436,7 @@ class Recovery:
         for case in cases:
             if case.is_lost:
                 continue
-            item = case.order_to_target(state.nodes[case.decided.donor].address)
+            item = case.order_to_target(state.nodes[case.end.donor].address)
             for node_id in case.targets(state, self._live):
                 self._heard.forget_end(case.segment_id, node_id)
                 asked.append((node_id, (case, item)))
@@ -443,7 +448,7 @@ class Recovery:
         )
         return [case for case in cases if case.is_written()]
 
-    async def _open_successors(self, cases: Sequence[Case]) -> dict[PartitionKey, Opening]:
+    async def _open_successors(self, cases: Sequence[DecidedCase]) -> dict[PartitionKey, Opening]:
         wanted: dict[PartitionKey, Segment | None] = {case.key: case.segment for case in cases}
         prepared = await self._opening.prepare(wanted)
         items = [
@@ -458,10 +463,12 @@ class Recovery:
             if successor.segment_id in openings
         }
 
-    async def _seal(self, cases: Sequence[Case], openings: Mapping[PartitionKey, Opening]) -> None:
+    async def _seal(
+        self, cases: Sequence[DecidedCase], openings: Mapping[PartitionKey, Opening]
+    ) -> None:
         now_ms = self._clock.now_ms()
 
-        def decision(state: ClusterState, case: Case) -> Change:
+        def decision(state: ClusterState, case: DecidedCase) -> Change:
             return seal(state, self._live, case.sealing(state), openings.get(case.key), now_ms)
 
         results = await self._ledger.decide_each(cases, decision)
@@ -482,7 +489,7 @@ class Recovery:
                 logging.INFO,
                 "recovered",
                 segment_id=case.segment_id,
-                end_offset=case.decided.end_offset,
+                end_offset=case.end.end_offset,
                 replicas=sorted(case.verified),
                 successor=opening.segment_id if opening else 0,
             )
