@@ -38,7 +38,9 @@ def confirm_looks_once() -> Mistake:
         identity = replace(replica.identity, base_offset=item.segment.base_offset)
         start = (item.producer_snapshot, item.max_append_timestamp_ms)
         with contextlib.suppress(IcecoreError):
-            tail = await replica.log.worker.run(self._context.store.confirm, identity, *start)
+            tail = await replica.log.worker.run(
+                self._context.store.creation.confirm, identity, *start
+            )
             _begin_again(replica, identity, tail, ProducerTable(item.producer_snapshot))
             self._table.add(replica)
         return item.segment.segment_id, None

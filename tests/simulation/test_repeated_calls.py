@@ -195,7 +195,7 @@ def test_a_producer_state_that_is_none_costs_one_replica() -> None:
         name = cluster.follower
         identity = replace(cluster.replica(name).identity, segment_id=10**6)
         store = cluster.node(name).context.store
-        assert store.create([identity], {10**6: (b"junk", 0)}) == [None]
+        assert store.creation.create([identity], {10**6: (b"junk", 0)}) == [None]
         await restarted(cluster, name)
         assert not cluster.node(name).replicas.get(10**6).life.is_intact
         assert cluster.replica(name).life.is_intact

@@ -17,6 +17,7 @@ from icecore_node.storage.engine import (
     LogTail,
     SegmentIdentity,
 )
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.port import FoundReplica
 from icecore_replication.digest import current_digest
 
@@ -36,6 +37,8 @@ class ReplicaCatalog:
         self.control = control
         self.engines = engines
         self.cluster_id = cluster_id
+        self.changing = Lock()
+        """Held by what adds and removes replicas; never taken by appends and reads."""
 
     def row(self, segment_id: int) -> ReplicaRow:
         """What is remembered of a replica. Raises NotReplicaError when there is none."""

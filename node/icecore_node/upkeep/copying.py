@@ -285,7 +285,9 @@ class SegmentCopier:
         producers = ProducerTable(header.producer_snapshot)
         replica = prepared
         if replica is None:
-            (error,) = await context.executor.run(context.store.create, [identity], {}, True)
+            (error,) = await context.executor.run(
+                context.store.creation.create, [identity], {}, True
+            )
             if error is not None:
                 raise error
             replica = Replica(context.log_io, identity, NO_TAIL, None, life=Life.PREPARED)
@@ -294,7 +296,7 @@ class SegmentCopier:
         order.check()
         identity = replace(replica.identity, base_offset=segment.base_offset)
         tail = await replica.log.worker.run(
-            context.store.confirm,
+            context.store.creation.confirm,
             identity,
             header.producer_snapshot,
             header.max_append_timestamp_ms,
@@ -309,7 +311,7 @@ class SegmentCopier:
         """What the coordinator needs to seal, or to go on from a sealed segment."""
         store, segment_id, tail = self._context.store, replica.segment_id, replica.log.tail
         if replica.life is Life.COPYING:
-            await replica.log.worker.run(store.certify, segment_id)
+            await replica.log.worker.run(store.creation.certify, segment_id)
             replica.move(CopyWhole())
         self._damage.report_whole(segment_id)
         if segment.state is not SegmentState.SEALED:
