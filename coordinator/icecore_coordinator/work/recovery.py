@@ -62,20 +62,20 @@ to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
 
-from icecore.errors import FencedError, IcecoreError
+from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.lossy_changes import begin_unclean
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
-from icecore_coordinator.nodes.fan_out import by_node, fan_out
+from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.case_calls import CaseCalls
 from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery_case import Case
 from icecore_coordinator.work.segment_opening import SegmentOpening
@@ -83,9 +83,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.recovery import FenceReply, Undecidable
 
 _log = logging.getLogger(__name__)
-
-AnyCase = TypeVar("AnyCase", Case, DecidedCase)
-T = TypeVar("T")
 
 DELETED_AT_ONCE = 16
 """Their seals share disks with whoever produces."""
@@ -131,9 +128,8 @@ class Recovery:
         self._clock = ports.clock
         self._timing = ports.timing
         self._opening = opening
+        self._case_calls = CaseCalls(ports)
         self._requested: dict[int, None] = {}
-        self._promises: dict[int, int] = {}
-        """By segment: the highest promise that a replica refused ours for."""
 
     def request(self, segment_id: int) -> None:
         """Also of a leader that is well; whoever asks for it sees again that it is needed."""
@@ -192,7 +188,7 @@ class Recovery:
                 left += not is_done
                 if is_done:
                     self._requested.pop(segment_id, None)
-                    self._promises.pop(segment_id, None)
+                    self._case_calls.forget(segment_id)
                 self.backoff.release(segment_id, is_done=is_done)
             event(
                 _log,
@@ -224,70 +220,11 @@ class Recovery:
                     Case(
                         record.segment,
                         record.is_unclean_allowed,
-                        known_promise=self._promises.get(segment_id, 0),
+                        known_promise=self._case_calls.known_promise(segment_id),
                         is_lossy=record.is_unclean_begun,
                     )
                 )
         return cases
-
-    async def _ask(
-        self,
-        asked: Mapping[int, Sequence[tuple[AnyCase, Any]]],
-        call: Callable[[int, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
-        take: Callable[[AnyCase, int, T], None],
-        is_enough: Callable[[], bool],
-    ) -> None:
-        """One call per node about its cases; ``take`` sees each good answer, perhaps twice."""
-
-        def collect(answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError]) -> None:
-            for node_id, results in answers.items():
-                if isinstance(results, IcecoreError):
-                    continue
-                for (case, _), result in zip(asked[node_id], results, strict=True):
-                    if not isinstance(result, IcecoreError):
-                        take(case, node_id, result)
-
-        def enough(answers: Mapping[int, Sequence[T | IcecoreError]]) -> bool:
-            collect(answers)
-            return is_enough()
-
-        answers = await fan_out(
-            self._clock,
-            {node_id: call(node_id, [item for _, item in mine]) for node_id, mine in asked.items()},
-            required=[node_id for node_id in asked if self._live.is_live(node_id)],
-            patience_ms=self._timing.recovery_wait_ms,
-            is_enough=enough,
-        )
-        collect(answers)
-        self._log_failures(asked, answers)
-
-    def _log_failures(
-        self,
-        asked: Mapping[int, Sequence[tuple[AnyCase, Any]]],
-        answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
-    ) -> None:
-        for node_id, results in answers.items():
-            if isinstance(results, IcecoreError):
-                event(_log, logging.INFO, "recovery_call_failed", node_id=node_id, error=results)
-                continue
-            for (case, _), result in zip(asked[node_id], results, strict=True):
-                if isinstance(result, IcecoreError):
-                    event(
-                        _log,
-                        logging.WARNING,
-                        "recovery_step_failed",
-                        node_id=node_id,
-                        segment_id=case.segment_id,
-                        error=result,
-                    )
-                    self._note_promise(case.segment_id, result)
-
-    def _note_promise(self, segment_id: int, error: IcecoreError) -> None:
-        """The next round must not promise less than what was promised already."""
-        promised = error.metadata.get("promised_epoch", "")
-        if isinstance(error, FencedError) and promised.isdecimal() and len(promised) < 20:
-            known = self._promises.get(segment_id, 0)
-            self._promises[segment_id] = max(known, int(promised))
 
     async def _fence(self, cases: Sequence[Case]) -> list[DecidedCase]:
         """Cases whose end is decided."""
@@ -295,7 +232,7 @@ class Recovery:
         def take(case: Case, node_id: int, reply: FenceReply) -> None:
             case.replies[node_id] = reply
 
-        await self._ask(
+        await self._case_calls.ask(
             by_node(
                 (node_id, (case, (case.segment_id, case.promise)))
                 for case in cases
@@ -334,7 +271,7 @@ class Recovery:
         def take(case: Case, node_id: int, reply: FenceReply) -> None:
             case.replies[node_id] = reply
 
-        await self._ask(
+        await self._case_calls.ask(
             by_node(
                 (node_id, (case, (case.segment_id, case.promise)))
                 for case in cases
@@ -409,7 +346,7 @@ class Recovery:
         asked = [
             (case.end.donor, (case, case.order_to_donor())) for case in cases if not case.is_lost
         ]
-        await self._ask(
+        await self._case_calls.ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
             take,
@@ -440,7 +377,7 @@ class Recovery:
             for node_id in case.targets(state, self._live):
                 self._heard.forget_end(case.segment_id, node_id)
                 asked.append((node_id, (case, item)))
-        await self._ask(
+        await self._case_calls.ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
             take,
