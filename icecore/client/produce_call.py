@@ -41,7 +41,9 @@ class ProduceCalls:
         self._acks = acks
         self._request_timeout_ms = request_timeout_ms
 
-    async def produce(self, node_id: int, entries: list[Entry]) -> tuple[list[Any], int]:
+    async def produce(
+        self, node_id: int, entries: list[Entry]
+    ) -> tuple[list[data_pb2.ProducePartitionResult], int]:
         """One ProducePartitionResult per batch, and for how many ms to hold back.
 
         Raises:

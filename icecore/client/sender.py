@@ -41,8 +41,8 @@ a new leader up to 1 s apart made a killed leader cost twice as long as looking 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
 
 from icecore.client.batches import Batch, PartitionQueue
 from icecore.client.connection import Backoff, Connection
@@ -70,6 +70,7 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc import convert
+from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
@@ -86,6 +87,9 @@ _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
 _log = logging.getLogger(__name__)
+
+Outcome: TypeAlias = data_pb2.ProducePartitionResult | IcecoreError
+"""What became of one batch of a request."""
 
 
 class Sender:
@@ -273,7 +277,7 @@ class Sender:
     # --- one request ----------------------------------------------------------------------------
 
     async def _produce(self, node_id: int, entries: list[Entry]) -> None:
-        results: list[Any]
+        results: Sequence[Outcome]
         throttle_ms = 0
         try:
             results, throttle_ms = await self._calls.produce(node_id, entries)
@@ -301,13 +305,16 @@ class Sender:
 
     # --- outcomes -------------------------------------------------------------------------------
 
-    def _settle(self, queue: PartitionQueue, batches: list[Batch], results: list[Any]) -> None:
+    def _settle(
+        self, queue: PartitionQueue, batches: list[Batch], results: Sequence[Outcome]
+    ) -> None:
         failed: list[tuple[Batch, IcecoreError]] = []
         for batch, result in zip(batches, results, strict=True):
-            error = result
-            if not isinstance(result, IcecoreError):
-                error = convert.error_from_proto(result.error)
-            if error is None:
+            if isinstance(result, IcecoreError):
+                error = result
+            elif (found := convert.error_from_proto(result.error)) is not None:
+                error = found
+            else:
                 self._succeed(queue, batch, result)
                 continue
             batch.indeterminate = batch.indeterminate or error.indeterminate
@@ -361,7 +368,9 @@ class Sender:
             self._identities.give_up(queue.identity)
             queue.identity = None
 
-    def _succeed(self, queue: PartitionQueue, batch: Batch, result: Any) -> None:
+    def _succeed(
+        self, queue: PartitionQueue, batch: Batch, result: data_pb2.ProducePartitionResult
+    ) -> None:
         batch.succeed(
             BatchMetadata(
                 topic=queue.topic,

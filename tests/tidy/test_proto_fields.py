@@ -52,6 +52,7 @@ NOT_READ: dict[Field, str] = {
     **{each: why for each, why in NOT_WRITTEN.items() if why == FRAMED},
     **{each: why for each, why in NOT_WRITTEN.items() if each[0] == "FetchFilter"},
     ("Record", "offset"): CLEAR,
+    ("Record", "append_timestamp_ms"): CLEAR,
     ("ProducePartitionResult", "epoch"): ANSWERS,
     ("ProducePartitionResult", "flush_mode"): ANSWERS,
     ("FetchPartitionResult", "log_start_offset"): ANSWERS,
