@@ -29,8 +29,8 @@ UNKNOWN_PRODUCER, as after expiry (R23), is a gap. Without ``idempotent`` a retr
 **What may run at the same time.** All of it is on one event loop. A node has up to five requests
 under way; an answer that asks to hold back keeps its slot that long. A partition has one:
 ``is_busy`` lasts from the take to the results, or to the end of the wait after a failure. Waiting
-partitions share one search for an identity and one question for leaders. Beside each call
-``_watch`` asks every second whether all its partitions have another leader by now.
+partitions share one search for an identity and one question for leaders. Each call is watched
+(``produce_call.py``): a leader that hangs is not waited for once others lead.
 
 **Tried** (docs/PERFORMANCE.md). Two requests of one partition overtake each other on HTTP/2, and
 the second is refused as out of order. One stream per node keeps the order and halves the CPU of a
@@ -41,13 +41,14 @@ a new leader up to 1 s apart made a killed leader cost twice as long as looking 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
 
 from icecore.client.batches import Batch, PartitionQueue
-from icecore.client.connection import Backoff, Connection, share
+from icecore.client.connection import Backoff, Connection
 from icecore.client.identity import Identities
-from icecore.client.metadata import Metadata, topic_recreated
+from icecore.client.metadata import Metadata
+from icecore.client.produce_call import Entry, ProduceCalls
 from icecore.client.types import BatchMetadata
 from icecore.codec.record import Codec
 from icecore.errors import (
@@ -62,15 +63,13 @@ from icecore.errors import (
     RequestTimeoutError,
     RollingError,
     StorageError,
-    TopicRecreatedError,
     UnavailableError,
     UnknownProducerError,
     UnknownTopicError,
 )
 from icecore.model import Acks
 from icecore.process.log import event
-from icecore.rpc import convert, framing
-from icecore.rpc.methods import DATA
+from icecore.rpc import convert
 from icecore.v1 import data_pb2
 
 WINDOW_BATCHES = 5
@@ -83,15 +82,14 @@ REQUEST_BYTES_MIN = 256 << 10
 
 _HOLD_S = 0.02
 
-_WATCH_S = 1.0
-_ANSWER_GRACE_S = 5.0
 _THROTTLE_MAX_MS = 60_000
 _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
 _log = logging.getLogger(__name__)
 
-_Entry = tuple[PartitionQueue, list[Batch]]
+Outcome: TypeAlias = data_pb2.ProducePartitionResult | IcecoreError
+"""What became of one batch of a request."""
 
 
 class Sender:
@@ -132,10 +130,10 @@ class Sender:
         self._clock = connection.clock
         self._metadata = metadata
         self._acks = acks
+        self._calls = ProduceCalls(connection, metadata, acks, request_timeout_ms)
         self._codec = codec
         self._idempotent = idempotent
         self._request_bytes_max = request_bytes_max
-        self._request_timeout_ms = request_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._on_done = on_done
         self._on_broken = on_broken
@@ -181,7 +179,7 @@ class Sender:
         """The queue has batches that are due; they go out in this turn of the loop, together."""
         if queue.is_busy or not queue.ready:
             return
-        error = self._identities.lost or self._recreated(queue)
+        error = self._identities.lost or self._metadata.recreated(queue.topic, queue.topic_id)
         if error is not None:
             self._fail_all(queue, error)
             return
@@ -198,17 +196,6 @@ class Sender:
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
 
-    def _recreated(self, queue: PartitionQueue) -> TopicRecreatedError | None:
-        """Why nothing can be appended to the queue's topic any more, None when it exists.
-
-        Its records were meant for that topic, and keys for its partitions: whether the new one
-        should have them is not for us to say.
-        """
-        known = self._metadata.known(queue.topic)
-        if known is None or known.topic_id == queue.topic_id:
-            return None
-        return topic_recreated(queue.topic, queue.topic_id, known.topic_id)
-
     def _pump(self) -> None:
         self._is_pump_due = False
         for node_id in list(self._sendable):
@@ -217,7 +204,7 @@ class Sender:
     def _pump_node(self, node_id: int) -> None:
         queues = self._sendable.get(node_id, {})
         while queues and self._may_request(node_id, queues):
-            entries, size_bytes = list[_Entry](), 0
+            entries, size_bytes = list[Entry](), 0
             while queues and size_bytes < self._request_bytes_max:
                 queue = next(iter(queues))
                 del queues[queue]
@@ -289,11 +276,11 @@ class Sender:
 
     # --- one request ----------------------------------------------------------------------------
 
-    async def _produce(self, node_id: int, entries: list[_Entry]) -> None:
-        results: list[Any]
+    async def _produce(self, node_id: int, entries: list[Entry]) -> None:
+        results: Sequence[Outcome]
         throttle_ms = 0
         try:
-            results, throttle_ms = await self._call(node_id, entries)
+            results, throttle_ms = await self._calls.produce(node_id, entries)
         except IcecoreError as error:
             results = [error] * sum(len(batches) for _, batches in entries)
         except Exception as error:
@@ -316,73 +303,18 @@ class Sender:
         self._requests[node_id] -= 1
         self._pump_node(node_id)
 
-    async def _call(self, node_id: int, entries: list[_Entry]) -> tuple[list[Any], int]:
-        """One ProducePartitionResult per batch, and for how many ms to hold back."""
-        address = self._metadata.view.address(node_id)
-        if address is None:
-            raise NotLeaderError(f"the address of node {node_id} is unknown")
-        header = data_pb2.ProduceHeader(
-            cluster_id=self._metadata.view.cluster_id,
-            acks=cast(Any, int(self._acks)),
-            timeout_ms=self._request_timeout_ms,
-        )
-        buffers: list[bytes] = []
-        for queue, batches in entries:
-            for batch in batches:
-                assert batch.encoded is not None
-                buffers.append(batch.encoded)
-                header.partitions.add(
-                    topic_id=queue.topic_id,
-                    partition=queue.partition,
-                    batch_length=len(batch.encoded),
-                )
-        body = framing.frame_bulk(header.SerializeToString(), buffers)
-        call = share(
-            self._connection.net.call(
-                address,
-                DATA["Produce"],
-                body,
-                timeout_s=self._request_timeout_ms / 1000 + _ANSWER_GRACE_S,
-            )
-        )
-        try:
-            await self._watch(call, node_id, entries)
-        finally:
-            call.cancel()
-        answer = framing.parse(data_pb2.ProduceResponse, call.result())
-        if len(answer.partitions) != len(buffers):
-            raise InternalError(f"node {node_id} answered {len(answer.partitions)} entries")
-        return list(answer.partitions), answer.throttle_ms
-
-    async def _watch(
-        self, call: "asyncio.Future[bytes]", node_id: int, entries: list[_Entry]
-    ) -> None:
-        """Wait for the answer, but not for a node that hangs and has lost its partitions."""
-        while not call.done():
-            await asyncio.wait({call}, timeout=_WATCH_S)
-            if call.done():
-                return
-            try:
-                await self._metadata.refresh()
-            except IcecoreError:
-                continue  # no coordinator either: only the call's own deadline ends this
-            if all(self._is_led_elsewhere(queue, node_id) for queue, _ in entries):
-                raise LeaderLostError(f"node {node_id} does not answer and leads no more")
-
-    def _is_led_elsewhere(self, queue: PartitionQueue, node_id: int) -> bool:
-        found = self._metadata.view.partition(queue.topic, queue.partition)
-        has_other = found is not None and found.leader not in (0, node_id)
-        return has_other or self._recreated(queue) is not None
-
     # --- outcomes -------------------------------------------------------------------------------
 
-    def _settle(self, queue: PartitionQueue, batches: list[Batch], results: list[Any]) -> None:
+    def _settle(
+        self, queue: PartitionQueue, batches: list[Batch], results: Sequence[Outcome]
+    ) -> None:
         failed: list[tuple[Batch, IcecoreError]] = []
         for batch, result in zip(batches, results, strict=True):
-            error = result
-            if not isinstance(result, IcecoreError):
-                error = convert.error_from_proto(result.error)
-            if error is None:
+            if isinstance(result, IcecoreError):
+                error = result
+            elif (found := convert.error_from_proto(result.error)) is not None:
+                error = found
+            else:
                 self._succeed(queue, batch, result)
                 continue
             batch.indeterminate = batch.indeterminate or error.indeterminate
@@ -436,7 +368,9 @@ class Sender:
             self._identities.give_up(queue.identity)
             queue.identity = None
 
-    def _succeed(self, queue: PartitionQueue, batch: Batch, result: Any) -> None:
+    def _succeed(
+        self, queue: PartitionQueue, batch: Batch, result: data_pb2.ProducePartitionResult
+    ) -> None:
         batch.succeed(
             BatchMetadata(
                 topic=queue.topic,

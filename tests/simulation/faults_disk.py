@@ -185,7 +185,7 @@ def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
     return [
         file
         for replica in node.replicas
-        if replica.intact and replica.sealed == is_sealed
+        if replica.life.is_intact and replica.sealed == is_sealed
         if (file := file_name(replica.identity)) in names
         if _data_end(names[file]) > FILE_HEADER_LENGTH
     ]

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from icecore.errors import IcecoreError, InvalidRequestError
+from icecore.model import SegmentId
 from icecore_node.storage import engine as port
 from icecore_node.storage.batches.batch_log import Place, check_end, check_writable
 from icecore_node.storage.batches.batch_reader import BatchReader

@@ -53,9 +53,9 @@ class DiskReport:
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
         ends = {
-            each.segment_id: each.durable_tail.end_offset
+            each.segment_id: each.log.durable_tail.end_offset
             for each in self._replicas
-            if each.intact and not each.sealed and each.base_offset >= 0
+            if each.life.is_intact and not each.sealed and each.base_offset >= 0
         }
         for segment_id, end_offset in ends.items():
             if self._told.get(segment_id) != end_offset:

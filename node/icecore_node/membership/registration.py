@@ -129,7 +129,7 @@ class Registration:
         """
         for segment_id in segment_ids:
             replica = self._table.get(segment_id)
-            if replica is not None and replica.intact:
+            if replica is not None and replica.life.is_intact:
                 replica.move(Condemned(why))
         for each in inventory:  # should this process have to register once more
             each.intact = each.intact and each.segment_id not in segment_ids

@@ -78,7 +78,7 @@ class Updates:
         """What the coordinator is told at the start of a stream."""
         node_id = self._context.identity.node_id
         return Standing(
-            [each.segment_id for each in self._table if not each.intact],
+            [each.segment_id for each in self._table if not each.life.is_intact],
             {each.replica.segment_id: each.log for each in self._leaders.all()},
             [each.segment_id for each in self._table if is_shut_out(each, node_id)],
         )

@@ -133,7 +133,7 @@ class Assignments:
     def _give_role_now(self, replica: Replica) -> None:
         """What the newest record says now, after a wait."""
         record = replica.segment
-        if replica.idle and record is not None and record.state is SegmentState.ACTIVE:
+        if replica.life.is_idle and record is not None and record.state is SegmentState.ACTIVE:
             self._give_role(replica, record)
 
     def _lead(self, replica: Replica, record: Segment) -> None:

@@ -58,7 +58,7 @@ class SealFinisher:
     async def _finish_in_time(self, replica: Replica, segment: Segment) -> None:
         while not self._is_closing:
             async with self._orders.alone(replica.segment_id):
-                if not replica.intact:
+                if not replica.life.is_intact:
                     break
                 replica.end_role("the segment is sealed")
                 try:

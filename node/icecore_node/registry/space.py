@@ -57,12 +57,12 @@ class FollowerSpace:
 
     async def _follow_again(self, replica: Replica) -> None:
         role = replica.role
-        while replica.idle or (role is not None and replica.role is role):
+        while replica.life.is_idle or (role is not None and replica.role is role):
             await asyncio.sleep(RETRY_S)
             if not await self._has_room():
                 continue
             async with self._orders.alone(replica.segment_id):
-                if not (replica.idle or (role is not None and replica.role is role)):
+                if not (replica.life.is_idle or (role is not None and replica.role is role)):
                     return
                 replica.end_role("room again")
                 role = None
@@ -94,10 +94,10 @@ class FollowerSpace:
         """Follow again what the coordinator says, if that was paused."""
         if not self.is_paused:
             return
-        waiting = [each for each in self._table if each.idle and each.base_offset >= 0]
+        waiting = [each for each in self._table if each.life.is_idle and each.base_offset >= 0]
         for replica in waiting:
             async with self._orders.alone(replica.segment_id):
-                if replica.idle and not await self._settle(replica):
+                if replica.life.is_idle and not await self._settle(replica):
                     self.follow_again(replica)
         self.is_paused = False
         for replica in waiting:

@@ -50,7 +50,7 @@ class PartitionReplicas:
             if replica.covers(offset):
                 if replica.life is Life.LED and offset > replica.high_watermark:
                     self._out_of_range(offset, replica.high_watermark)
-                if replica.idle and offset >= replica.high_watermark:
+                if replica.life.is_idle and offset >= replica.high_watermark:
                     break  # it will never know more: others do
                 return replica
         if offset < self.log_start_offset:

@@ -41,7 +41,7 @@ class Damage:
         A leader gives up its segment; of a follower its leader is told at once. What was found of
         a replica that is GONE says nothing about the one that has replaced it.
         """
-        if not replica.intact:
+        if not replica.life.is_intact:
             return
         event(_log, logging.CRITICAL, "condemned", segment_id=replica.segment_id, why=why)
         self._context.metrics.replicas_damaged.inc()
@@ -98,7 +98,7 @@ def is_shut_out(replica: Replica, node_id: NodeId) -> bool:
     """
     known = replica.segment
     return (
-        replica.intact
+        replica.life.is_intact
         and known is not None
         and known.state is SegmentState.ACTIVE
         and node_id in known.replicas

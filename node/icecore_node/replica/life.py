@@ -86,6 +86,26 @@ class Life(Enum):
     GONE = "gone"
     """Deleted, about to be, or set aside: it plays no role and counts for nothing."""
 
+    @property
+    def is_intact(self) -> bool:
+        """Neither UNKNOWN nor GONE."""
+        return self in INTACT
+
+    @property
+    def is_idle(self) -> bool:
+        """Intact, and neither led, followed nor sealed: fenced, or waiting for an assignment."""
+        return self in IDLE
+
+    @property
+    def counts(self) -> bool:
+        """Whether where such a log ends may be told to a coordinator; else it is UNKNOWN."""
+        return self in COUNTS
+
+    @property
+    def is_donor(self) -> bool:
+        """Whether copies may be made of such a log."""
+        return self in DONORS
+
 
 WITH_ROLE: Final = frozenset({Life.LED, Life.FOLLOWED})
 INTACT: Final = frozenset(Life) - {Life.UNKNOWN, Life.GONE}

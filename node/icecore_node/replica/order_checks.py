@@ -191,7 +191,7 @@ def check_write_back(
 ) -> None:
     """Raises InvalidRequestError when the order contradicts the stored seal, or would cut off what
     readers may have seen. ``lossy`` says that a person has accepted the latter (R46)."""
-    if not replica.intact:
+    if not replica.life.is_intact:
         return
     why = contradiction(replica, end_offset, expected_digest, is_lossy=segment.lossy)
     if why:
@@ -201,7 +201,7 @@ def check_write_back(
 
 def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy: bool) -> str:
     """Why an intact replica can't be part of a segment with this end; empty when it can."""
-    tail = replica.tail
+    tail = replica.log.tail
     if replica.sealed:
         if (tail.end_offset, tail.digest) != (end_offset, digest or tail.digest):
             return f"it is sealed here at {tail.end_offset}, not at {end_offset} with that digest"
@@ -216,7 +216,7 @@ def objection(replica: Replica, segment: Segment) -> str:
     """Why a replica can't do what a record says; empty when it can."""
     if what := not_implemented(segment.settings):
         return f"this node does not implement {what}"
-    if segment.state is SegmentState.SEALED and replica.intact:
+    if segment.state is SegmentState.SEALED and replica.life.is_intact:
         end = (segment.end_offset, segment.seal_digest)
         return contradiction(replica, *end, is_lossy=segment.lossy)
     return ""

@@ -93,7 +93,7 @@ class ReplicaReading:
             why = "its full digest is not what it was when it was sealed"
             self._damage.condemn(replica, why)
         metrics.scrubbed_segments.inc()
-        return replica.intact
+        return replica.life.is_intact
 
     async def _guarded(self, replica: Replica, read: Callable[[*Ts], T], *args: *Ts) -> T:
         try:

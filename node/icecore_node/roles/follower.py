@@ -16,7 +16,6 @@ from icecore.codec.batch import BatchHeader
 from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore.model import (
     Epoch,
-    NodeId,
     Segment,
     SegmentId,
 )
@@ -115,11 +114,13 @@ class Follower:
         self._undurable: deque[tuple[int, int, int]] = deque()
         """(end offset, bytes, header CRC) of appends under way: their credit goes back to the
         leader when they are durable."""
-        self._durable_header_crc32c = replica.tail.last_header_crc32c
+        self._durable_header_crc32c = replica.log.tail.last_header_crc32c
         self._arrived: dict[int, _Arrived] = {}
         self._last_delivery_id = 0
-        tail = replica.tail
-        assert tail.end_offset == replica.durable_tail.end_offset, "first what is there is settled"
+        tail = replica.log.tail
+        assert tail.end_offset == replica.log.durable_tail.end_offset, (
+            "first what is there is settled"
+        )
         self.core = FollowerCore(
             segment,
             tail.end_offset,
@@ -129,11 +130,6 @@ class Follower:
         )
         self._checked = context.checked(self.core)
         link.attach(self)
-
-    @property
-    def leader_id(self) -> NodeId:
-        """The node followed."""
-        return self.segment.leader
 
     @property
     def high_watermark(self) -> int:
@@ -266,7 +262,7 @@ class Follower:
                 dropped = self._arrived.pop(delivery_id).batches
                 self._link.return_credit(sum(each.batch_length for _, each in dropped))
             case effects.ReportProgress():
-                durable_tail = replica.durable_tail
+                durable_tail = replica.log.durable_tail
                 assert effect.durable_end_offset <= durable_tail.end_offset, "not durable here"
                 is_its_end = self._durable_header_crc32c == durable_tail.last_header_crc32c
                 assert is_its_end, "reported with the chain of another end"
@@ -278,7 +274,7 @@ class Follower:
                     effect.attach,
                 )
             case effects.AdvanceHighWatermark():
-                is_durable = effect.high_watermark <= replica.durable_tail.end_offset
+                is_durable = effect.high_watermark <= replica.log.durable_tail.end_offset
                 assert is_durable, "visible before it is durable here"
                 self._readers.wake(replica.partition_key)
             case effects.Quarantine():

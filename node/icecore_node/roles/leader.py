@@ -148,14 +148,14 @@ class Leader:
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        assert replica.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
+        assert replica.log.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
         self.core = LeaderCore(
             LeaderStart(
                 segment=segment,
                 node_id=context.identity.node_id,
                 incarnation=context.identity.incarnation,
-                producers=replica.producers,
-                max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+                producers=replica.log.producers,
+                max_append_timestamp_ms=replica.log.tail.max_append_timestamp_ms,
                 nodes=context.peers.nodes,
                 now_ms=context.clock.monotonic_ms(),
                 producer_fences=context.producer_fences.min_epochs,
@@ -178,7 +178,7 @@ class Leader:
     @property
     def log(self) -> LedLog:
         """How far it is."""
-        return LedLog(self.core.high_watermark, self.replica.durable_tail.length_bytes)
+        return LedLog(self.core.high_watermark, self.replica.log.durable_tail.length_bytes)
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Leader:
             case effects.CollectSealDigests():
                 self._start(self._collect_digests(effect))
             case effects.SendSeal():
-                ends = {self.replica.tail.end_offset, self.replica.durable_tail.end_offset}
+                ends = {self.replica.log.tail.end_offset, self.replica.log.durable_tail.end_offset}
                 assert ends == {effect.end_offset}, "what is sealed is all of the log, durable"
                 self._start(self._send_seal(effect))
             case effects.ReportDispute():
@@ -298,7 +298,7 @@ class Leader:
             base_offset=effect.base_offset,
             append_timestamp_ms=effect.append_timestamp_ms,
             high_watermark=self.core.high_watermark,
-            prev_header_crc32c=replica.tail.last_header_crc32c,
+            prev_header_crc32c=replica.log.tail.last_header_crc32c,
         )
         stamped = StampedBatch(
             header_bytes=header_bytes,
@@ -310,13 +310,13 @@ class Leader:
             header_crc32c=crc,
         )
         request = replica.log.extend(stamped)
-        assert replica.tail.end_offset <= self.core.log_end_offset, "log and core differ"
+        assert replica.log.tail.end_offset <= self.core.log_end_offset, "log and core differ"
         replica.log.worker.append(request, self)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)
         end_offset = effect.base_offset + pending.batch.header.record_count
-        is_durable = end_offset <= self.replica.durable_tail.end_offset
+        is_durable = end_offset <= self.replica.log.durable_tail.end_offset
         assert is_durable, "an ack for what is not durable here"
         is_visible = self.core.acked_end <= self.core.high_watermark
         assert is_visible, "an ack for what readers can't see"
@@ -333,7 +333,7 @@ class Leader:
         )
 
     def _advance(self, high_watermark: int) -> None:
-        durable_end_offset = self.replica.durable_tail.end_offset
+        durable_end_offset = self.replica.log.durable_tail.end_offset
         assert high_watermark <= durable_end_offset, "visible before it is durable here"
         self._readers.wake(self.replica.partition_key)
         for stream in self.streams.values():
@@ -399,8 +399,8 @@ class Leader:
     async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
         digests = {
             self._identity.node_id: (
-                self.replica.tail.digest,
-                self.replica.producers.digest(),
+                self.replica.log.tail.digest,
+                self.replica.log.producers.digest(),
             )
         }
         others = [node for node in effect.nodes if node != self._identity.node_id]
@@ -451,10 +451,10 @@ class Leader:
             seal_digest=effect.seal_digest,
             replicas=effect.replicas,
             successor_segment_id=effect.successor_segment_id,
-            producer_snapshot=replica.producers.snapshot(),
+            producer_snapshot=replica.log.producers.snapshot(),
             producer_digest=effect.producer_digest,
-            max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
-            length_bytes=replica.tail.length_bytes,
+            max_append_timestamp_ms=replica.log.tail.max_append_timestamp_ms,
+            length_bytes=replica.log.tail.length_bytes,
         )
         try:
             sealed, successor = await self._coordinator.seal(seal)

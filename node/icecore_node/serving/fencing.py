@@ -87,7 +87,7 @@ class Fencing:
             self._orders.overtake(segment_id, "a fence came")
             replica = self._table.get(segment_id)
             answers.append(coordinator_pb2.FencedReplica())
-            if replica is None or not replica.counts:
+            if replica is None or not replica.life.counts:
                 continue  # UNKNOWN, never "empty"
             if epoch < replica.promised_epoch:
                 error = order_checks.promised(replica)
@@ -108,7 +108,7 @@ class Fencing:
     async def _settle(self, replica: Replica) -> IcecoreError | None:
         """The shortage for which it cannot be told where the log ends: not now, and no damage."""
         async with self._orders.alone(replica.segment_id):
-            if not replica.counts:
+            if not replica.life.counts:
                 return None
             try:
                 await replica.log.settle()
@@ -121,14 +121,14 @@ class Fencing:
 
 def describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
     """From now on no write-back may cut what was told here, until the end is decided."""
-    if not replica.counts:
+    if not replica.life.counts:
         return
-    tail = replica.durable_tail
+    tail = replica.log.durable_tail
     replica.note_told(tail.end_offset)
     answer.intact = True
     answer.durable_end_offset = tail.end_offset
     answer.last_header_crc32c = tail.last_header_crc32c
     answer.digest = tail.digest
     answer.max_known_high_watermark = max(
-        replica.tail.max_known_high_watermark, replica.high_watermark
+        replica.log.tail.max_known_high_watermark, replica.high_watermark
     )

@@ -36,7 +36,7 @@ class LeaderOrders:
             if not isinstance(leader, Leader):
                 errors.append(NotLeaderError(f"segment {segment_id} is not led here"))
                 continue
-            if leader.replica.tail.end_offset == leader.replica.base_offset:
+            if leader.replica.log.tail.end_offset == leader.replica.base_offset:
                 empty.append(segment_id)
             leader.feed(inputs.RollRequested(why))
             errors.append(None)
@@ -45,18 +45,18 @@ class LeaderOrders:
     def held_end(self, segment_id: SegmentId) -> coordinator_pb2.HeldEnd:
         """What we hold of a segment that is to be sealed, in our own words (R64)."""
         replica = self._table.get(segment_id)
-        if replica is None or not replica.counts or replica.sealed:
+        if replica is None or not replica.life.counts or replica.sealed:
             error = NotReplicaError(f"no intact open replica of segment {segment_id} here")
             return coordinator_pb2.HeldEnd(error=convert.error_to_proto(error))
         if replica.promised_epoch > replica.identity.epoch:
             refusal = order_checks.promised(replica)
             return coordinator_pb2.HeldEnd(error=convert.error_to_proto(refusal))
-        leader, tail = self._leaders.of(replica), replica.durable_tail
-        seen = max(replica.tail.max_known_high_watermark, replica.high_watermark)
+        leader, tail = self._leaders.of(replica), replica.log.durable_tail
+        seen = max(replica.log.tail.max_known_high_watermark, replica.high_watermark)
         return coordinator_pb2.HeldEnd(
             durable_end_offset=tail.end_offset,
             seal_digest=tail.digest,
-            producer_digest=replica.producers.digest(),
+            producer_digest=replica.log.producers.digest(),
             high_watermark=seen,
             sealing=leader is not None and leader.core.sealing_end_offset == tail.end_offset,
             length_bytes=tail.length_bytes,

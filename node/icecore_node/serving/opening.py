@@ -97,7 +97,7 @@ class Opening:
         if not fresh:
             return
         identities, starts = _to_create(items, fresh)
-        created = await context.executor.run(context.store.create, identities, starts)
+        created = await context.executor.run(context.store.creation.create, identities, starts)
         for identity, error in zip(fresh, created, strict=True):
             errors[identity.segment_id] = _refusal(error)
             if error is None:
@@ -131,7 +131,7 @@ class Opening:
         try:
             producers = ProducerTable(item.producer_snapshot)
             tail = await replica.log.worker.run(
-                self._context.store.confirm,
+                self._context.store.creation.confirm,
                 identity,
                 item.producer_snapshot,
                 item.max_append_timestamp_ms,
@@ -155,7 +155,7 @@ class Opening:
             return error
         is_untouched = (
             replica.life is Life.IDLE
-            and replica.tail.end_offset == replica.base_offset == item.segment.base_offset
+            and replica.log.tail.end_offset == replica.base_offset == item.segment.base_offset
         )
         if is_untouched and known == start:
             return None

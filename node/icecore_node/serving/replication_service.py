@@ -91,7 +91,7 @@ class ReplicationService:
             raise NotReplicaError(
                 f"segment {request.segment_id} is here in generation {replica.identity.generation}"
             )
-        start, end = request.start_offset, min(request.end_offset, replica.tail.end_offset)
+        start, end = request.start_offset, min(request.end_offset, replica.log.tail.end_offset)
         header = replication_pb2.ReadSegmentHeader()
         if start == replica.base_offset:
             snapshot, max_append_timestamp_ms = await self._context.executor.run(
@@ -114,16 +114,16 @@ class ReplicationService:
             raise FencedError(f"segment {request.segment_id} is not followed here any more")
         assert replica.role is not None
         durable_end_offset = replica.role.durable_end_offset
-        if not durable_end_offset == replica.tail.end_offset == request.end_offset:
+        if not durable_end_offset == replica.log.tail.end_offset == request.end_offset:
             raise InvalidRequestError(
                 f"durable through {durable_end_offset} here, not {request.end_offset}"
             )
         return replication_pb2.SealPrepareResponse(
-            seal_digest=replica.tail.digest, producer_digest=replica.producers.digest()
+            seal_digest=replica.log.tail.digest, producer_digest=replica.log.producers.digest()
         ).SerializeToString()
 
     def _donor(self, segment_id: SegmentId) -> Replica:
         replica = self._table.get(segment_id)
-        if replica is None or not replica.is_donor:
+        if replica is None or not replica.life.is_donor:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return replica

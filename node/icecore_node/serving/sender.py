@@ -232,11 +232,11 @@ class FollowerStream:
 
     async def _chain_agrees(self, leader: Leader, entry: replication_pb2.ProgressEntry) -> bool:
         """Whether the follower's log is a prefix of ours, by the header CRC at its end."""
-        log_end_offset = leader.replica.tail.end_offset
+        log_end_offset = leader.replica.log.tail.end_offset
         if entry.durable_end_offset > log_end_offset:
             # The core will notice that a follower holds more than its leader, and self-fence.
             return True
-        tail: LogTail | None = leader.replica.tail
+        tail: LogTail | None = leader.replica.log.tail
         if entry.durable_end_offset != log_end_offset:
             try:
                 tail = await self._reading.tail_at(leader.replica, entry.durable_end_offset)

@@ -81,27 +81,8 @@ class StoredRemains(Protocol):
         ...
 
 
-class Store(Protocol):
-    """All replicas of one node. Call ``start_up`` once, before anything else."""
-
-    @property
-    def reader(self) -> StoredReplicas:
-        """For reads."""
-        ...
-
-    @property
-    def promises(self) -> StoredPromises:
-        """For epochs."""
-        ...
-
-    @property
-    def salvage(self) -> StoredRemains:
-        """For what is not trusted."""
-        ...
-
-    def start_up(self) -> list[FoundReplica]:
-        """Finish what was ordered, judge and repair every known replica; once."""
-        ...
+class StoredCreation(Protocol):
+    """How a replica comes to be."""
 
     def create(
         self,
@@ -133,6 +114,64 @@ class Store(Protocol):
         """
         ...
 
+    def certify(self, segment_id: SegmentId) -> None:
+        """A copy is complete now, durably."""
+        ...
+
+
+class StoredRemoval(Protocol):
+    """How a replica goes."""
+
+    def quarantine(self, segment_id: SegmentId, why: str) -> None:
+        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
+
+        Raises:
+            NotReplicaError: There is no such replica.
+        """
+        ...
+
+    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
+        """Remove replicas on the coordinator's order, durably. Idempotent.
+
+        Raises:
+            FencedError: The token is old; then nothing is changed.
+            StorageError: A file is in the way; the order stays.
+        """
+        ...
+
+
+class Store(Protocol):
+    """All replicas of one node. Call ``start_up`` once, before anything else."""
+
+    @property
+    def reader(self) -> StoredReplicas:
+        """For reads."""
+        ...
+
+    @property
+    def promises(self) -> StoredPromises:
+        """For epochs."""
+        ...
+
+    @property
+    def salvage(self) -> StoredRemains:
+        """For what is not trusted."""
+        ...
+
+    @property
+    def creation(self) -> StoredCreation:
+        """For what comes."""
+        ...
+
+    @property
+    def removal(self) -> StoredRemoval:
+        """For what goes."""
+        ...
+
+    def start_up(self) -> list[FoundReplica]:
+        """Finish what was ordered, judge and repair every known replica; once."""
+        ...
+
     def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
         """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
         ...
@@ -153,29 +192,8 @@ class Store(Protocol):
         """
         ...
 
-    def certify(self, segment_id: SegmentId) -> None:
-        """A copy is complete now, durably."""
-        ...
-
     def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
         """Replicas are UNKNOWN from now on, durably; their bytes stay."""
-        ...
-
-    def quarantine(self, segment_id: SegmentId, why: str) -> None:
-        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
-
-        Raises:
-            NotReplicaError: There is no such replica.
-        """
-        ...
-
-    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
-        """Remove replicas on the coordinator's order, durably. Idempotent.
-
-        Raises:
-            FencedError: The token is old; then nothing is changed.
-            StorageError: A file is in the way; the order stays.
-        """
         ...
 
     def sync_index(self) -> None:

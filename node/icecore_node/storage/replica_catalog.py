@@ -18,6 +18,7 @@ from icecore_node.storage.engine import (
     LogTail,
     SegmentIdentity,
 )
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.port import FoundReplica
 from icecore_replication.digest import current_digest
 
@@ -37,6 +38,8 @@ class ReplicaCatalog:
         self.control = control
         self.engines = engines
         self.cluster_id = cluster_id
+        self.changing = Lock()
+        """Held by what adds and removes replicas; never taken by appends and reads."""
 
     def row(self, segment_id: SegmentId) -> ReplicaRow:
         """What is remembered of a replica. Raises NotReplicaError when there is none."""

@@ -111,7 +111,7 @@ class Deletions:
 def _delete(store: Store, segment_ids: Sequence[SegmentId], token: Token) -> IcecoreError | None:
     """Delete, and return why it failed. A failed disk ends the process (see Executor.worker)."""
     try:
-        store.delete(segment_ids, token)
+        store.removal.delete(segment_ids, token)
     except DiskFailedError:
         raise
     except IcecoreError as error:

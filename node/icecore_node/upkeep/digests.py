@@ -61,7 +61,7 @@ class DigestReporter:
                     done = []
 
     async def _compute(self, replica: Replica) -> bool:
-        if not replica.intact:
+        if not replica.life.is_intact:
             return False
         try:
             replica.note_digest(
@@ -71,7 +71,7 @@ class DigestReporter:
             )
         except SHORTAGES as error:
             event(_log, logging.WARNING, "no_digest", segment_id=replica.segment_id, error=error)
-            if replica.intact:
+            if replica.life.is_intact:
                 self._queue.put(replica)  # again with the next crowd
             return False
         except StorageError as error:

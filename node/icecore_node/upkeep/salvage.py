@@ -83,7 +83,7 @@ class Salvage:
         context, segment_id = self._context, segment.segment_id
         async with self._one_at_a_time, self._orders.alone(segment_id):
             old = self._table.get(segment_id)
-            if old is not None and old.intact:
+            if old is not None and old.life.is_intact:
                 return
             if old is not None:
                 await self._aside.set_aside(old)

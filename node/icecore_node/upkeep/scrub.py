@@ -62,7 +62,7 @@ class Scrubber:
         now_ms = self._context.clock.monotonic_ms()
         # Half of the time is for the pass itself.
         due_ms = now_ms - self._context.settings.scrub_days * DAY_MS / 2
-        sealed = [each for each in self._table if each.sealed and each.intact]
+        sealed = [each for each in self._table if each.sealed and each.life.is_intact]
         held = dict.fromkeys(each.segment_id for each in sealed)
         self._done_ms = {key: at for key, at in self._done_ms.items() if key in held}
         found = [each for each in sealed if self._done_ms.get(each.segment_id, due_ms) <= due_ms]

@@ -68,7 +68,7 @@ class LedHere:
     def replicate(self) -> None:
         """Our disk and the followers have everything."""
         self.worker.sync()
-        end = self.replica.tail.end_offset
+        end = self.replica.log.tail.end_offset
         self.leader.feed(*(FollowerProgress(node, 10 + node, end) for node in OTHERS))
 
 
@@ -92,7 +92,7 @@ def test_append_times_go_on_when_the_clock_goes_back() -> None:
         led.produce(slot)
     stamped = [request.marks[0].append_timestamp_ms for request, _ in led.worker.queue]
     assert stamped == [500, 500, 600]
-    assert led.replica.tail.max_append_timestamp_ms == 600
+    assert led.replica.log.tail.max_append_timestamp_ms == 600
 
 
 def test_a_group_is_one_step_and_wakes_followers_once() -> None:
@@ -148,7 +148,7 @@ async def test_a_follower_that_leaves_is_no_diverged_one() -> None:
     )
     stream = FollowerStream(parts, cast(Any, None), node_id=3, incarnation=13)
     entry = replication_pb2.ProgressEntry
-    seed = led.replica.tail.last_header_crc32c
+    seed = led.replica.log.tail.last_header_crc32c
     await stream._progress(
         entry(segment_id=7, epoch=1, durable_end_offset=0, last_header_crc32c=seed, attach=True)
     )

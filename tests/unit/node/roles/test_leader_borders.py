@@ -187,4 +187,4 @@ def test_an_append_continues_a_log_that_may_grow(
     )
     with pytest.raises(AssertionError, match=why):
         replica.log.extend(stamped)
-    assert replica.tail.end_offset == held_base
+    assert replica.log.tail.end_offset == held_base

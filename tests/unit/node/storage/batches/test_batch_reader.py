@@ -25,7 +25,7 @@ def test_a_segment_may_be_deleted_while_its_digest_is_computed(
 
     def slowly(*arguments: object) -> bytes:
         digest = compute(*arguments)  # type: ignore[arg-type]
-        store.delete([1], 0)
+        store.removal.delete([1], 0)
         return digest
 
     monkeypatch.setattr(BatchReader, "full_digest", slowly)

@@ -47,7 +47,7 @@ class Node:
 
 def write(store: ReplicaStore, segment_id: int, *, sealed: bool) -> LogBuilder:
     log = LogBuilder(segment_id)
-    assert store.create([log.identity], {segment_id: (b"", 0)}) == [None]
+    assert store.creation.create([log.identity], {segment_id: (b"", 0)}) == [None]
     request = log.request(3)
     store.append_group([request])
     assert request.error is None
@@ -116,7 +116,7 @@ def test_a_deletion_that_does_not_end_keeps_nobody_down(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(SimFileSystem, "unlink", unlink)
         with pytest.raises(StorageError):
-            node.store.delete([1], 7)
+            node.store.removal.delete([1], 7)
         assert [each.identity.segment_id for each in node.start()] == [1, 2]
     assert [each.identity.segment_id for each in node.start()] == [2]
 
