@@ -3,14 +3,43 @@
 Pure data, shared by clients, nodes, the coordinator and the protocol cores.
 ``icecore/rpc/convert.py`` turns them into protobuf messages and back. Offsets count records, ends
 are exclusive.
+
+Numbers that name something have a type each, so that mypy tells a node id from a segment id. At
+run time they are ints. A plain number becomes one where it enters: where a message, a row or a
+setting is read, and where a new one is given out. Offsets, counts, versions and times stay ints:
+sums and differences of them are ints to mypy, so it would ask for a conversion at every step.
+Clients use plain ints, because their callers do.
 """
 
 import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Self
+from typing import Final, NewType, Self
 
 from icecore.errors import InvalidTopicNameError
+
+SegmentId = NewType("SegmentId", int)
+NodeId = NewType("NodeId", int)
+Incarnation = NewType("Incarnation", int)
+"""Of a node."""
+Epoch = NewType("Epoch", int)
+"""Of a segment."""
+Generation = NewType("Generation", int)
+"""Of a segment's bytes."""
+Token = NewType("Token", int)
+"""Of a coordinator."""
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+"""Of a producer; it has nothing to do with that of a segment."""
+
+NO_SEGMENT: Final = SegmentId(0)
+NO_NODE: Final = NodeId(0)
+NO_INCARNATION: Final = Incarnation(0)
+NO_EPOCH: Final = Epoch(0)
+NO_TOKEN: Final = Token(0)
+NO_PRODUCER: Final = ProducerId(0)
+FIRST_GENERATION: Final = Generation(0)
+FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 
 PROTOCOL_VERSION = 2
 """What nodes and coordinators speak with each other."""
@@ -86,14 +115,14 @@ class SegmentSettings:
 class Segment:
     """One segment record as stored by the coordinator and assigned to nodes."""
 
-    segment_id: int
+    segment_id: SegmentId
     topic_id: bytes
     topic: str
     partition: int
     state: SegmentState
-    epoch: int
+    epoch: Epoch
     settings: SegmentSettings = field(default_factory=SegmentSettings)
-    generation: int = 0
+    generation: Generation = FIRST_GENERATION
     base_offset: int = -1
     """-1 while PREPARED: known only when the predecessor's end is decided."""
     end_offset: int = -1
@@ -102,11 +131,11 @@ class Segment:
     """Of all batches; 0 until SEALED."""
     seal_digest: bytes = b""
     full_digest: bytes = b""
-    leader: int = 0
-    leader_incarnation: int = 0
-    replicas: tuple[int, ...] = ()
+    leader: NodeId = NO_NODE
+    leader_incarnation: Incarnation = NO_INCARNATION
+    replicas: tuple[NodeId, ...] = ()
     """Node ids. SEALED: only those verified to hold [base_offset, end_offset)."""
-    isr: tuple[int, ...] = ()
+    isr: tuple[NodeId, ...] = ()
     version: int = 0
     """Grows with each change of the record; the compare-and-set guard."""
     log_start_offset: int = 0
@@ -128,8 +157,8 @@ class Segment:
 class NodeInfo:
     """One node as others need to know it."""
 
-    node_id: int
+    node_id: NodeId
     address: str
-    incarnation: int
+    incarnation: Incarnation
     state: NodeState = NodeState.UP
     rack: str = ""

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from icecore.errors import NotCoordinatorError
-from icecore.model import SegmentState
+from icecore.model import SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore_coordinator.config import Timing
@@ -242,8 +242,8 @@ class Coordinator:
         )
 
     def _start_needed(self) -> None:
-        usual: list[int] = []
-        unclean: list[int] = []  # apart: nodes may have to read whole logs for them (R46)
+        usual: list[SegmentId] = []
+        unclean: list[SegmentId] = []  # apart: nodes may have to read whole logs for them (R46)
         for segment_id in self.recovery.needed():
             is_unclean = self.ledger.state.segments[segment_id].is_unclean_allowed
             (unclean if is_unclean else usual).append(segment_id)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from icecore.client import checks
 from icecore.client.connection import Connection
 from icecore.client.corrupt import CorruptPolicy, Decoder
-from icecore.client.fetcher import Chunk, Fetcher, OutOfRangePolicy, Reader
+from icecore.client.fetcher import Fetcher, OutOfRangePolicy
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import OffsetLookup, Position, check_position
+from icecore.client.reader import Chunk, Reader
 from icecore.codec.record import Record
 from icecore.errors import (
     ConfigurationError,

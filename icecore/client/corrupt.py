@@ -8,7 +8,7 @@ silence.
 import logging
 from typing import Literal, TypeAlias
 
-from icecore.client.fetcher import Chunk, Reader
+from icecore.client.reader import Chunk, Reader
 from icecore.codec.columns import BatchColumns
 from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError

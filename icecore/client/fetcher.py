@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from icecore.client.connection import Backoff, Connection
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import list_segments
-from icecore.codec.batch import BatchHeader, iter_batches, verify_producer_crc
+from icecore.client.reader import Chunk, Reader
+from icecore.codec.batch import iter_batches, verify_producer_crc
 from icecore.errors import (
     CorruptBatchError,
     IcecoreError,
@@ -45,76 +45,6 @@ _ANSWER_GRACE_S = 5.0
 # Another replica or a moment may help, but not for ever.
 _SUSPICIOUS = (InternalError, StorageError, CorruptBatchError, UnknownTopicError)
 _SUSPICIOUS_ATTEMPTS_MAX = 8
-
-
-class Reader:
-    """Where reading one partition stands."""
-
-    def __init__(self, partition: int, offset: int, end_offset: int | None) -> None:
-        self.partition = partition
-        self.offset = offset
-        """To fetch next."""
-        self.delivered = offset
-        """To hand to the user next."""
-        self.end_offset = end_offset
-        """Stop here; None means never."""
-        self.generation = 0
-        """Grows with each seek; what was fetched before is void."""
-        self.is_left = False
-        """Its topic is gone and another one is read: what was fetched counts, no more comes."""
-        self.node_id = 0
-        """Where to read; 0 means from the leader."""
-        self.segment_id = 0
-        """The sealed segment to ask for; 0 means whichever covers the offset."""
-        self.high_watermark = 0
-        self.buffered_bytes = 0
-        self.served = 0
-        """Which fetch brought data last: partitions take turns."""
-        self.is_busy = False
-        """A fetch is under way, or a failure is being dealt with."""
-        self.attempts = 0
-        """Failures since the last success."""
-        self.avoided: set[int] = set()
-        """Nodes that failed to serve this segment."""
-        self.failure: IcecoreError | None = None
-        """Why reading cannot go on."""
-
-    @property
-    def is_at_end(self) -> bool:
-        return self.end_offset is not None and self.offset >= self.end_offset
-
-    def move_to(self, offset: int) -> None:
-        """Read from ``offset`` on."""
-        self.generation += 1
-        self.offset = self.delivered = offset
-        self.buffered_bytes = self.attempts = 0
-        self.is_busy, self.failure = False, None
-        self.use_leader()
-
-    def fetch_from(self, offset: int) -> None:
-        """Go on fetching from ``offset``; what was fetched already lies before it."""
-        self.offset = offset
-        if not self.buffered_bytes:
-            self.delivered = offset
-        self.attempts, self.is_busy = 0, False
-        self.use_leader()
-
-    def use_leader(self) -> None:
-        """Forget about a particular segment."""
-        self.node_id = self.segment_id = 0
-        self.avoided.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One fetched batch. Records below ``from_offset`` were not asked for."""
-
-    reader: Reader
-    generation: int
-    data: memoryview
-    position: int
-    header: BatchHeader
-    from_offset: int
 
 
 class Fetcher:

@@ -52,6 +52,17 @@ class Metadata:
         """What the coordinator said about the topic the last time, None when it is fine."""
         return self._errors.get(topic)
 
+    def recreated(self, topic: str, topic_id: bytes) -> TopicRecreatedError | None:
+        """Why nothing can be appended to the topic with this id any more, None when it exists.
+
+        Its records were meant for that topic, and keys for its partitions: whether the new one
+        should have them is not for us to say.
+        """
+        known = self.known(topic)
+        if known is None or known.topic_id == topic_id:
+            return None
+        return topic_recreated(topic, topic_id, known.topic_id)
+
     async def topic(self, name: str, *, timeout_s: float, is_fresh: bool = False) -> TopicMetadata:
         """The topic, asked for until it is there; ``is_fresh`` asks even if it is known.
 

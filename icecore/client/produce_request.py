@@ -26,19 +26,15 @@ ANSWER_GRACE_S: Final = 5.0
 """A leader answers within the timeout that it is given; this is for the way there and back."""
 
 Entry: TypeAlias = tuple[PartitionQueue, list[Batch]]
-"""The batches of one partition in a request."""
+"""Encoded batches of one partition, oldest first."""
+
+Outcome: TypeAlias = data_pb2.ProducePartitionResult | IcecoreError
+"""What became of one batch of a request."""
+
+OnEnd: TypeAlias = Callable[["ProduceRequest", Sequence[Outcome], int], None]
+"""Gets one outcome per batch, and for how many milliseconds to hold back."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a request ended."""
-
-    results: Sequence[Any]
-    """One ProducePartitionResult or IcecoreError per batch."""
-    throttle_ms: int = 0
-    """How long to hold back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +45,6 @@ class RequestParts:
     metadata: Metadata
     acks: Acks
     timeout_ms: int
-    is_led_elsewhere: Callable[[PartitionQueue, int], bool]
     start: Callable[[Coroutine[Any, Any, None]], None]
     """Runs what has to wait."""
 
@@ -69,7 +64,7 @@ class ProduceRequest:
         parts: RequestParts,
         node_id: int,
         entries: list[Entry],
-        on_end: Callable[["ProduceRequest", Outcome], None],
+        on_end: OnEnd,
     ) -> None:
         self.node_id, self.entries = node_id, entries
         self._parts = parts
@@ -152,7 +147,7 @@ class ProduceRequest:
             what = "the request failed unexpectedly; the log has the details"
             self._fail(InternalError(what))
         else:
-            self._end(Outcome(results=answer.partitions, throttle_ms=answer.throttle_ms))
+            self._end(answer.partitions, answer.throttle_ms)
 
     def _watch(self) -> None:
         self._watching = None
@@ -167,17 +162,23 @@ class ProduceRequest:
         except IcecoreError:
             pass
         else:
-            if all(parts.is_led_elsewhere(queue, self.node_id) for queue, _ in self.entries):
+            if all(self._is_led_elsewhere(queue) for queue, _ in self.entries):
                 what = f"node {self.node_id} does not answer and leads no more"
                 self._fail(LeaderLostError(what))
         if not self._is_over:
             loop = asyncio.get_running_loop()
             self._watching = loop.call_later(WATCH_S, self._watch)
 
-    def _fail(self, error: IcecoreError) -> None:
-        self._end(Outcome(results=[error] * self._count()))
+    def _is_led_elsewhere(self, queue: PartitionQueue) -> bool:
+        metadata = self._parts.metadata
+        found = metadata.view.partition(queue.topic, queue.partition)
+        has_other = found is not None and found.leader not in (0, self.node_id)
+        return has_other or metadata.recreated(queue.topic, queue.topic_id) is not None
 
-    def _end(self, outcome: Outcome) -> None:
+    def _fail(self, error: IcecoreError) -> None:
+        self._end([error] * self._count(), throttle_ms=0)
+
+    def _end(self, outcomes: Sequence[Outcome], throttle_ms: int) -> None:
         if not self._is_over:
             self.cancel()
-            self._on_end(self, outcome)
+            self._on_end(self, outcomes, throttle_ms)

@@ -47,8 +47,13 @@ from typing import Any
 from icecore.client.batches import Batch, PartitionQueue
 from icecore.client.connection import Backoff, Connection
 from icecore.client.identity import Identities
-from icecore.client.metadata import Metadata, topic_recreated
-from icecore.client.produce_request import Entry, Outcome, ProduceRequest, RequestParts
+from icecore.client.metadata import Metadata
+from icecore.client.produce_request import (
+    Entry,
+    Outcome,
+    ProduceRequest,
+    RequestParts,
+)
 from icecore.client.types import BatchMetadata
 from icecore.codec.record import Codec
 from icecore.errors import (
@@ -62,7 +67,6 @@ from icecore.errors import (
     RequestTimeoutError,
     RollingError,
     StorageError,
-    TopicRecreatedError,
     UnavailableError,
     UnknownProducerError,
     UnknownTopicError,
@@ -70,6 +74,9 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc import convert
+from icecore.v1 import (
+    data_pb2,
+)
 
 WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
@@ -145,7 +152,6 @@ class Sender:
             metadata=metadata,
             acks=acks,
             timeout_ms=request_timeout_ms,
-            is_led_elsewhere=self._is_led_elsewhere,
             start=self.start,
         )
         self._has_sentinel = False
@@ -188,7 +194,7 @@ class Sender:
         """The queue has batches that are due; they go out in this turn of the loop, together."""
         if queue.is_busy or not queue.ready:
             return
-        error = self._identities.lost or self._recreated(queue)
+        error = self._identities.lost or self._metadata.recreated(queue.topic, queue.topic_id)
         if error is not None:
             self._fail_all(queue, error)
             return
@@ -204,17 +210,6 @@ class Sender:
         if not self._is_pump_due:
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
-
-    def _recreated(self, queue: PartitionQueue) -> TopicRecreatedError | None:
-        """Why nothing can be appended to the queue's topic any more, None when it exists.
-
-        Its records were meant for that topic, and keys for its partitions: whether the new one
-        should have them is not for us to say.
-        """
-        known = self._metadata.known(queue.topic)
-        if known is None or known.topic_id == queue.topic_id:
-            return None
-        return topic_recreated(queue.topic, queue.topic_id, known.topic_id)
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -304,19 +299,21 @@ class Sender:
         self._under_way[request] = None
         request.start()
 
-    def _ended_request(self, request: ProduceRequest, outcome: Outcome) -> None:
+    def _ended_request(
+        self, request: ProduceRequest, results: Sequence[Outcome], throttle_ms: int
+    ) -> None:
         del self._under_way[request]
         try:
             at = 0
             for queue, batches in request.entries:
-                self._settle(queue, batches, outcome.results[at : at + len(batches)])
+                self._settle(queue, batches, results[at : at + len(batches)])
                 at += len(batches)
         except Exception as error:  # records without an outcome would be waited for for ever
             event(_log, logging.ERROR, "producer_broken", error=error, exc_info=error)
             self._on_broken()
             return
-        if outcome.throttle_ms:
-            wait_s = min(outcome.throttle_ms, _THROTTLE_MAX_MS) / 1000
+        if throttle_ms:
+            wait_s = min(throttle_ms, _THROTTLE_MAX_MS) / 1000
             self.start(self._free_later(request.node_id, wait_s))
         else:
             self._free(request.node_id)
@@ -330,20 +327,18 @@ class Sender:
         self._requests[node_id] -= 1
         self._pump_node(node_id)
 
-    def _is_led_elsewhere(self, queue: PartitionQueue, node_id: int) -> bool:
-        found = self._metadata.view.partition(queue.topic, queue.partition)
-        has_other = found is not None and found.leader not in (0, node_id)
-        return has_other or self._recreated(queue) is not None
-
     # --- outcomes -------------------------------------------------------------------------------
 
-    def _settle(self, queue: PartitionQueue, batches: list[Batch], results: Sequence[Any]) -> None:
+    def _settle(
+        self, queue: PartitionQueue, batches: list[Batch], results: Sequence[Outcome]
+    ) -> None:
         failed: list[tuple[Batch, IcecoreError]] = []
         for batch, result in zip(batches, results, strict=True):
-            error = result
-            if not isinstance(result, IcecoreError):
-                error = convert.error_from_proto(result.error)
-            if error is None:
+            if isinstance(result, IcecoreError):
+                error = result
+            elif (found := convert.error_from_proto(result.error)) is not None:
+                error = found
+            else:
                 self._succeed(queue, batch, result)
                 continue
             batch.indeterminate = batch.indeterminate or error.indeterminate
@@ -397,7 +392,9 @@ class Sender:
             self._identities.give_up(queue.identity)
             queue.identity = None
 
-    def _succeed(self, queue: PartitionQueue, batch: Batch, result: Any) -> None:
+    def _succeed(
+        self, queue: PartitionQueue, batch: Batch, result: data_pb2.ProducePartitionResult
+    ) -> None:
         batch.succeed(
             BatchMetadata(
                 topic=queue.topic,

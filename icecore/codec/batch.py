@@ -23,6 +23,7 @@ from icecore.errors import (
     InvalidRequestError,
     RecordTooLargeError,
 )
+from icecore.model import Epoch, ProducerEpoch, ProducerId, SegmentId
 
 Buffer = bytes | bytearray | memoryview
 """What every function here reads: bytes, bytearray, or a memoryview of single bytes."""
@@ -124,8 +125,8 @@ class BatchHeader(NamedTuple):
 
     batch_length: int
     header_crc32c: int
-    segment_id: int
-    epoch: int
+    segment_id: SegmentId
+    epoch: Epoch
     base_offset: int
     end_offset: int
     append_timestamp_ms: int
@@ -141,9 +142,9 @@ class BatchHeader(NamedTuple):
     uncompressed_length: int
     min_timestamp_ms: int
     max_timestamp_ms: int
-    producer_id: int
+    producer_id: ProducerId
     base_sequence: int
-    producer_epoch: int
+    producer_epoch: ProducerEpoch
     schema_id: int
     payload_length: int
 
@@ -291,8 +292,8 @@ def stamp(
     position: int,
     header: BatchHeader,
     *,
-    segment_id: int,
-    epoch: int,
+    segment_id: SegmentId,
+    epoch: Epoch,
     base_offset: int,
     append_timestamp_ms: int,
     high_watermark: int,

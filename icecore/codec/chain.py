@@ -12,6 +12,7 @@ import google_crc32c
 
 from icecore.codec.batch import Buffer
 from icecore.errors import InvalidRequestError
+from icecore.model import Epoch, SegmentId
 
 _SEED = struct.Struct("<16s16sIQqQ")
 
@@ -20,9 +21,9 @@ def segment_seed(
     cluster_id: bytes,
     topic_id: bytes,
     partition: int,
-    segment_id: int,
+    segment_id: SegmentId,
     base_offset: int,
-    epoch: int,
+    epoch: Epoch,
 ) -> bytes:
     """What tells a segment from every other one, as the 60 bytes that both seeds are made of.
 

@@ -4,12 +4,25 @@ Numbers that a peer may leave out get their documented default here; values no v
 refused, because acting on a misread record would be worse than not acting.
 """
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import IntEnum
 from typing import Any, TypeVar, cast
 
 from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
-from icecore.model import FlushMode, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import (
+    Epoch,
+    FlushMode,
+    Generation,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    NodeState,
+    Segment,
+    SegmentId,
+    SegmentSettings,
+    SegmentState,
+)
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -26,6 +39,16 @@ def _enum(kind: type[_E], number: int) -> _E:
         return kind(number)
     except ValueError as error:
         raise InvalidRequestError(f"{kind.__name__} has no number {number}") from error
+
+
+def node_ids(numbers: Iterable[int]) -> tuple[NodeId, ...]:
+    """Node ids of a message, in its order."""
+    return tuple(map(NodeId, numbers))
+
+
+def segment_ids(numbers: Iterable[int]) -> list[SegmentId]:
+    """Segment ids of a message, in its order."""
+    return list(map(SegmentId, numbers))
 
 
 def flush_mode_from_proto(number: int) -> FlushMode:
@@ -105,21 +128,21 @@ def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
         InvalidRequestError: The state or flush mode is unknown.
     """
     return Segment(
-        segment_id=message.segment_id,
-        generation=message.generation,
+        segment_id=SegmentId(message.segment_id),
+        generation=Generation(message.generation),
         topic_id=message.topic_id,
         topic=message.topic,
         partition=message.partition,
         state=_enum(SegmentState, message.state),
-        epoch=message.epoch,
+        epoch=Epoch(message.epoch),
         base_offset=message.base_offset,
         end_offset=message.end_offset,
         seal_digest=message.seal_digest,
         full_digest=message.full_digest,
-        leader=message.leader,
-        leader_incarnation=message.leader_incarnation,
-        replicas=tuple(message.replicas),
-        isr=tuple(message.isr),
+        leader=NodeId(message.leader),
+        leader_incarnation=Incarnation(message.leader_incarnation),
+        replicas=node_ids(message.replicas),
+        isr=node_ids(message.isr),
         version=message.version,
         settings=settings_from_proto(message.settings),
         log_start_offset=message.log_start_offset,
@@ -146,9 +169,9 @@ def node_from_proto(message: common_pb2.NodeInfo) -> NodeInfo:
         InvalidRequestError: The state is unknown.
     """
     return NodeInfo(
-        node_id=message.node_id,
+        node_id=NodeId(message.node_id),
         address=message.address,
-        incarnation=message.incarnation,
+        incarnation=Incarnation(message.incarnation),
         state=_enum(NodeState, message.state or NodeState.UP),
         rack=message.rack,
     )

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from icecore.codec.batch import BATCH_BYTES_CAP
+from icecore.model import NodeId
 from icecore.process.settings import GIB, MIB, ByteSize, Settings, check_listen
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore_node.storage.files.whole_sync import SyncFs
@@ -27,7 +28,7 @@ class NodeSettings(Settings):
     data: Path = Field(
         description="Data folder; made if absent, locked while the node runs.", examples=["data"]
     )
-    node_id: int = Field(
+    node_id: NodeId = Field(
         ge=1, lt=1 << 32, description="Number of this node, unique and for ever.", examples=[1]
     )
     coordinator: str = Field("127.0.0.1:7400", description="HOST:PORT of the coordinator.")

@@ -12,7 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from icecore.errors import UnavailableError, WrongClusterError
-from icecore.model import NodeInfo
+from icecore.model import (
+    FIRST_PRODUCER_EPOCH,
+    NO_INCARNATION,
+    NO_TOKEN,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    ProducerEpoch,
+    ProducerId,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.io.io_pool import IoPool, LogIo
@@ -41,13 +54,13 @@ async def end_task(task: "asyncio.Task[None]") -> None:
 class Identity:
     """Who this process is, as its registration says, and the highest token that it was shown."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id
         self.cluster_id = b""
         """Empty before the first registration."""
-        self.incarnation = 0
+        self.incarnation = NO_INCARNATION
         """0 until registered."""
-        self.token = 0
+        self.token = NO_TOKEN
         """Highest coordinator token seen; commands with a lower one are refused."""
         self.address = ""
 
@@ -57,15 +70,15 @@ class Identity:
 
     def lose(self) -> None:
         """There is no incarnation: nobody is served before the next one."""
-        self.incarnation = 0
+        self.incarnation = NO_INCARNATION
 
-    def register(self, cluster_id: bytes, incarnation: int, token: int) -> None:
+    def register(self, cluster_id: bytes, incarnation: Incarnation, token: Token) -> None:
         """The coordinator gave this process an incarnation."""
         self.cluster_id = cluster_id
         self.hear(token)
         self.incarnation = incarnation
 
-    def hear(self, token: int) -> None:
+    def hear(self, token: Token) -> None:
         """A coordinator with this token spoke to us."""
         self.token = max(self.token, token)
 
@@ -88,7 +101,7 @@ class Peers:
     """All nodes as last pushed by the coordinator, ourselves included."""
 
     def __init__(self) -> None:
-        self.nodes: dict[int, NodeInfo] = {}
+        self.nodes: dict[NodeId, NodeInfo] = {}
 
     def learn(self, node: NodeInfo) -> bool:
         """A node as it is now. Whether that is news."""
@@ -96,11 +109,11 @@ class Peers:
         self.nodes[node.node_id] = node
         return is_new
 
-    def get(self, node_id: int) -> NodeInfo | None:
+    def get(self, node_id: NodeId) -> NodeInfo | None:
         """None of a node that is not known here."""
         return self.nodes.get(node_id)
 
-    def address(self, node_id: int) -> str:
+    def address(self, node_id: NodeId) -> str:
         """Where a peer listens. Raises UnavailableError when it is not known."""
         peer = self.nodes.get(node_id)
         if peer is None:
@@ -112,16 +125,16 @@ class ProducerFences:
     """Which epochs of named producers may append to what we lead (R48)."""
 
     def __init__(self) -> None:
-        self.min_epochs: dict[int, int] = {}
+        self.min_epochs: dict[ProducerId, ProducerEpoch] = {}
         """By producer id."""
 
-    def fence(self, producer_id: int, min_epoch: int) -> None:
+    def fence(self, producer_id: ProducerId, min_epoch: ProducerEpoch) -> None:
         """Refuse older epochs of a named producer from now on."""
         self.min_epochs[producer_id] = max(self.min_epoch(producer_id), min_epoch)
 
-    def min_epoch(self, producer_id: int) -> int:
+    def min_epoch(self, producer_id: ProducerId) -> ProducerEpoch:
         """The lowest epoch that may append."""
-        return self.min_epochs.get(producer_id, 0)
+        return self.min_epochs.get(producer_id, FIRST_PRODUCER_EPOCH)
 
 
 class Tasks:
@@ -177,7 +190,7 @@ class NodeContext:
         checked.close()
         what = str(broken).partition("\n")[0]
         segment_id = checked.core.segment.segment_id
-        _log.critical("event=invariant_broken segment_id=%d what=%r", segment_id, what)
+        event(_log, logging.CRITICAL, "invariant_broken", segment_id=segment_id, what=what)
         self.tasks.on_unexpected(broken)
 
     @property

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Coroutine
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore_node.config import NodeSettings
@@ -270,7 +271,7 @@ class Node:
         """What is half done is only known to start-up: the node ends, loudly (R63)."""
         if self.ended.done():
             return
-        _log.critical("node can't go on error=%s", error, exc_info=error)
+        event(_log, logging.CRITICAL, "node_failed", error=error, exc_info=error)
         if not self._is_stopping:
             self.ended.set_exception(error)
 
@@ -318,7 +319,7 @@ class Node:
         try:
             await self.context.pool.probe()
         except IcecoreError as error:
-            _log.error("unfinished appends error=%s", error)
+            event(_log, logging.ERROR, "appends_unfinished", error=error)
         self._deletions.close()
         self.context.pool.close()
         await self.context.executor.run(self.context.store.close)

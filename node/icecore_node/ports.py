@@ -6,11 +6,13 @@ are turns of its event loop. Each pair passes one conformance suite (``tests/con
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from icecore.errors import StorageError
+from icecore.model import Incarnation
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 ItemT = TypeVar("ItemT", contravariant=True)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -52,6 +54,15 @@ class File(Protocol):
 
     def fdatasync(self) -> None:
         """Make written bytes durable. Raises SyncFailedError: never trust the file again."""
+        ...
+
+    def drop_cached(self, position: int) -> None:
+        """Read from the disk itself from ``position`` on, as far as nothing waits to be written.
+
+        After ``fdatasync``: a sync that failed earlier, perhaps in another process, has left bytes
+        in the page cache that are not on disk and count as written. Never fails; where the system
+        can't do it, it does nothing.
+        """
         ...
 
     def allocate(self, position: int, length: int) -> None:
@@ -138,7 +149,7 @@ class Folder(Protocol):
     disk_id: bytes
 
     @property
-    def incarnation(self) -> int:
+    def incarnation(self) -> Incarnation:
         """The last one persisted, 0 when none."""
         ...
 
@@ -151,7 +162,7 @@ class Folder(Protocol):
         """Bind the folder to a cluster. Raises WrongClusterError when it is bound to another."""
         ...
 
-    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+    def keep_incarnation(self, incarnation: Incarnation, disk_counter: int) -> None:
         """Persist the incarnation, and a counter above all that were heard of before."""
         ...
 
@@ -231,7 +242,7 @@ class Executor(Protocol):
         call per group. An exception from ``process`` ends the process (fail-stop)."""
         ...
 
-    async def run(self, function: Callable[..., T], *args: object) -> T:
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function on a pool of reader threads."""
         ...
 

@@ -10,7 +10,6 @@ from icecore.model import Segment, SegmentState
 from icecore_node.context import NodeContext
 from icecore_node.metrics import NodeSample, PartitionSample
 from icecore_node.registry.table import ReplicaTable
-from icecore_node.replica.life import IDLE
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.leader import Leader
 
@@ -32,11 +31,11 @@ def sample(context: NodeContext, table: ReplicaTable, produce_inflight_bytes: in
 
 
 def _state(replica: Replica) -> str:
-    if not replica.intact:
+    if not replica.life.is_intact:
         return "unknown"
     if replica.sealed:
         return SegmentState.SEALED.name.lower()
-    return "idle" if replica.life in IDLE else SegmentState.ACTIVE.name.lower()
+    return "idle" if replica.life.is_idle else SegmentState.ACTIVE.name.lower()
 
 
 def _partition(replica: Replica, record: Segment) -> PartitionSample:
@@ -46,7 +45,7 @@ def _partition(replica: Replica, record: Segment) -> PartitionSample:
         partition=record.partition,
         log_start_offset=record.log_start_offset,
         high_watermark=replica.high_watermark,
-        log_end_offset=replica.tail.end_offset,
+        log_end_offset=replica.log.tail.end_offset,
         is_leader=leader is not None,
         isr_size=len(leader.core.isr) if leader is not None else 0,
         replication_factor=record.settings.replication_factor,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icecore.errors import LeaderLostError, NotEnoughReplicasAfterAppendError
-from icecore.model import Acks
+from icecore.model import Acks, NodeId
 from icecore_replication.effects import CompleteProduce, FailProduce, LeaderEffect
 
 
@@ -32,7 +32,7 @@ class PendingAcks:
         node_id: The leader, whose own disk is what ``acks=leader`` waits for.
     """
 
-    def __init__(self, base_offset: int, node_id: int) -> None:
+    def __init__(self, base_offset: int, node_id: NodeId) -> None:
         self._node_id = node_id
         self._queues: dict[Acks, deque[Waiter]] = {acks: deque() for acks in Acks}
         self._duplicates: dict[Acks, list[Waiter]] = {acks: [] for acks in Acks}
@@ -81,7 +81,7 @@ class PendingAcks:
         isr_end: int,
         majority_end: int,
         enough_in_sync: bool,
-        durable: Mapping[int, int],
+        durable: Mapping[NodeId, int],
         effects: list[LeaderEffect],
     ) -> None:
         """Answer every request whose batch ends at or below its level's end.
@@ -110,7 +110,7 @@ class PendingAcks:
             FailProduce(waiter.request_id, LeaderLostError(why)) for waiter in self._drain()
         )
 
-    def complete_all(self, durable: Mapping[int, int], effects: list[LeaderEffect]) -> None:
+    def complete_all(self, durable: Mapping[NodeId, int], effects: list[LeaderEffect]) -> None:
         """The segment was sealed with everything in it: nobody's batch can be lost any more."""
         effects.extend(_completion(waiter, durable) for waiter in self._drain())
 
@@ -133,7 +133,7 @@ class PendingAcks:
         acks: Acks,
         end: int,
         enough_in_sync: bool,
-        durable: Mapping[int, int],
+        durable: Mapping[NodeId, int],
         effects: list[LeaderEffect],
     ) -> None:
         waiting = self._duplicates[acks]
@@ -147,7 +147,7 @@ class PendingAcks:
         acks: Acks,
         waiter: Waiter,
         enough_in_sync: bool,
-        durable: Mapping[int, int],
+        durable: Mapping[NodeId, int],
         effects: list[LeaderEffect],
     ) -> None:
         if waiter.request_id not in self._unanswered:
@@ -164,7 +164,7 @@ class PendingAcks:
         effects.append(_completion(waiter, durable))
 
 
-def _completion(waiter: Waiter, durable: Mapping[int, int]) -> CompleteProduce:
+def _completion(waiter: Waiter, durable: Mapping[NodeId, int]) -> CompleteProduce:
     end = waiter.end_offset
     copies = sum([node_end >= end for node_end in durable.values()])
     return CompleteProduce(waiter.request_id, waiter.base_offset, copies, waiter.duplicate)

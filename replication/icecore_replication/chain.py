@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from icecore.codec.batch import BatchHeader
 from icecore.errors import CorruptBatchError
+from icecore.model import Epoch, SegmentId
 
 
-def check_run(headers: Iterable[BatchHeader], segment_id: int, epoch: int) -> None:
+def check_run(headers: Iterable[BatchHeader], segment_id: SegmentId, epoch: Epoch) -> None:
     """Each batch is of this segment and epoch, and follows the one before it without a gap.
 
     Raises:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from icecore.errors import IcecoreError
+from icecore.model import Incarnation, NodeId, SegmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class AdvanceHighWatermark:
 class ProposeIsr:
     """Ask the coordinator to compare-and-set the in-sync set at ``version``."""
 
-    isr: tuple[int, ...]
+    isr: tuple[NodeId, ...]
     version: int
-    incarnations: tuple[int, ...]
+    incarnations: tuple[Incarnation, ...]
     """Of each member, as this leader knows them; parallel to ``isr``."""
 
 
@@ -64,7 +65,7 @@ class CollectSealDigests:
     """Ask these nodes (we are one) for their digests through ``end_offset``."""
 
     end_offset: int
-    nodes: tuple[int, ...]
+    nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ class SendSeal:
     version: int
     seal_digest: bytes
     producer_digest: bytes
-    replicas: tuple[int, ...]
-    successor_segment_id: int
+    replicas: tuple[NodeId, ...]
+    successor_segment_id: SegmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class ReportDispute:
     """Replicas differ that can't (R28): tell a person. The segment goes on without a seal."""
 
     end_offset: int
-    nodes: tuple[int, ...]
+    nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from icecore.errors import InternalError
-from icecore.model import Segment
+from icecore.model import Epoch, Segment
 from icecore_replication.effects import (
     AdvanceHighWatermark,
     AppendReplica,
@@ -132,7 +132,7 @@ class FollowerCore:
             case _:
                 assert_never(item)
 
-    def _hear(self, epoch: int, high_watermark: int, effects: list[FollowerEffect]) -> None:
+    def _hear(self, epoch: Epoch, high_watermark: int, effects: list[FollowerEffect]) -> None:
         """What each message tells besides its batches; one of another epoch is not our leader's."""
         if epoch != self.segment.epoch:
             self._stop(StopFollowing(f"epoch {epoch} is not ours, {self.segment.epoch}"), effects)

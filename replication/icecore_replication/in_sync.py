@@ -8,7 +8,7 @@ and R14-R18 of docs/PROTOCOL.md.
 
 from typing import Final
 
-from icecore.model import NodeInfo, Segment
+from icecore.model import NodeId, NodeInfo, Segment
 from icecore_replication import isr as isr_rules
 from icecore_replication.effects import ProposeIsr
 from icecore_replication.inputs import FollowerProgress
@@ -38,7 +38,7 @@ class InSync:
         self._moved = True
         self._change_due = True
         self._wait_until_ms = 0.0
-        self._hold: tuple[int, float] | None = None  # (node about to join, deadline)
+        self._hold: tuple[NodeId, float] | None = None  # (node about to join, deadline)
 
     # --- news for the leader ---------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class InSync:
             return min(isr_end, limit), min(majority_end, limit)
         return isr_end, majority_end
 
-    def _hold_limit(self, hold: tuple[int, float], log_end: int, now_ms: float) -> int:
+    def _hold_limit(self, hold: tuple[NodeId, float], log_end: int, now_ms: float) -> int:
         node_id, deadline_ms = hold
         if (
             now_ms >= deadline_ms
@@ -96,7 +96,7 @@ class InSync:
         if follower.why_out or item.node_id not in self.maximal:
             self._change_due = True
 
-    def disqualify(self, node_id: int, why: str) -> None:
+    def disqualify(self, node_id: NodeId, why: str) -> None:
         """Nothing of this follower counts any more, and it leaves the set at once (R15)."""
         if self.followers.disqualify(node_id, why):
             self._moved = self._change_due = True
@@ -153,7 +153,7 @@ class InSync:
         joining = self._joining(state, segment, log_end, floor, now_ms) if may_join else set()
         return self.propose(state, stay | joining) if joining else None
 
-    def propose(self, state: CommittedIsr, members: set[int]) -> ProposeIsr:
+    def propose(self, state: CommittedIsr, members: set[NodeId]) -> ProposeIsr:
         """Put this change in flight."""
         known = self.followers.by_node
         incarnations = {node_id: each.incarnation for node_id, each in known.items()}
@@ -169,14 +169,14 @@ class InSync:
         self.maximal = isr_rules.maximal_isr(state)
         self._moved = self._change_due = True
 
-    def _must_leave(self, node_id: int, log_end: int, now_ms: float) -> str:
+    def _must_leave(self, node_id: NodeId, log_end: int, now_ms: float) -> str:
         return self.followers.must_leave(node_id, log_end, now_ms, self._lag_ms_max)
 
     def _joining(
         self, state: CommittedIsr, segment: Segment, log_end: int, floor: int, now_ms: float
-    ) -> set[int]:
+    ) -> set[NodeId]:
         """Followers that may join now; may start to wait for one that nearly can (R17)."""
-        joining: set[int] = set()
+        joining: set[NodeId] = set()
         for node_id, follower in self.followers.by_node.items():
             if node_id in state.isr:
                 continue

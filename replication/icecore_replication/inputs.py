@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from icecore.errors import IcecoreError
-from icecore.model import Acks, NodeInfo, Segment
+from icecore.model import (
+    FIRST_PRODUCER_EPOCH,
+    NO_PRODUCER,
+    Acks,
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    ProducerEpoch,
+    ProducerId,
+    Segment,
+    SegmentId,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +32,8 @@ class ProduceReceived:
     acks: Acks
     record_count: int
     length_bytes: int
-    producer_id: int = 0
-    producer_epoch: int = 0
+    producer_id: ProducerId = NO_PRODUCER
+    producer_epoch: ProducerEpoch = FIRST_PRODUCER_EPOCH
     base_sequence: int = 0
     clock_ms: int = 0
     """The wall clock when the batch came; the core derives its append time from it (R51)."""
@@ -66,8 +78,8 @@ class Stopped:
 class FollowerProgress:
     """A follower's report that passed the shell's checks of epoch and chain CRC."""
 
-    node_id: int
-    incarnation: int
+    node_id: NodeId
+    incarnation: Incarnation
     durable_end_offset: int
     attach: bool = False
     """First report on a stream: replaces what was known of this follower, never max'ed."""
@@ -77,7 +89,7 @@ class FollowerProgress:
 class FollowerDiverged:
     """A follower's chain differs from ours at its end."""
 
-    node_id: int
+    node_id: NodeId
     durable_end_offset: int
 
 
@@ -85,7 +97,7 @@ class FollowerDiverged:
 class FollowerLeft:
     """A follower says that it follows no longer: its disk is full, or its log is damaged."""
 
-    node_id: int
+    node_id: NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ class RollRequested:
 class SuccessorPrepared:
     """Candidates have confirmed the files of the next segment."""
 
-    segment_id: int
+    segment_id: SegmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +154,7 @@ class SealDigests:
     """Answers to CollectSealDigests: (seal digest, producer digest) by node, ours included."""
 
     end_offset: int
-    digests: dict[int, tuple[bytes, bytes]]
+    digests: dict[NodeId, tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +178,7 @@ class SealUnknown:
 class Fenced:
     """A higher epoch is promised here; who asked for it is answered once that is durable."""
 
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +199,7 @@ class DataReceived:
 
     delivery_id: int
     """The shell's name for these batches; comes back with what becomes of them."""
-    epoch: int
+    epoch: Epoch
     base_offset: int
     end_offset: int
     prev_header_crc32c: int
@@ -201,7 +213,7 @@ class DataReceived:
 class WatermarkReceived:
     """Follower: the leader told its high watermark, and sent nothing that is new here."""
 
-    epoch: int
+    epoch: Epoch
     high_watermark: int
 
 

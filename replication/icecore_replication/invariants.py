@@ -9,6 +9,7 @@ can. Numbers I… are those of docs/PROTOCOL.md.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from icecore.model import NodeId
 from icecore_replication.follower import FollowerCore
 from icecore_replication.leader import LeaderCore
 from icecore_replication.sealing import Sealing
@@ -104,7 +105,7 @@ def check_watermarks(watermarks: Iterable[int], end_offset: int) -> None:
 
 
 def check_members_complete(
-    stored_isr: Sequence[int], durable: Mapping[int, int], all_acked_end: int
+    stored_isr: Sequence[NodeId], durable: Mapping[NodeId, int], all_acked_end: int
 ) -> None:
     """I8: every member of the *stored* in-sync set has everything acked by ``all``.
 
@@ -120,13 +121,13 @@ def check_members_complete(
             )
 
 
-def check_maximal(core: LeaderCore, stored_isr: Sequence[int]) -> None:
+def check_maximal(core: LeaderCore, stored_isr: Sequence[NodeId]) -> None:
     """I7: a leader that is not stale counts every member of the stored in-sync set."""
     missing = set(stored_isr) - set(core.maximal_isr)
     assert not missing, f"I7: {sorted(missing)} stored but not counted\n{core.story()}"
 
 
-def check_prefixes(logs: Mapping[int, Sequence[object]]) -> None:
+def check_prefixes(logs: Mapping[NodeId, Sequence[object]]) -> None:
     """I6: of any two intact logs of a segment one is a prefix of the other."""
     longest = max(logs.values(), key=len, default=())
     for node_id, log in logs.items():

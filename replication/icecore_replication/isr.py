@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from icecore.errors import ConflictError, FencedError, IcecoreError, InvalidRequestError
-from icecore.model import NodeInfo, NodeState, Segment, SegmentState
+from icecore.model import (
+    NO_INCARNATION,
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    NodeState,
+    Segment,
+    SegmentState,
+)
 from icecore_replication.effects import ProposeIsr
 
 RETRY_MS: Final = 500.0
@@ -22,7 +31,7 @@ RETRY_MS: Final = 500.0
 class CommittedIsr:
     """No change in flight."""
 
-    isr: tuple[int, ...]
+    isr: tuple[NodeId, ...]
     version: int
 
 
@@ -30,9 +39,9 @@ class CommittedIsr:
 class PendingExpand:
     """Proposed members count at once: acks wait for them before the coordinator has answered."""
 
-    isr: tuple[int, ...]
+    isr: tuple[NodeId, ...]
     version: int
-    maximal: tuple[int, ...]
+    maximal: tuple[NodeId, ...]
     proposal: ProposeIsr
     uncertain: bool = False
     """No answer came: the change may still be applied until a higher version is seen."""
@@ -42,7 +51,7 @@ class PendingExpand:
 class PendingShrink:
     """Members proposed for removal count until the coordinator has removed them."""
 
-    isr: tuple[int, ...]
+    isr: tuple[NodeId, ...]
     version: int
     proposal: ProposeIsr
     uncertain: bool = False
@@ -55,22 +64,22 @@ IsrState: TypeAlias = CommittedIsr | PendingExpand | PendingShrink
 class IsrProposal:
     """What a leader asks the coordinator for, with everything that proves it may."""
 
-    node_id: int
-    incarnation: int
-    epoch: int
+    node_id: NodeId
+    incarnation: Incarnation
+    epoch: Epoch
     version: int
-    isr: tuple[int, ...]
-    isr_incarnations: tuple[int, ...]
+    isr: tuple[NodeId, ...]
+    isr_incarnations: tuple[Incarnation, ...]
     """Of each member as the leader knows them; parallel to ``isr``."""
 
 
-def maximal_isr(state: IsrState) -> tuple[int, ...]:
+def maximal_isr(state: IsrState) -> tuple[NodeId, ...]:
     """Every set that may be the stored one, united."""
     return state.maximal if isinstance(state, PendingExpand) else state.isr
 
 
 def propose(
-    state: CommittedIsr, members: set[int], incarnations: Mapping[int, int]
+    state: CommittedIsr, members: set[NodeId], incarnations: Mapping[NodeId, Incarnation]
 ) -> PendingExpand | PendingShrink:
     """The state once ``members`` are proposed; its ``proposal`` is what to send."""
     proposal = _proposal(members, state.version, incarnations)
@@ -128,7 +137,7 @@ def expand_floor(high_watermark: int, acked_end: int) -> int:
 
 
 def accept_isr_change(
-    segment: Segment, proposal: IsrProposal, registered_incarnations: Mapping[int, int]
+    segment: Segment, proposal: IsrProposal, registered_incarnations: Mapping[NodeId, Incarnation]
 ) -> Segment | IcecoreError:
     """The coordinator's answer: the next record, or why there is none (then nothing changes).
 
@@ -164,6 +173,10 @@ def accept_isr_change(
     return segment.changed(isr=proposal.isr, version=segment.version + 1)
 
 
-def _proposal(members: set[int], version: int, incarnations: Mapping[int, int]) -> ProposeIsr:
+def _proposal(
+    members: set[NodeId], version: int, incarnations: Mapping[NodeId, Incarnation]
+) -> ProposeIsr:
     isr = tuple(sorted(members))
-    return ProposeIsr(isr, version, tuple(incarnations.get(node_id, 0) for node_id in isr))
+    return ProposeIsr(
+        isr, version, tuple(incarnations.get(node_id, NO_INCARNATION) for node_id in isr)
+    )

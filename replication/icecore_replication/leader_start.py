@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from icecore.model import NodeInfo, Segment
+from icecore.model import Incarnation, NodeId, NodeInfo, ProducerEpoch, ProducerId, Segment
 from icecore_replication.producers import ProducerTable
 
 
@@ -31,16 +31,16 @@ class LeaderStart:
 
     segment: Segment
     """The record that names this node leader."""
-    node_id: int
-    incarnation: int
+    node_id: NodeId
+    incarnation: Incarnation
     """Of this process, as registered."""
     producers: ProducerTable
     """State through ``segment.base_offset``; the core applies what it appends."""
     max_append_timestamp_ms: int
     """Of all batches before the segment."""
-    nodes: Mapping[int, NodeInfo]
+    nodes: Mapping[NodeId, NodeInfo]
     """What is known of the other replicas."""
     now_ms: float
     """Monotonic."""
-    producer_fences: Mapping[int, int] = field(default_factory=dict)
+    producer_fences: Mapping[ProducerId, ProducerEpoch] = field(default_factory=dict)
     """Lowest epochs of named producers that may append; the shell raises them."""

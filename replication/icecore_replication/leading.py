@@ -9,7 +9,7 @@ checker.
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from icecore.model import Segment, SegmentState
+from icecore.model import Epoch, Incarnation, NodeId, Segment, SegmentState
 
 
 class Role(Enum):
@@ -29,12 +29,12 @@ class Role(Enum):
 class ReplicaFacts:
     """What a node knows of its own replica that matters for a role."""
 
-    node_id: int
-    incarnation: int
+    node_id: NodeId
+    incarnation: Incarnation
     """Of this process, as registered."""
     base_offset: int
     """-1 while prepared."""
-    promised_epoch: int
+    promised_epoch: Epoch
     is_intact: bool
     is_sealed: bool
     is_all_durable: bool
@@ -43,7 +43,7 @@ class ReplicaFacts:
     """In this process: a leader that stepped down never leads the segment again."""
 
 
-def may_lead(segment: Segment, node_id: int, incarnation: int) -> bool:
+def may_lead(segment: Segment, node_id: NodeId, incarnation: Incarnation) -> bool:
     """Leadership belongs to an incarnation: a process that was started again never resumes it."""
     return (segment.leader, segment.leader_incarnation) == (node_id, incarnation)
 

@@ -21,6 +21,7 @@ from icecore.errors import (
     StorageError,
     UnknownProducerError,
 )
+from icecore.model import ProducerEpoch, ProducerId
 
 BATCHES_KEPT: Final = 5
 """Per producer; clients keep at most as many batches in flight per partition."""
@@ -61,7 +62,7 @@ class _Producer:
 
     __slots__ = ("append_timestamp_ms", "epoch", "next_sequence", "window")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: ProducerEpoch) -> None:
         self.epoch = epoch
         self.next_sequence = 0
         self.append_timestamp_ms = 0
@@ -83,7 +84,7 @@ class ProducerTable:
     """
 
     def __init__(self, snapshot: bytes = b"") -> None:
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[ProducerId, _Producer] = {}
         self._max_append_timestamp_ms = 0
         if snapshot:
             self._load(snapshot)
@@ -92,7 +93,11 @@ class ProducerTable:
         return len(self._producers)
 
     def check(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        base_sequence: int,
+        record_count: int,
     ) -> Accepted | Duplicate:
         """May a leader append this batch? Changes nothing.
 
@@ -123,7 +128,9 @@ class ProducerTable:
             expected=producer.next_sequence,
         )
 
-    def check_epoch(self, producer_id: int, producer_epoch: int, fence: int) -> None:
+    def check_epoch(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, fence: ProducerEpoch
+    ) -> None:
         """May a batch of this epoch be looked at? Changes nothing.
 
         Args:
@@ -148,8 +155,8 @@ class ProducerTable:
 
     def apply(
         self,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         base_sequence: int,
         record_count: int,
         base_offset: int,
@@ -181,7 +188,7 @@ class ProducerTable:
             header.append_timestamp_ms,
         )
 
-    def last_sequence(self, producer_id: int) -> tuple[int, int] | None:
+    def last_sequence(self, producer_id: ProducerId) -> tuple[ProducerEpoch, int] | None:
         """``(epoch, next sequence)`` of a producer, None when it is unknown."""
         producer = self._producers.get(producer_id)
         return None if producer is None else (producer.epoch, producer.next_sequence)
@@ -212,7 +219,7 @@ class ProducerTable:
         magic, version, _, count, self._max_append_timestamp_ms = _HEAD.unpack_from(body)
         if magic != _MAGIC or version != _VERSION:
             raise StorageError(f"producer snapshot: magic {magic!r}, version {version}")
-        loaded: list[tuple[int, int, _Producer]] = []
+        loaded: list[tuple[int, ProducerId, _Producer]] = []
         position = _HEAD.size
         try:
             for _ in range(count):
@@ -236,7 +243,7 @@ def snapshot_digest(snapshot: bytes) -> bytes:
 
 
 def _check_new_epoch(
-    producer_id: int, known: _Producer, producer_epoch: int, base_sequence: int
+    producer_id: ProducerId, known: _Producer, producer_epoch: ProducerEpoch, base_sequence: int
 ) -> Accepted:
     if producer_epoch < known.epoch:
         raise ProducerFencedError(
@@ -250,7 +257,7 @@ def _check_new_epoch(
     return _ACCEPTED
 
 
-def _encode(producers: list[tuple[int, _Producer]]) -> Iterator[bytes]:
+def _encode(producers: list[tuple[ProducerId, _Producer]]) -> Iterator[bytes]:
     for producer_id, producer in producers:
         window = producer.window
         yield _PRODUCER.pack(producer_id, producer.epoch, len(window), producer.append_timestamp_ms)

@@ -8,7 +8,7 @@ follower lost bytes it had fsynced. Rules R7-R9 of docs/PROTOCOL.md.
 from collections.abc import Mapping
 from typing import Final
 
-from icecore.model import NodeInfo, NodeState
+from icecore.model import NO_INCARNATION, NodeId, NodeInfo, NodeState
 from icecore_replication.inputs import FollowerProgress
 
 REJOIN_LAG_MS: Final = 1_000.0
@@ -39,7 +39,7 @@ class Progress:
     def __init__(self, node: NodeInfo | None, now_ms: float, base_offset: int) -> None:
         self.node = node
         """The coordinator's last word. Invariant: of ``incarnation``, or nothing is known yet."""
-        self.incarnation = node.incarnation if node else 0
+        self.incarnation = node.incarnation if node else NO_INCARNATION
         """Whose reports count. Invariant: never goes back."""
         self.attached = False
         """It has reported in ``incarnation``. Invariant: end == base_offset while it is False."""
@@ -66,14 +66,14 @@ class Followers:
 
     def __init__(
         self,
-        replicas: tuple[int, ...],
-        leader: int,
-        nodes: Mapping[int, NodeInfo],
+        replicas: tuple[NodeId, ...],
+        leader: NodeId,
+        nodes: Mapping[NodeId, NodeInfo],
         base_offset: int,
         now_ms: float,
     ) -> None:
         self._base_offset = base_offset
-        self.durable: dict[int, int] = dict.fromkeys(replicas, base_offset)
+        self.durable: dict[NodeId, int] = dict.fromkeys(replicas, base_offset)
         """Invariant: of exactly the replicas. Only ``InSync`` writes the leader's own."""
         self.by_node = {
             node_id: Progress(nodes.get(node_id), now_ms, base_offset)
@@ -128,7 +128,7 @@ class Followers:
         early, follower.early = follower.early, None
         return early if early is not None and early.incarnation == node.incarnation else None
 
-    def disqualify(self, node_id: int, why: str) -> bool:
+    def disqualify(self, node_id: NodeId, why: str) -> bool:
         """Nothing of it counts, and it must leave the in-sync set; False if it is no replica."""
         follower = self.by_node.get(node_id)
         if follower is None:
@@ -137,12 +137,12 @@ class Followers:
         follower.why_out = why
         return True
 
-    def forget(self, node_id: int) -> None:
+    def forget(self, node_id: NodeId) -> None:
         """Nothing it has reported counts until it attaches again."""
         self.by_node[node_id].attached = False
         self.durable[node_id] = self._base_offset
 
-    def must_leave(self, node_id: int, log_end: int, now_ms: float, lag_max_ms: float) -> str:
+    def must_leave(self, node_id: NodeId, log_end: int, now_ms: float, lag_max_ms: float) -> str:
         """Why this member must leave the in-sync set, "" if it need not."""
         follower = self.by_node[node_id]
         if follower.node is not None and follower.node.state is NodeState.DOWN:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from icecore.model import Segment
+from icecore.model import NO_INCARNATION, Incarnation, NodeId, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class FenceReply:
     last_header_crc32c: int = 0
     digest: bytes = b""
     """Rolling seal digest through ``durable_end_offset``."""
-    incarnation: int = 0
+    incarnation: Incarnation = NO_INCARNATION
     max_known_high_watermark: int = 0
     salvageable: bool = False
     """Not intact, but all up to this end is provably of this segment: CRCs and chain hold. What
@@ -35,7 +35,7 @@ class Decision:
     """Enough replicas have answered to know the end, by this rule and from these members."""
 
     rule: Literal["S1", "S3"]
-    members: tuple[int, ...]
+    members: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class EndDecision:
     """The end of the segment and a node whose log reaches it."""
 
     end_offset: int
-    donor: int
+    donor: NodeId
     last_header_crc32c: int
 
 
@@ -54,7 +54,7 @@ class Undecidable:
     why: str
 
 
-def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
+def may_decide(replies: Mapping[NodeId, FenceReply], segment: Segment) -> Decision | None:
     """Whether these replies prove where the segment ends; None = wait for more.
 
     S1: the leader itself answers, in the incarnation that led: nobody else ever wrote.
@@ -81,7 +81,7 @@ def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision 
 
 
 def decide_end(
-    replies: Mapping[int, FenceReply], tripwire_high_watermark: int = 0
+    replies: Mapping[NodeId, FenceReply], tripwire_high_watermark: int = 0
 ) -> EndDecision | Undecidable:
     """The longest durable log among intact replies; call it only after ``may_decide`` said yes.
 
@@ -112,7 +112,7 @@ def decide_end(
     return EndDecision(end_offset, donor, longest[donor].last_header_crc32c)
 
 
-def decide_unclean(replies: Mapping[int, FenceReply]) -> EndDecision | None:
+def decide_unclean(replies: Mapping[NodeId, FenceReply]) -> EndDecision | None:
     """An admin's choice when nothing is provable: the longest log of those that are intact or
     salvageable, whatever it lacks.
 
@@ -131,5 +131,7 @@ def decide_unclean(replies: Mapping[int, FenceReply]) -> EndDecision | None:
     return EndDecision(reply.durable_end_offset, donor, reply.last_header_crc32c)
 
 
-def _members(replies: Mapping[int, FenceReply], replicas: tuple[int, ...]) -> tuple[int, ...]:
+def _members(
+    replies: Mapping[NodeId, FenceReply], replicas: tuple[NodeId, ...]
+) -> tuple[NodeId, ...]:
     return tuple(sorted(n for n, reply in replies.items() if n in replicas and reply.intact))

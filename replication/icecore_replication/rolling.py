@@ -12,7 +12,7 @@ R25-R29 of docs/PROTOCOL.md.
 
 from dataclasses import dataclass, replace
 
-from icecore.model import Segment, SegmentState
+from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore_replication import sealing
 from icecore_replication.effects import (
     CollectSealDigests,
@@ -31,7 +31,7 @@ from icecore_replication.sealing import Collecting, Draining, Idle, Preparing, R
 class DropLaggards:
     """The roll waits no longer for the others: propose these as the in-sync set."""
 
-    members: set[int]
+    members: set[NodeId]
 
 
 class Rolling:
@@ -42,7 +42,7 @@ class Rolling:
         seal_wait_ms: How long one step may take.
     """
 
-    def __init__(self, leader: int, seal_wait_ms: float) -> None:
+    def __init__(self, leader: NodeId, seal_wait_ms: float) -> None:
         self._leader = leader
         self._seal_wait_ms = seal_wait_ms
         self.state: Roll = Idle()
@@ -74,7 +74,7 @@ class Rolling:
         self.state = Preparing(idle.backoff_ms)
         return PrepareSuccessor(why)
 
-    def prepared(self, successor: int, now_ms: float) -> None:
+    def prepared(self, successor: SegmentId, now_ms: float) -> None:
         """The successor's files exist: no offset is given out from here on."""
         if isinstance(self.state, Preparing):
             deadline_ms = now_ms + self._seal_wait_ms
@@ -89,7 +89,7 @@ class Rolling:
         self,
         roll: Draining,
         isr: IsrState,
-        stay: set[int],
+        stay: set[NodeId],
         *,
         log_end: int,
         min_insync: int,

@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icecore.errors import ConflictError, NotEnoughReplicasError, StorageError
+from icecore.model import NodeId, SegmentId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealClaim:
     """What the message says."""
 
-    segment_id: int
-    leader: int
+    segment_id: SegmentId
+    leader: NodeId
     end_offset: int
     seal_digest: bytes
     producer_digest: bytes
     length_bytes: int
-    replicas: tuple[int, ...]
+    replicas: tuple[NodeId, ...]
     """Nodes that are said to hold all of it, durably."""
     min_insync: int
 
@@ -51,7 +52,7 @@ def check_watermark(claim: SealClaim, high_watermark: int) -> None:
         )
 
 
-def agreed_replicas(claim: SealClaim, words: Mapping[int, MemberWord]) -> tuple[int, ...]:
+def agreed_replicas(claim: SealClaim, words: Mapping[NodeId, MemberWord]) -> tuple[NodeId, ...]:
     """The listed members that confirm the claim themselves, sorted.
 
     The leader's own word is needed: only it knows that nothing will be appended any more. Where the

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from icecore.model import NodeId, SegmentId
+
 BACKOFF_MS: Final = 1_000.0
 BACKOFF_MAX_MS: Final = 30_000.0
 
@@ -33,7 +35,7 @@ class Preparing:
 class Draining:
     """The end is chosen; waiting until every member of the in-sync set has it."""
 
-    successor: int
+    successor: SegmentId
     deadline_ms: float
     backoff_ms: float
     dropped_laggards: bool = False
@@ -43,7 +45,7 @@ class Draining:
 class Collecting:
     """Replicas were asked for their digests."""
 
-    successor: int
+    successor: SegmentId
     end_offset: int
     deadline_ms: float
     backoff_ms: float
@@ -70,14 +72,16 @@ def gives_out_offsets(roll: Roll) -> bool:
     return isinstance(roll, Idle | Preparing)
 
 
-def members_at_end(isr: Iterable[int], durable: Mapping[int, int], end_offset: int) -> set[int]:
+def members_at_end(
+    isr: Iterable[NodeId], durable: Mapping[NodeId, int], end_offset: int
+) -> set[NodeId]:
     """The members that hold everything the segment will end with."""
     return {node_id for node_id in isr if durable[node_id] >= end_offset}
 
 
 def agreeing_nodes(
-    leader: int, nodes: Iterable[int], digests: Mapping[int, tuple[bytes, bytes]]
-) -> tuple[int, ...]:
+    leader: NodeId, nodes: Iterable[NodeId], digests: Mapping[NodeId, tuple[bytes, bytes]]
+) -> tuple[NodeId, ...]:
     """The asked nodes whose (seal digest, producer digest) equals the leader's own, sorted.
 
     Empty when the leader's own digests are missing. The leader wrote every byte, so its log is the
@@ -90,8 +94,8 @@ def agreeing_nodes(
 
 
 def disputing_nodes(
-    leader: int, nodes: Iterable[int], digests: Mapping[int, tuple[bytes, bytes]]
-) -> tuple[int, ...]:
+    leader: NodeId, nodes: Iterable[NodeId], digests: Mapping[NodeId, tuple[bytes, bytes]]
+) -> tuple[NodeId, ...]:
     """The asked nodes that answered something else than the leader, sorted.
 
     Each has checked every batch's CRC and place in the chain, so none of them can be wrong and one

@@ -7,17 +7,19 @@ Rules R4-R6 of docs/PROTOCOL.md.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from icecore.model import NodeId
+
 NO_QUORUM: Final = -1
 """``quorum_end`` when the segment has fewer replicas than the quorum of its RF."""
 
 
-def all_end(durable: Mapping[int, int], maximal_isr: Sequence[int]) -> int:
+def all_end(durable: Mapping[NodeId, int], maximal_isr: Sequence[NodeId]) -> int:
     """Everything below is durable on every member of the maximal in-sync set."""
     return min(map(durable.__getitem__, maximal_isr))
 
 
 def quorum_end(
-    durable: Mapping[int, int], replicas: Sequence[int], quorum: int, leader_end: int
+    durable: Mapping[NodeId, int], replicas: Sequence[NodeId], quorum: int, leader_end: int
 ) -> int:
     """Everything below is durable on ``quorum`` of the replicas, the leader among them.
 

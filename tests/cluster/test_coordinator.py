@@ -23,8 +23,14 @@ from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from tests.cluster.fake_node import FakeNode, Held, digest_of
 
-TIMING = Timing(heartbeat_ms=100, lease_ms=1_500, recovery_wait_ms=300, audit_ms=200,
-                roll_up_wait_ms=300, return_wait_ms=300)  # fmt: skip
+TIMING = Timing(
+    heartbeat_ms=100,
+    lease_ms=1_500,
+    recovery_wait_ms=300,
+    audit_ms=200,
+    roll_up_wait_ms=300,
+    return_wait_ms=300,
+)
 
 
 class Cluster:

@@ -47,6 +47,17 @@ class FileSystemConformance:
         file.fdatasync()
         assert file.pread(100, 0) == bytes(5) + b"abc"
 
+    def test_what_is_durable_or_waits_to_be_written_survives_a_dropped_cache(
+        self, fs: FileSystem
+    ) -> None:
+        file = fs.open("a", create=True)
+        file.pwritev([b"a" * 5000], 0)
+        file.fdatasync()
+        file.pwritev([b"b" * 100], 5000)
+        for position in (0, 1, 4999, 5050, 1 << 20):
+            file.drop_cached(position)
+        assert file.pread(10_000, 0) == b"a" * 5000 + b"b" * 100
+
     def test_many_buffers_are_written_in_order(self, fs: FileSystem) -> None:
         file = fs.open("a", create=True)
         buffers = [bytes([number % 256]) * (number % 7) for number in range(5000)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from icecore.codec.batch import HEADER_LENGTH, assemble, pad8, parse_header, stamp
 from icecore.codec.chain import digest_step
+from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.engine import (
     SEGMENT_ENGINE,
     AppendRequest,
@@ -12,7 +13,6 @@ from icecore_node.storage.engine import (
     LogTail,
     SegmentIdentity,
 )
-from icecore_node.storage.segment_engine.segment_scan import empty_tail
 
 CLUSTER = bytes(range(16))
 TOPIC = bytes(range(16, 32))

@@ -23,20 +23,20 @@ class ReplicaStoreConformance(SetAsideConformance):
 
     def test_create_and_confirm_are_idempotent(self, store: ReplicaStore) -> None:
         log = opened(store, 1, base_offset=70)
-        assert store.create([identity(1), identity(2)]) == [None, None]
-        assert store.confirm(log.identity, b"state", 0) == log.tail
+        assert store.creation.create([identity(1), identity(2)]) == [None, None]
+        assert store.creation.confirm(log.identity, b"state", 0) == log.tail
         assert store.reader.starting_state(1) == (b"state", 0)
         append(store, log)
-        assert store.confirm(log.identity, b"state", 0) == log.tail
+        assert store.creation.confirm(log.identity, b"state", 0) == log.tail
         with pytest.raises(InvalidRequestError):
-            store.confirm(replace(log.identity, base_offset=71), b"state", 0)
+            store.creation.confirm(replace(log.identity, base_offset=71), b"state", 0)
 
     def test_an_empty_segment_may_be_confirmed_again_at_another_base(
         self, harness: StoreHarness
     ) -> None:
         opened(harness.store, 1, base_offset=70)
         log = LogBuilder(1, 75, start_timestamp_ms=9)
-        assert harness.store.confirm(log.identity, b"later", 9) == log.tail
+        assert harness.store.creation.confirm(log.identity, b"later", 9) == log.tail
         append(harness.store, log)
         (found,) = harness.kill()
         assert found.intact and found.identity == log.identity and found.tail == log.tail
@@ -44,23 +44,23 @@ class ReplicaStoreConformance(SetAsideConformance):
 
     def test_another_identity_is_refused(self, store: ReplicaStore) -> None:
         opened(store, 1)
-        (error,) = store.create([identity(1, epoch=2)])
+        (error,) = store.creation.create([identity(1, epoch=2)])
         assert isinstance(error, InvalidRequestError)
         with pytest.raises(InvalidRequestError):
-            store.confirm(identity(1, 0, epoch=2), b"", 0)
+            store.creation.confirm(identity(1, 0, epoch=2), b"", 0)
         with pytest.raises(NotReplicaError):
-            store.confirm(identity(9, 0), b"", 0)
+            store.creation.confirm(identity(9, 0), b"", 0)
 
     def test_a_prepared_replica_comes_back_prepared(self, harness: StoreHarness) -> None:
-        harness.store.create([identity(1)])
+        harness.store.creation.create([identity(1)])
         (found,) = harness.kill()
         assert found.intact and found.identity == identity(1) and found.sealed_end_offset is None
         log = LogBuilder(1, 5)
-        assert harness.store.confirm(log.identity, b"", 0) == log.tail
+        assert harness.store.creation.confirm(log.identity, b"", 0) == log.tail
         append(harness.store, log)
 
     def test_nothing_is_appended_before_confirm(self, store: ReplicaStore) -> None:
-        store.create([identity(1)])
+        store.creation.create([identity(1)])
         request = LogBuilder(1).request()
         store.append_group([request])
         assert isinstance(request.error, InvalidRequestError)

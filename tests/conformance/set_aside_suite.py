@@ -41,10 +41,10 @@ class SetAsideConformance(OnHarness):
         harness.store.condemn([1, 99], "an old copy")
         first, second = harness.kill()
         assert (first.intact, first.why, second.intact) == (False, "an old copy", True)
-        [error] = harness.store.create([log.identity])
+        [error] = harness.store.creation.create([log.identity])
         assert isinstance(error, StorageError)  # never in its place without setting it aside
-        harness.store.quarantine(1, "repair")
-        assert harness.store.create([log.identity]) == [None]
+        harness.store.removal.quarantine(1, "repair")
+        assert harness.store.creation.create([log.identity]) == [None]
 
     def test_promises_never_go_back(self, harness: StoreHarness) -> None:
         harness.store.promises.persist([(1, 5), (2, 3)], 10)
@@ -56,7 +56,7 @@ class SetAsideConformance(OnHarness):
         assert [harness.store.promises.epoch_of(one) for one in (1, 2, 3)] == [5, 3, 0]
         with pytest.raises(FencedError):
             harness.store.promises.persist([(3, 1)], 9)
-        harness.store.create([identity(1, epoch=1), identity(3, epoch=2)])
+        harness.store.creation.create([identity(1, epoch=1), identity(3, epoch=2)])
         assert [harness.store.promises.epoch_of(one) for one in (1, 3)] == [5, 2]
 
     def test_a_quarantined_replica_is_unknown_until_it_is_certified(
@@ -64,8 +64,8 @@ class SetAsideConformance(OnHarness):
     ) -> None:
         log = opened(harness.store, 1)
         append(harness.store, log, 3)
-        harness.store.quarantine(1, "a test")
-        harness.store.quarantine(1, "again")
+        harness.store.removal.quarantine(1, "a test")
+        harness.store.removal.quarantine(1, "again")
         with pytest.raises(NotReplicaError):
             harness.store.reader.read(1, 0, 1000, FAR)
         (found,) = harness.kill()
@@ -75,13 +75,13 @@ class SetAsideConformance(OnHarness):
         (found,) = harness.kill()
         assert not found.intact and found.tail == log.tail  # half rebuilt
         append(harness.store, log, 2)
-        harness.store.certify(1)
+        harness.store.creation.certify(1)
         (found,) = harness.kill()
         assert found.intact and found.tail == log.tail
 
     def test_a_rebuilt_replica_is_certified_by_its_seal(self, harness: StoreHarness) -> None:
         opened(harness.store, 1)
-        harness.store.quarantine(1, "a test")
+        harness.store.removal.quarantine(1, "a test")
         log = opened(harness.store, 1)
         append(harness.store, log, 2)
         harness.store.seal(1, 2, log.tail.digest)
@@ -103,7 +103,7 @@ class SetAsideConformance(OnHarness):
         harness.damage(1, len(log.batches[0]) + len(log.batches[1]) + 3000)
         tail = harness.store.salvage.tail(1)
         assert tail is not None and tail.end_offset == 102
-        harness.store.quarantine(1, "salvage")
+        harness.store.removal.quarantine(1, "salvage")
         found = harness.store.salvage.readmit(1)
         assert (found.tail.end_offset, found.producer_snapshot) == (102, b"state")
         assert len(found.headers) == 2
@@ -122,10 +122,10 @@ class SetAsideConformance(OnHarness):
         log = opened(harness.store, 1)
         append(harness.store, log, 3)
         long = log.tail
-        harness.store.quarantine(1, "a copy is to take its place")
+        harness.store.removal.quarantine(1, "a copy is to take its place")
         append(harness.store, opened(harness.store, 1), 1)
         assert harness.store.salvage.tail(1) == long
-        harness.store.quarantine(1, "salvage")
+        harness.store.removal.quarantine(1, "salvage")
         assert harness.store.salvage.readmit(1).tail == long
 
     def test_delete(self, harness: StoreHarness) -> None:
@@ -134,9 +134,9 @@ class SetAsideConformance(OnHarness):
         append(harness.store, gone, 2)
         harness.store.promises.persist([(2, 4)], 10)
         with pytest.raises(FencedError):
-            harness.store.delete([2], 9)
-        harness.store.delete([2], 10)
-        harness.store.delete([2], 10)
+            harness.store.removal.delete([2], 9)
+        harness.store.removal.delete([2], 10)
+        harness.store.removal.delete([2], 10)
         with pytest.raises(NotReplicaError):
             harness.store.reader.read(2, 0, 1000, FAR)
         (found,) = harness.kill()
@@ -152,13 +152,13 @@ class SetAsideConformance(OnHarness):
         for log in logs:
             append(harness.store, log, 2)
         harness.store.seal(3, logs[2].tail.end_offset, logs[2].tail.digest)
-        harness.store.quarantine(4, "a test")
+        harness.store.removal.quarantine(4, "a test")
         with pytest.raises(FencedError):
             harness.store.promises.persist([], 8)
-            harness.store.delete([1, 2], 7)
+            harness.store.removal.delete([1, 2], 7)
         assert read_all(harness.store, logs[1]) == b"".join(logs[1].batches)
-        harness.store.delete([1, 3, 4, 9, 1], 8)
-        harness.store.delete([], 8)
+        harness.store.removal.delete([1, 3, 4, 9, 1], 8)
+        harness.store.removal.delete([], 8)
         (found,) = harness.kill()
         assert found.identity == logs[1].identity and found.intact
         assert read_all(harness.store, logs[1]) == b"".join(logs[1].batches)
@@ -167,7 +167,7 @@ class SetAsideConformance(OnHarness):
         old = opened(harness.store, 1)
         append(harness.store, old, 30, records=1, size=3000)
         harness.store.seal(1, 30, old.tail.digest)
-        harness.store.delete([1], 1)
+        harness.store.removal.delete([1], 1)
         log = opened(harness.store, 2)
         append(harness.store, log, 1, records=1, size=3000)  # old batches start right behind it
         (found,) = harness.kill()

@@ -36,9 +36,9 @@ class StoreHarness(Protocol):
 
 def opened(store: ReplicaStore, segment_id: int, base_offset: int = 0) -> LogBuilder:
     """A confirmed, empty segment."""
-    assert store.create([identity(segment_id)]) == [None]
+    assert store.creation.create([identity(segment_id)]) == [None]
     log = LogBuilder(segment_id, base_offset)
-    assert store.confirm(log.identity, b"state", 0) == log.tail
+    assert store.creation.confirm(log.identity, b"state", 0) == log.tail
     return log
 
 

@@ -108,14 +108,10 @@ class MemoryHarness:
         return self._open()
 
     def damage(self, segment_id: int, position: int) -> None:
-        batches = self.disk.logs[segment_id].batches
-        for number, batch in enumerate(batches):
-            if position < len(batch):
-                changed = bytearray(batch)
-                changed[position] ^= 0x10
-                batches[number] = bytes(changed)
-                return
-            position -= len(batch)
+        log = self.disk.logs[segment_id]
+        changed = bytearray(log.data)
+        changed[position] ^= 0x10
+        log.data = bytes(changed)
 
 
 class TestStoreOverMemoryEngine(ReplicaStoreConformance):
@@ -154,7 +150,7 @@ def mixed(store: ReplicaStore) -> list[LogBuilder]:
         for number in (1, 2, 3, 4)
     ]
     starts = {log.identity.segment_id: (b"state", 0) for log in logs}
-    assert store.create([log.identity for log in logs], starts) == [None] * 4
+    assert store.creation.create([log.identity for log in logs], starts) == [None] * 4
     return logs
 
 
@@ -179,8 +175,8 @@ def test_each_replica_is_kept_by_the_engine_of_its_segment() -> None:
         assert [one.sealed_end_offset for one in found] == [2, 2, None, None]
         for log in logs:
             assert read_all(node.store, log) == b"".join(log.batches)
-    node.store.quarantine(3, "in a test")
-    node.store.delete([1, 2], 5)
+    node.store.removal.quarantine(3, "in a test")
+    node.store.removal.delete([1, 2], 5)
     assert sorted(node.memory.logs) == [] and sorted(node.memory.aside) == [3]
     assert [one.intact for one in node.start()] == [False, True]
     assert node.store.salvage.readmit(3).tail == logs[2].tail
@@ -192,7 +188,7 @@ def test_what_an_engine_keeps_that_is_not_here_counts_for_nothing() -> None:
     found = node.start(has_memory=False)
     assert [one.intact for one in found] == [False, True, False, True]
     assert "no storage engine 'memory'" in found[0].why
-    [error] = node.store.create([LogBuilder(5, engine="memory").identity])
+    [error] = node.store.creation.create([LogBuilder(5, engine="memory").identity])
     assert isinstance(error, UnsupportedError)
     with pytest.raises(UnsupportedError):
         node.store.reader.read(1, 0, 1000, FAR)
@@ -219,7 +215,7 @@ def test_a_nodes_worker_serves_a_log_of_any_engine(engine: str) -> None:
     """Append, read and seal by way of the worker that a node's replicas use."""
     node, owner, log = TwoEngines(), Owner(), LogBuilder(1, engine=engine)
     store = node.store
-    assert store.create([log.identity], {1: (b"", 0)}) == [None]
+    assert store.creation.create([log.identity], {1: (b"", 0)}) == [None]
     loop = SimLoop(1)
 
     async def main() -> tuple[bytes, int]:

@@ -85,8 +85,8 @@ class TestReplicaStore(ReplicaStoreConformance):
             append(harness.store, opened(harness.store, segment_id), 2, size=2000)
         log = segment_engine(harness.store).reader.find(1)
         with log.handle.using() as file:
-            harness.store.delete([1], 1)
-            harness.store.delete([2], 1)
+            harness.store.removal.delete([1], 1)
+            harness.store.removal.delete([2], 1)
             assert len(list((harness.path / "recycle").iterdir())) == 1
             opened(harness.store, 3)
             assert len(list((harness.path / "recycle").iterdir())) == 0
@@ -96,7 +96,7 @@ class TestReplicaStore(ReplicaStoreConformance):
     def test_a_file_is_not_given_to_an_older_segment(self, harness: DiskHarness) -> None:
         """Batches of a former life would look like its own."""
         append(harness.store, opened(harness.store, 5), 2, size=2000)
-        harness.store.delete([5], 1)
+        harness.store.removal.delete([5], 1)
         opened(harness.store, 5)
         assert len(list((harness.path / "recycle").iterdir())) == 1
 
@@ -108,13 +108,13 @@ class TestReplicaStore(ReplicaStoreConformance):
         pool = harness.path / "recycle"
         for segment_id in (1, 2, 3):
             append(harness.store, opened(harness.store, segment_id), 2, size=2000)
-        harness.store.delete([1], 1)
-        harness.store.delete([2], 1)
+        harness.store.removal.delete([1], 1)
+        harness.store.removal.delete([2], 1)
         assert len(list(pool.iterdir())) == 2
         harness.settings = replace(SMALL, recycle_bytes_max=room_bytes)
         harness.kill()
         assert len(list(pool.iterdir())) == (room_bytes > 0)
-        harness.store.delete([3], 1)
+        harness.store.removal.delete([3], 1)
         assert len(list(pool.iterdir())) == (room_bytes > 0)
 
     def test_a_node_starts_although_a_pool_file_cannot_be_opened(
@@ -124,7 +124,7 @@ class TestReplicaStore(ReplicaStoreConformance):
         unusable.mkdir()
         append(harness.store, opened(harness.store, 2), 2, size=2000)
         harness.kill()
-        harness.store.delete([2], 1)
+        harness.store.removal.delete([2], 1)
         opened(harness.store, 3)
         assert list((harness.path / "recycle").iterdir()) == [unusable]
 
@@ -174,7 +174,7 @@ def test_a_full_disk_fails_one_segment_and_frees_with_it(small_disk: Path) -> No
     assert found[2].intact and found[2].sealed_end_offset == 2
     assert harness.store.promises.epoch_of(1) == 7
 
-    harness.store.delete([1], 1)
+    harness.store.removal.delete([1], 1)
     fresh = opened(harness.store, 3)
     append(harness.store, fresh, 4, size=6000)
     assert read_all(harness.store, fresh) == b"".join(fresh.batches)

@@ -34,8 +34,17 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
 @pytest.mark.parametrize("synced", [True, False])
 def test_every_step_of_the_model_can_happen(synced: bool) -> None:
     """A step that is never taken would make the search look better than it is."""
-    everything = Config("all", nodes=2, crashes=1, losses=1, min_insync=1, rebuild=True,
-                        synced=synced, live_seal=True, altered_to=2)  # fmt: skip
+    everything = Config(
+        "all",
+        nodes=2,
+        crashes=1,
+        losses=1,
+        min_insync=1,
+        rebuild=True,
+        synced=synced,
+        live_seal=True,
+        altered_to=2,
+    )
     model = Protocol(everything, Rules())
     taken: set[str] = set()
     level, seen = [model.start()], {model.start()}

@@ -17,7 +17,7 @@ from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.work.recovery_case import Case
 from icecore_replication.isr import IsrProposal
 from icecore_replication.producers import ProducerTable, snapshot_digest
-from icecore_replication.recovery import FenceReply, may_decide
+from icecore_replication.recovery import FenceReply, Undecidable, may_decide
 from icecore_replication.seal_check import MemberWord, SealClaim, agreed_replicas
 from tests.scenarios.effect_lines import nodes
 from tests.scenarios.recovery_room import FIRST, RecoveryRoom, segment_line
@@ -98,6 +98,7 @@ def next_round(room: RecoveryRoom) -> list[str]:
     """A recovery begins again, perhaps by another coordinator: nothing is known but the record."""
     record = room.record()
     room.case = Case(record.segment, record.is_unclean_allowed, is_lossy=record.is_unclean_begun)
+    room.decided = None
     return [f"ask {nodes(record.segment.replicas)} to promise epoch {room.case.promise}"]
 
 
@@ -138,10 +139,11 @@ def decide(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
     case = room.open_case
     if not case.may_decide():
         return ["undecided: the segment stays unavailable"]
-    undecidable = case.decide(watermark)
-    if undecidable is not None:
-        return [f"call a person: {undecidable.why}"]
-    return [f"end {case.decided.end_offset}, as node {case.decided.donor} has it"]
+    decided = case.decide(watermark)
+    if isinstance(decided, Undecidable):
+        return [f"call a person: {decided.why}"]
+    room.decided = decided
+    return [f"end {decided.end.end_offset}, as node {decided.end.donor} has it"]
 
 
 @RECOVERY.command
@@ -157,11 +159,11 @@ def decide_unclean(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
     case = room.open_case
     room.commit(begin_unclean(room.state, FIRST))
     case.segment, case.is_lossy = room.segment(), True
-    case.decide_unclean(watermark, NOW_MS)
-    end = case.decided
-    if case.is_lost:
+    room.decided = case.decide_unclean(watermark, NOW_MS)
+    end = room.decided.end
+    if room.decided.is_lost:
         return [f"end {end.end_offset}, and nobody has anything"]
-    unknown = ", which is UNKNOWN" if case.is_donor_unknown else ""
+    unknown = ", which is UNKNOWN" if room.decided.is_donor_unknown else ""
     return [f"end {end.end_offset}, as node {end.donor} has it{unknown}"]
 
 
@@ -171,8 +173,8 @@ def decide_unclean(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
 @RECOVERY.command
 def orders(room: RecoveryRoom) -> list[str]:
     """Who is asked to do what, so that enough copies reach the end."""
-    case = room.open_case
-    donor, end = case.decided.donor, case.decided.end_offset
+    case = room.decided_case
+    donor, end = case.end.donor, case.end.end_offset
     targets = [
         f"node {each}: copy from node {donor} up to {end}"
         for each in case.targets(room.state, room.live)
@@ -185,7 +187,7 @@ def written(
     room: RecoveryRoom, *, node: int, log: str = "a", producers_fit: bool = True
 ) -> list[str]:
     """A node holds everything up to the end, durably, and tells its digests."""
-    case = room.open_case
+    case = room.decided_case
     snapshot = ProducerTable().snapshot()
     told = Written(
         incarnation=room.state.incarnation(node),
@@ -195,7 +197,7 @@ def written(
         max_append_timestamp_ms=0,
         length_bytes=1_000,
     )
-    if node == case.decided.donor:
+    if node == case.end.donor:
         if not case.take_donor(told):
             return ["refused: its producers do not fit their digest"]
     elif not case.agrees_with_donor(told):
@@ -222,7 +224,7 @@ def confirm(room: RecoveryRoom, *, segment: int, nodes: tuple[int, ...]) -> list
 def seal_recovered(room: RecoveryRoom, *, successor: int = 0) -> list[str]:
     """One transaction ends the recovery."""
     opening = room.opening(successor) if successor else None
-    sealing = room.open_case.sealing(room.state)
+    sealing = room.decided_case.sealing(room.state)
     return room.commit(seal(room.state, room.live, sealing, opening, NOW_MS))
 
 

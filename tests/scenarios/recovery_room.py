@@ -22,6 +22,7 @@ from icecore_coordinator.state.records import (
     SegmentRecord,
     updated,
 )
+from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery_case import Case
 from tests.scenarios.effect_lines import nodes
 from tests.support.cluster_states import commit
@@ -40,6 +41,7 @@ class RecoveryRoom:
         self.state = ClusterState()
         self.live = Liveness()
         self.case: Case | None = None
+        self.decided: DecidedCase | None = None
         self.confirmed: dict[int, dict[int, int]] = {}
         """Incarnations by node, by prepared segment, as they were when they confirmed it."""
 
@@ -107,6 +109,12 @@ class RecoveryRoom:
         """The recovery that is under way."""
         assert self.case is not None, "no recovery is under way"
         return self.case
+
+    @property
+    def decided_case(self) -> DecidedCase:
+        """The same, once its end is decided."""
+        assert self.decided is not None, "the end is not decided"
+        return self.decided
 
 
 def _line(record: object) -> str:

@@ -153,7 +153,7 @@ def start(room: StorageRoom) -> list[str]:
 @STORAGE.command
 def create(room: StorageRoom, *, segment: int) -> list[str]:
     """An order to create the files of a segment whose base is not known yet."""
-    [error] = room.store.create([identity(segment)])
+    [error] = room.store.creation.create([identity(segment)])
     if error is not None:
         raise error
     return [f"segment {segment}: created"]
@@ -162,7 +162,7 @@ def create(room: StorageRoom, *, segment: int) -> list[str]:
 @STORAGE.command
 def confirm(room: StorageRoom, *, segment: int, base: int, producers: str = "") -> list[str]:
     """An order that tells where a segment begins, and with which producers."""
-    tail = room.store.confirm(identity(segment, base), producers.encode(), 0)
+    tail = room.store.creation.confirm(identity(segment, base), producers.encode(), 0)
     room.watch.noted()
     return [f"segment {segment}: ends at {tail.end_offset}"]
 

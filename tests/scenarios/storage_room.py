@@ -157,5 +157,5 @@ class StorageRoom:
         """So many empty logs, of segments 1, 2, …, which begin at offset 0."""
         self.logs = {number: LogBuilder(number) for number in range(1, count + 1)}
         identities = [log.identity for log in self.logs.values()]
-        errors = self.store.create(identities, dict.fromkeys(self.logs, (b"", 0)))
+        errors = self.store.creation.create(identities, dict.fromkeys(self.logs, (b"", 0)))
         assert errors == [None] * count, errors

@@ -169,9 +169,9 @@ async def restarted_when_sealed(scene: Scene, fault: Fault) -> None:
 
     def is_durable_there() -> bool:
         for replica in tables:
-            producers = replica.producers._producers
+            producers = replica.log.producers._producers
             fresh = [producers[each] for each in producers if each not in known]
-            if not fresh or replica.durable_tail.end_offset <= fresh[0].window[0][2]:
+            if not fresh or replica.log.durable_tail.end_offset <= fresh[0].window[0][2]:
                 return False
         return True
 

@@ -18,6 +18,7 @@ from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import PATIENCE_S, plan, record, roles, until
 from tests.simulation.faults import Fault, Kind, Scene
+from tests.simulation.machine import Trouble
 from tests.simulation.plan import TOPIC, Plan
 from tests.simulation.shells import coordinator_address
 
@@ -155,6 +156,27 @@ async def overtaken_in_recovery(scene: Scene, fault: Fault) -> None:
     world.start(leader)
 
 
+def unstored_failure_plan(seed: int) -> Plan:
+    """Nothing special."""
+    return plan("unstored_failure")
+
+
+async def unstored_failure(scene: Scene, fault: Fault) -> None:
+    """A sync of B fails while its control store is full, so nothing tells the next start of it."""
+    world = scene.world
+    _, (second, _) = await roles(world)
+    host = world.hosts[second]
+    world.suspects.add(second)
+    for _ in range(FULL_TIMES):
+        full = Trouble("control_full", ("control commit",), times=1 << 30)
+        host.machine.troubles.append(full)
+        host.disk.faults.failing_syncs = 1
+        await until(lambda: not world.is_up(second))
+        host.machine.troubles.remove(full)
+        world.start(second)
+        await asyncio.sleep(PATIENCE_S)
+
+
 def _followed_file(world: World, name: str) -> str:
     """Of the newest segment of partition 0."""
     replica = world.shells[name].replicas.get(record(world).segment_id)
@@ -167,6 +189,7 @@ PLANS: dict[str, Callable[[int], Plan]] = {
     "space_again": space_again_plan,
     "restarted_while_opening": restarted_while_opening_plan,
     "overtaken_in_recovery": overtaken_in_recovery_plan,
+    "unstored_failure": unstored_failure_plan,
 }
 KINDS = (
     Kind("file_removed", file_removed),
@@ -174,4 +197,5 @@ KINDS = (
     Kind("space_again", space_again),
     Kind("restarted_while_opening", restarted_while_opening),
     Kind("overtaken_in_recovery", overtaken_in_recovery),
+    Kind("unstored_failure", unstored_failure),
 )

@@ -206,6 +206,10 @@ class SimFile:
             raise SyncFailedError(f"{self._name}: fdatasync: simulated I/O error")
         inode.sync()
 
+    def drop_cached(self, position: int) -> None:
+        """What a failed sync left as if it were clean is seen as it is on disk."""
+        self._use().drop_lost(position)
+
     def allocate(self, position: int, length: int) -> None:
         """Reserve blocks; the size grows as with posix_fallocate."""
         inode = self._use()

@@ -172,8 +172,8 @@ def stored_counter(world: World, node_id: int) -> int:
     if coordinator is None:
         return 0
     heard = coordinator.ledger.state.heard.values()
-    return max((each for record in heard for id_, each in record.disk_counters if id_ == node_id),
-               default=0)  # fmt: skip
+    counters = (pair for record in heard for pair in record.disk_counters)
+    return max((counter for id_, counter in counters if id_ == node_id), default=0)
 
 
 def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
@@ -185,7 +185,7 @@ def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
     return [
         file
         for replica in node.replicas
-        if replica.intact and replica.sealed == is_sealed
+        if replica.life.is_intact and replica.sealed == is_sealed
         if (file := file_name(replica.identity)) in names
         if _data_end(names[file]) > FILE_HEADER_LENGTH
     ]

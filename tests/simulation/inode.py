@@ -91,6 +91,16 @@ class Inode:
         self.lost |= self.dirty
         self.dirty.clear()
 
+    def drop_lost(self, position: int) -> None:
+        """From the block that holds ``position`` on, show what is on disk unless it is dirty."""
+        first = position // BLOCK_BYTES * BLOCK_BYTES // SECTOR_BYTES
+        for sector in sorted(each for each in self.lost if each >= first):
+            number, start = divmod(sector * SECTOR_BYTES, BLOCK_BYTES)
+            durable = self.durable_blocks.get(number, _ZERO_BLOCK)
+            block = self.blocks.setdefault(number, bytearray(BLOCK_BYTES))
+            block[start : start + SECTOR_BYTES] = durable[start : start + SECTOR_BYTES]
+            self.lost.discard(sector)
+
     def flip_bit(self, position: int, bit: int) -> None:
         """On disk and in the page cache; what else is not synced stays so."""
         number, start = divmod(position, BLOCK_BYTES)

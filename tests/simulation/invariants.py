@@ -118,8 +118,8 @@ class Invariants:
             if self._world.is_suspect(name):
                 return
             tail = durable_tail(self._world.hosts[name], segment.segment_id, segment.end_offset)
-        elif replica.intact and replica.base_offset >= 0:
-            tail = replica.durable_tail
+        elif replica.life.is_intact and replica.base_offset >= 0:
+            tail = replica.log.durable_tail
         else:
             return
         end = -1 if tail is None else tail.end_offset

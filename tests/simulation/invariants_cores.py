@@ -71,9 +71,9 @@ class CoreInvariants:
         if node is None or self._world.is_suspect(name):
             return None
         replica = node.replicas.get(segment_id)
-        if replica is None or not replica.intact or replica.base_offset < 0:
+        if replica is None or not replica.life.is_intact or replica.base_offset < 0:
             return None
-        end: int = replica.durable_tail.end_offset
+        end: int = replica.log.durable_tail.end_offset
         return end
 
     def on_stored(self, segment: Segment) -> None:

@@ -145,11 +145,11 @@ LOGGED: dict[str, str] = {
     "recovery_undecided": r"event=recovery_undecided ",
     "recovery_not_sealed": r"event=recovery_not_sealed ",
     "live_seal": r"event=sealed ",
-    "late_tail_cut": r"cutting unacknowledged tail ",
+    "late_tail_cut": r"event=cutting_unacknowledged_tail ",
     "empty_segment_replaced": r"event=replacing_empty ",
     # leaders that are none any more
-    "leader_fenced": r"leadership ended .* why=fenced by epoch",
-    "zombie_leader_told": r"leadership ended .* why=the segment is (SEALED|RECOVERING)",
+    "leader_fenced": r'event=leadership_ended .*why="fenced by epoch ',
+    "zombie_leader_told": r'event=leadership_ended .*why="the segment is (SEALED|RECOVERING) ',
     "lease_expired": r'event=node_down .*why="lease expired"',
     # start-up
     "torn_tail_cut": r"event=tail_cut ",
@@ -158,8 +158,8 @@ LOGGED: dict[str, str] = {
     "distrusted_after_failed_sync": r'event=log_unknown .*why="a sync had failed: ',
     "file_missing": r'event=log_unknown .*why="the file is missing',
     # damage and repair
-    "condemned": r"UNKNOWN segment_id=",
-    "missing_replica": r"missing segment_id=",
+    "condemned": r"event=(condemned|replica_unknown) ",
+    "missing_replica": r"event=replica_missing ",
     "quarantined": r"event=quarantined ",
     "repaired": r"event=repaired ",
     "damaged_copy_dropped": r"event=copy_damaged ",
@@ -170,12 +170,12 @@ LOGGED: dict[str, str] = {
     "sync_failed": r"event=sync_failed ",
     "disk_read_only": r"event=disk_level level=read_only",
     "disk_full": r"event=disk_level level=full",
-    "follows_after_space": r"room again, following ",
+    "follows_after_space": r"event=following_again ",
     # the coordinator, and nodes that leave
     "open_refused": r"event=open_refused ",
     "coordinator_lost": r"event=coordinator_lost ",
     "coordinator_paused": r"event=late_tick ",
-    "left_cleanly": r"handed over leads=0 ",
+    "left_cleanly": r"event=handed_over leads=0 ",
 }
 """Mark to a pattern in a message of production's loggers."""
 

@@ -17,8 +17,8 @@ from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery import Recovery
-from icecore_coordinator.work.recovery_case import Case
 from icecore_node.identity.lease import Lease
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.set_aside import SettingAside
@@ -199,7 +199,7 @@ def report_before_fence() -> Mistake:
         answer = coordinator_pb2.FenceResponse(incarnation=self._context.identity.incarnation)
         for ref in coordinator_pb2.FenceRequest.FromString(body).segments:
             replica, reply = self._fencing._table.get(ref.segment_id), answer.replicas.add()
-            if replica is not None and replica.intact and replica.base_offset >= 0:
+            if replica is not None and replica.life.is_intact and replica.base_offset >= 0:
                 fencing.describe(replica, reply)
         asyncio.get_running_loop().create_task(stop_later(self, body, context))
         return answer.SerializeToString()
@@ -223,7 +223,7 @@ def leader_resumes() -> Iterator[None]:
 
     def lead(self: Assignments, replica: Replica, record: Segment) -> None:
         leader = Leader(self._leading, replica, record, self.apply)
-        end = leader.core._log.end_offset = replica.tail.end_offset
+        end = leader.core._log.end_offset = replica.log.tail.end_offset
         leader.core._in_sync.followers.durable[self._identity.node_id] = end
         replica.move(Led(leader))
         self._leaders.put(leader)
@@ -313,7 +313,7 @@ def s3_without_isr_clause() -> Mistake:
 def seal_without_write_back() -> Mistake:
     """R33: a recovery seals what one replica holds, and lists the others too."""
 
-    async def list_all(self: Recovery, cases: Sequence[Case]) -> list[Case]:
+    async def list_all(self: Recovery, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         state = self._ledger.state
         for case in cases:
             for node_id in case.targets(state, self._live):

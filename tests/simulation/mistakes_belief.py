@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from icecore_coordinator.work import admission, seal_checking
-from icecore_coordinator.work.recovery import Recovery
+from icecore_coordinator.work.case_calls import CaseCalls
 from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_node.replica import order_checks
 from icecore_node.replica.damage import Damage
@@ -78,7 +78,7 @@ def promise_is_kept_quiet() -> Mistake:
 
 def recovery_promises_too_little() -> Mistake:
     """R65: a recovery asks again for a promise that is lower than what a replica promised."""
-    return patch(Recovery, "_note_promise", lambda *_: None)
+    return patch(CaseCalls, "_note_promise", lambda *_: None)
 
 
 def any_token_is_believed() -> Mistake:

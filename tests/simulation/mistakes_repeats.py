@@ -16,6 +16,7 @@ from icecore_node.replica import reading
 from icecore_node.replica.life import Life
 from icecore_node.replica.orders import Order, Orders
 from icecore_node.replica.replica import Replica
+from icecore_node.serving import fencing
 from icecore_node.serving.node_service import NodeService
 from icecore_node.serving.opening import Opening
 from icecore_node.storage.engine import LogTail, SegmentIdentity
@@ -32,12 +33,14 @@ def confirm_looks_once() -> Mistake:
         self: Opening, item: coordinator_pb2.OpenSegment
     ) -> tuple[int, IcecoreError | None]:
         replica = self._table.get(item.segment.segment_id)
-        if replica is None or replica.segment is not None or not replica.idle:
+        if replica is None or replica.segment is not None or not replica.life.is_idle:
             return item.segment.segment_id, None
         identity = replace(replica.identity, base_offset=item.segment.base_offset)
         start = (item.producer_snapshot, item.max_append_timestamp_ms)
         with contextlib.suppress(IcecoreError):
-            tail = await replica.log.worker.run(self._context.store.confirm, identity, *start)
+            tail = await replica.log.worker.run(
+                self._context.store.creation.confirm, identity, *start
+            )
             _begin_again(replica, identity, tail, ProducerTable(item.producer_snapshot))
             self._table.add(replica)
         return item.segment.segment_id, None
@@ -93,15 +96,19 @@ def two_write_backs() -> Iterator[None]:
 def half_a_copy_counts() -> Iterator[None]:
     """R61, R44: a fence is told the end of a copy that is not whole yet."""
 
-    def also_copies(right: Any) -> property:
-        def counts(self: Replica) -> bool:
-            return right.fget(self) or (self.is_partial and self.base_offset >= 0)
+    describe = fencing.describe
 
-        return property(counts)
+    def also_copies(right: Any) -> property:
+        return property(lambda life: right.fget(life) or life is Life.COPYING)
+
+    def describe_with_base(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
+        if replica.base_offset >= 0:
+            describe(replica, answer)
 
     with (
-        patch(Replica, "counts", also_copies(Replica.counts)),
-        patch(Replica, "is_donor", also_copies(Replica.is_donor)),
+        patch(Life, "counts", also_copies(vars(Life)["counts"])),
+        patch(Life, "is_donor", also_copies(vars(Life)["is_donor"])),
+        patch(fencing, "describe", describe_with_base),
     ):
         yield
 

@@ -7,11 +7,11 @@ from icecore.errors import IcecoreError, NotReplicaError, OutOfResourcesError
 from icecore_node.ports import File, SyncFailedError
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
+from icecore_node.storage.batches.batch_scan import BatchScan
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, key_prefix, pack_durable
-from icecore_node.storage.segment_engine.segment_scan import BatchScan
 from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
 from tests.simulation.mistakes import Mistake, patch
 

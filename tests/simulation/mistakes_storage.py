@@ -65,6 +65,11 @@ def sync_is_retried() -> Iterator[None]:
         yield
 
 
+def page_cache_is_believed() -> Mistake:
+    """R53: a start takes what it reads for what is on disk."""
+    return patch(StartUp, "_show_disk", lambda self, identity, file, durable_position: None)
+
+
 @contextmanager
 def damage_is_cut_off() -> Iterator[None]:
     """R40 and, enough by itself, R59: a log that is broken in the middle is cut there and

@@ -82,6 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.no_folder_sync, "blackout"),
     Mutant(storage.sync_is_retried, "lagging_third", 3),
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
+    Mutant(storage.page_cache_is_believed, "unstored_failure"),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),

@@ -51,7 +51,7 @@ def _starts(world: World, segment: Segment) -> Iterator[tuple[str, bytes]]:
         node = world.shells.get(name)
         replica = node.replicas.get(segment.segment_id) if node is not None else None
         is_member = node is not None and node.context.identity.node_id in segment.replicas
-        if node is not None and replica is not None and is_member and replica.counts:
+        if node is not None and replica is not None and is_member and replica.life.counts:
             yield name, node.context.store.reader.starting_state(segment.segment_id)[0]
 
 

@@ -180,7 +180,7 @@ def high_watermarks(node: Node) -> Iterator[tuple[Replica, Partition, int]]:
     deleted topic."""
     for replica in node.replicas:
         segment = replica.segment
-        if replica.intact and replica.base_offset >= 0 and segment and segment.topic:
+        if replica.life.is_intact and replica.base_offset >= 0 and segment and segment.topic:
             partition = (segment.topic, replica.identity.partition)
             yield replica, partition, replica.high_watermark
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from icecore_node.ports import File
+from icecore_node.storage.batches.batch_scan import BatchScan, FoundBatch, empty_tail
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_engine.segment_scan import BatchScan, FoundBatch, empty_tail
 from tests.simulation.inode import BLOCK_BYTES, Inode
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def test_a_message_is_seen_once_the_watch_is_open_and_not_after_it() -> None:
     log = logging.getLogger("icecore_node.storage.replica_store")
     log.warning('event=quarantined segment_id=7 why="too early"')
     with marks.watch() as hit:
-        log.info("handed over leads=0 took_ms=%d", 3)
+        log.info("event=handed_over leads=0 took_ms=%d", 3)
     log.warning('event=quarantined segment_id=7 why="too late"')
     assert hit == {"left_cleanly"}
     assert logging.getLogger("icecore_node").level == logging.NOTSET

@@ -127,9 +127,10 @@ def test_an_open_that_comes_again_leaves_a_replica_in_use_alone() -> None:
     async def scenario(cluster: Cluster) -> None:
         for name in (cluster.leader, cluster.follower):
             replica = cluster.replica(name)
-            before = (replica.tail, replica.producers.digest(), replica.idle)
+            log = replica.log
+            before = (log.tail, log.producers.digest(), replica.life.is_idle)
             assert await cluster.open(name) == "INVALID_REQUEST"
-            assert (replica.tail, replica.producers.digest(), replica.idle) == before
+            assert (log.tail, log.producers.digest(), replica.life.is_idle) == before
 
     run(scenario)
 
@@ -142,12 +143,13 @@ def test_an_open_of_another_segment_under_an_id_in_use(changes: dict[str, Any]) 
     async def scenario(cluster: Cluster) -> None:
         name = cluster.stranger
         assert await cluster.open(name) == ""
-        held = (cluster.replica(name), cluster.replica(name).identity, cluster.replica(name).tail)
+        mine = cluster.replica(name)
+        held = (mine, mine.identity, mine.log.tail)
         segment = cluster.segment.changed(state=SegmentState.PREPARED, **changes)
         for confirm in (False, True):
             assert await cluster.open(name, segment=segment, confirm=confirm) == "INVALID_REQUEST"
         replica = cluster.replica(name)
-        assert (replica, replica.identity, replica.tail) == held
+        assert (replica, replica.identity, replica.log.tail) == held
         # Prepared and without a base, it is confirmed as what it is and as nothing else.
         fresh = cluster.segment.changed(segment_id=10**6, state=SegmentState.PREPARED)
         assert await cluster.open(name, segment=fresh, confirm=False) == ""
@@ -193,10 +195,10 @@ def test_a_producer_state_that_is_none_costs_one_replica() -> None:
         name = cluster.follower
         identity = replace(cluster.replica(name).identity, segment_id=10**6)
         store = cluster.node(name).context.store
-        assert store.create([identity], {10**6: (b"junk", 0)}) == [None]
+        assert store.creation.create([identity], {10**6: (b"junk", 0)}) == [None]
         await restarted(cluster, name)
-        assert not cluster.node(name).replicas.get(10**6).intact
-        assert cluster.replica(name).intact
+        assert not cluster.node(name).replicas.get(10**6).life.is_intact
+        assert cluster.replica(name).life.is_intact
 
     run(scenario)
 
@@ -252,7 +254,7 @@ def test_what_a_fence_was_told_is_not_cut_before_the_seal() -> None:
         # Lossy, since readers have seen more: that alone would refuse it.
         result = await cluster.write_back(name, earlier.end_offset, earlier.digest, lossy=True)
         assert result.error.reason == "FENCED"
-        assert cluster.replica(name).durable_tail.end_offset == told.durable_end_offset
+        assert cluster.replica(name).log.durable_tail.end_offset == told.durable_end_offset
         again = await cluster.fence(name)
         assert again.durable_end_offset == told.durable_end_offset
 
@@ -262,7 +264,7 @@ def test_what_a_fence_was_told_is_not_cut_before_the_seal() -> None:
 @pytest.mark.parametrize("comes", ["fence", "newer coordinator"])
 def test_a_write_back_that_waits_for_its_donor_is_overtaken(comes: str) -> None:
     async def scenario(cluster: Cluster) -> None:
-        name, tail = cluster.stranger, cluster.replica(cluster.leader).durable_tail
+        name, tail = cluster.stranger, cluster.replica(cluster.leader).log.durable_tail
         cut(cluster.world, cluster.leader, [name])
         waiting = [
             asyncio.ensure_future(cluster.write_back(name, tail.end_offset, tail.digest))
@@ -280,7 +282,7 @@ def test_a_write_back_that_waits_for_its_donor_is_overtaken(comes: str) -> None:
 
 def test_two_equal_write_backs_make_one_copy_that_counts_when_it_is_whole() -> None:
     async def scenario(cluster: Cluster) -> None:
-        name, tail = cluster.stranger, cluster.replica(cluster.leader).durable_tail
+        name, tail = cluster.stranger, cluster.replica(cluster.leader).log.durable_tail
         results = await asyncio.gather(
             *(cluster.write_back(name, tail.end_offset, tail.digest) for _ in range(3))
         )

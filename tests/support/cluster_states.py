@@ -52,12 +52,28 @@ def commit(state: ClusterState, change: Change) -> Change:
 
 
 def records(state: ClusterState) -> list[Record]:
-    groups = (state.counters, state.nodes, state.topics, state.partitions, state.segments,
-              state.deleted, state.producers, state.heard)  # fmt: skip
     found: list[Record] = [state.cluster] if state.cluster else []
-    for group in groups:
-        found += group.values()  # type: ignore[attr-defined]
+    found += state.counters.values()
+    found += state.nodes.values()
+    found += state.topics.values()
+    found += state.partitions.values()
+    found += state.segments.values()
+    found += state.deleted.values()
+    found += state.producers.values()
+    found += state.heard.values()
     return found
+
+
+def registered(node_id: int, incarnation: int) -> NodeRecord:
+    """A node that has come for the first time, and has begun to beat."""
+    return NodeRecord(
+        node_id,
+        disk_id=bytes([node_id]),
+        address=f"n{node_id}:1",
+        issued_incarnation=incarnation,
+        incarnation=incarnation,
+        version=1,
+    )
 
 
 def started() -> Cluster:
@@ -65,9 +81,7 @@ def started() -> Cluster:
     state = Cluster()
     commit(state, Change((ClusterRecord(b"c" * 16, version=1),)))
     for node_id, incarnation in ALL.items():
-        node = NodeRecord(node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation, incarnation,
-                          version=1)  # fmt: skip
-        commit(state, Change((node,)))
+        commit(state, Change((registered(node_id, incarnation),)))
         state.live.note(node_id, state=NodeState.UP, is_connected=True)
     commit(state, create_topic(state, state.live, "events", TOPIC, 1, SETTINGS))
     for change in missing_partitions(state):

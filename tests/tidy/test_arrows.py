@@ -35,7 +35,7 @@ ROOMS = {
     "icecore_node": (
         *("ports", "metrics"),
         *("storage.engine", "storage.port", "storage.files", "storage.index", "storage.control"),
-        *("storage.segment_engine", "storage"),
+        *("storage.batches", "storage.segment_engine", "storage"),
         *("config", "io", "context", "identity", "replica", "link", "roles", "registry", "upkeep"),
         *("membership", "serving", "node", "sampling", "offline", "__main__"),
     ),

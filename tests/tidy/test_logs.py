@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tidy.tree import FOLDERS, Module, dotted, parse, problems, production
+from tests.tidy.tree import FOLDERS, Module, dotted, parse, problems
 
 HELPER = "icecore/process/log.py"
 METHODS = frozenset(
@@ -24,33 +24,6 @@ SPELLED = {
     "topicid": "topic_id",
 }
 """Keys that have one agreed spelling."""
-
-NOT_YET = frozenset(
-    {
-        "node/icecore_node/context.py",
-        "node/icecore_node/link/coordinator_link.py",
-        "node/icecore_node/membership/heartbeats.py",
-        "node/icecore_node/membership/leaving.py",
-        "node/icecore_node/node.py",
-        "node/icecore_node/registry/adoption.py",
-        "node/icecore_node/registry/assignments.py",
-        "node/icecore_node/registry/finish_seal.py",
-        "node/icecore_node/registry/space.py",
-        "node/icecore_node/replica/damage.py",
-        "node/icecore_node/replica/order_checks.py",
-        "node/icecore_node/replica/reading.py",
-        "node/icecore_node/roles/follower.py",
-        "node/icecore_node/roles/leader.py",
-        "node/icecore_node/roles/receiver.py",
-        "node/icecore_node/serving/sender.py",
-        "node/icecore_node/serving/write_back.py",
-        "node/icecore_node/upkeep/copying.py",
-        "node/icecore_node/upkeep/digests.py",
-        "node/icecore_node/upkeep/salvage.py",
-        "node/icecore_node/upkeep/scrub.py",
-    }
-)
-"""Files that still log by hand. Nothing is added here; the list is to become empty."""
 
 
 def by_hand(module: Module) -> Iterator[str]:
@@ -95,23 +68,8 @@ def loggers(module: Module) -> Iterator[str]:
 
 
 def test_the_tree_logs_events() -> None:
-    found = [
-        each
-        for rule in (by_hand, loggers)
-        for each in problems(rule)
-        if each.partition(":")[0] not in NOT_YET
-    ]
-    assert set(found) <= {str(by_hand.__doc__), str(loggers.__doc__)}, "\n".join(found)
-
-
-def test_the_list_is_no_longer_than_it_must_be() -> None:
-    done = [
-        each.path
-        for each in production()
-        if each.path in NOT_YET and not [*by_hand(each), *loggers(each)]
-    ]
-    gone = NOT_YET - {each.path for each in production()}
-    assert not done and not gone, "take these off NOT_YET"
+    found = [each for rule in (by_hand, loggers) for each in problems(rule)]
+    assert not found, "\n".join(found)
 
 
 FILE = "node/icecore_node/a.py"

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import pytest
 
-from tests.tidy.tree import FOLDERS, Module, Rule, all_modules, dotted, parse, problems, production
+from tests.tidy.tree import FOLDERS, Module, Rule, dotted, parse, problems, production
 
 MAX_FUNCTION_LINES = 70
 LONG_FILE_LINES = 500
@@ -25,28 +25,6 @@ EXCUSED = {
     "icecore/client/admin.py": "Admin: one method per command of the public interface",
 }
 """Classes with many methods that stay as they are, each with its reason."""
-
-NOT_YET: dict[str, frozenset[str]] = {
-    "public_methods": frozenset(
-        {
-            "coordinator/icecore_coordinator/work/recovery_case.py",
-            "node/icecore_node/replica/replica.py",
-            "node/icecore_node/roles/follower.py",
-            "node/icecore_node/storage/port.py",
-        }
-    ),
-    "format_off": frozenset(
-        {
-            "tests/cluster/test_coordinator.py",
-            "tests/model/test_model.py",
-            "tests/simulation/faults_disk.py",
-            "tests/support/cluster_states.py",
-            "tests/unit/coordinator/decisions/test_placement.py",
-            "tests/unit/coordinator/services/test_coordinator_service_recovery_request.py",
-        }
-    ),
-}
-"""By rule, the files that still break it. Nothing is added here; the lists are to become empty."""
 
 # Names with one agreed replacement (docs/GLOSSARY.md): partition; the exclusive end_offset.
 BANNED_NAME = re.compile(r"(^|_)((?i:shards?)|last_offset|max_offset)($|_)")
@@ -190,21 +168,8 @@ RULES = (
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_tree_obeys(rule: Rule) -> None:
-    later = NOT_YET.get(rule.__name__, frozenset())
-    found = [each for each in problems(rule) if each.partition(":")[0] not in later]
+    found = problems(rule)
     assert set(found) <= {str(rule.__doc__)}, "\n".join(found)
-
-
-def test_lists_are_no_longer_than_they_must_be() -> None:
-    rules = {rule.__name__: rule for rule in RULES}
-    modules = {each.path: each for each in all_modules()}
-    done = [
-        f"{name}: {path}"
-        for name, paths in NOT_YET.items()
-        for path in paths
-        if path not in modules or not list(rules[name](modules[path]))
-    ]
-    assert not done, "take these off NOT_YET"
 
 
 class LongFileWarning(UserWarning):

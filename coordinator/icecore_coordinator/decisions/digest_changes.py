@@ -9,7 +9,7 @@ is another one reads its own file again (R66).
 from dataclasses import replace
 
 from icecore.errors import ConflictError, InvalidRequestError
-from icecore.model import SegmentState
+from icecore.model import Generation, NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
 from icecore_replication.digest import current_digest, is_full_digest
@@ -18,7 +18,11 @@ AGREEING_MIN = 2
 
 
 def set_full_digest(
-    state: ClusterState, segment_id: int, generation: int, full_digest: bytes, node_id: int
+    state: ClusterState,
+    segment_id: SegmentId,
+    generation: Generation,
+    full_digest: bytes,
+    node_id: NodeId,
 ) -> Change:
     """Note what a replica reports, and set the digest once enough replicas say the same.
 
@@ -53,7 +57,7 @@ def set_full_digest(
     )
 
 
-def reported_digests(record: SegmentRecord) -> dict[int, bytes]:
+def reported_digests(record: SegmentRecord) -> dict[NodeId, bytes]:
     """By node, what its replicas reported while no two agreed."""
     reports = zip(record.digest_nodes, record.digests, strict=True)
     return {
@@ -63,7 +67,7 @@ def reported_digests(record: SegmentRecord) -> dict[int, bytes]:
     }
 
 
-def disagreeing(record: SegmentRecord) -> tuple[int, ...]:
+def disagreeing(record: SegmentRecord) -> tuple[NodeId, ...]:
     """Replicas that reported different digests, when there are such; a person must look."""
     reports = reported_digests(record)
     return tuple(sorted(reports)) if len(set(reports.values())) > 1 else ()

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.errors import InvalidRequestError, UnavailableError, WrongClusterError
-from icecore.model import Segment, SegmentState
+from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, NodeRecord, updated
 
-HasCopy = Callable[[int, int], bool]
+HasCopy = Callable[[NodeId, SegmentId], bool]
 """Whether a node, by its id, has not said that its copy of a segment, by its id, is damaged."""
 
 
-def last_copies(state: ClusterState, live: Liveness, node_id: int, has_copy: HasCopy) -> list[int]:
+def last_copies(
+    state: ClusterState, live: Liveness, node_id: NodeId, has_copy: HasCopy
+) -> list[SegmentId]:
     """Segments that may be lost, or stay without a provable end, when this node's disk is gone."""
     found = []
     for segment_id in state.segments_of_node.get(node_id, ()):
@@ -42,14 +44,14 @@ def last_copies(state: ClusterState, live: Liveness, node_id: int, has_copy: Has
     return sorted(found)
 
 
-def _had(state: ClusterState, node_id: int, segment_id: int) -> bool:
+def _had(state: ClusterState, node_id: NodeId, segment_id: SegmentId) -> bool:
     """Whether the node's disk is old enough to hold a copy of an unsealed segment."""
     record = state.nodes.get(node_id)
     return record is not None and segment_id >= record.disk_since_segment_id
 
 
 def _can_be_decided(
-    state: ClusterState, live: Liveness, segment: Segment, others: list[int]
+    state: ClusterState, live: Liveness, segment: Segment, others: list[NodeId]
 ) -> bool:
     """Whether R31 holds once these members answer, and nobody else ever does."""
     if segment.leader in others and state.leader_is_live(segment, live):
@@ -60,7 +62,7 @@ def _can_be_decided(
     return segment.settings.min_insync >= quorum or not set(others).isdisjoint(segment.isr)
 
 
-def check_disk(state: ClusterState, live: Liveness, node_id: int, has_copy: HasCopy) -> None:
+def check_disk(state: ClusterState, live: Liveness, node_id: NodeId, has_copy: HasCopy) -> None:
     """To be asked when nothing on the node's disk would count.
 
     Raises WrongClusterError: that would cost last copies, and no person has accepted it.
@@ -78,7 +80,7 @@ def check_disk(state: ClusterState, live: Liveness, node_id: int, has_copy: HasC
         )
 
 
-def accept_disk(state: ClusterState, live: Liveness, node_id: int) -> Change:
+def accept_disk(state: ClusterState, live: Liveness, node_id: NodeId) -> Change:
     """A person's word; it holds for one registration.
 
     Raises:
@@ -97,7 +99,7 @@ def accept_disk(state: ClusterState, live: Liveness, node_id: int) -> Change:
 
 def with_new_disk(state: ClusterState, activation: Change) -> Change:
     """The activation of a node nothing of whose disk counts: what it had before is given up."""
-    since = next_of(state, "segment_id").next_value
+    since = SegmentId(next_of(state, "segment_id").next_value)
     return Change(
         tuple(
             replace(each, disk_since_segment_id=since) if isinstance(each, NodeRecord) else each

@@ -7,13 +7,13 @@ segment. These two acts are for when the alternative is to wait for ever.
 from collections.abc import Callable
 
 from icecore.errors import InvalidRequestError
-from icecore.model import SegmentState
+from icecore.model import NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
 
 
-def named(state: ClusterState, topic: str, partition: int, segment_id: int) -> SegmentRecord:
+def named(state: ClusterState, topic: str, partition: int, segment_id: SegmentId) -> SegmentRecord:
     """The record an admin means; all three must fit, so that a typo destroys nothing.
 
     Raises:
@@ -27,7 +27,9 @@ def named(state: ClusterState, topic: str, partition: int, segment_id: int) -> S
     return record
 
 
-def declare_lost(record: SegmentRecord, live: Liveness, has_copy: Callable[[int], bool]) -> Change:
+def declare_lost(
+    record: SegmentRecord, live: Liveness, has_copy: Callable[[NodeId], bool]
+) -> Change:
     """A sealed segment of which nobody holds a copy any more: readers skip it from now on.
 
     Args:
@@ -67,7 +69,7 @@ def allow_unclean(record: SegmentRecord) -> Change:
     return Change((updated_segment(record, {}, is_unclean_allowed=True),))
 
 
-def begin_unclean(state: ClusterState, segment_id: int) -> Change:
+def begin_unclean(state: ClusterState, segment_id: SegmentId) -> Change:
     """Nodes are about to be brought to an end that nothing proves. From then on their copies look
     like any others, also to a coordinator that comes after this one.
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from icecore.errors import InvalidRequestError, SupersededError, WrongClusterError
-from icecore.model import SegmentState
+from icecore.model import Incarnation, NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, NodeRecord, updated
@@ -20,7 +20,7 @@ DISK_ID_BYTES_MAX = 64
 class HeldReplica:
     """One entry of a node's inventory."""
 
-    segment_id: int
+    segment_id: SegmentId
     durable_end_offset: int
     is_sealed: bool
     is_intact: bool
@@ -31,9 +31,9 @@ class Registration:
     """What a starting node says of itself."""
 
     cluster_id: bytes
-    node_id: int
+    node_id: NodeId
     disk_id: bytes
-    incarnation: int
+    incarnation: Incarnation
     """The last one its folder persisted, 0 on first start."""
     address: str
     rack: str
@@ -97,7 +97,7 @@ def register(
             disk_id=asked.disk_id,
             address=asked.address,
             rack=asked.rack,
-            issued_incarnation=1,
+            issued_incarnation=Incarnation(1),
             version=1,
         )
         return Change((fresh,)), asked.incarnation > 0
@@ -124,7 +124,7 @@ def check_number(name: str, told: int, known: int) -> None:
         raise InvalidRequestError(f"{name} {told} is too far beyond {known}, the highest one known")
 
 
-def unborn_segments(state: ClusterState, told: Collection[int]) -> list[int]:
+def unborn_segments(state: ClusterState, told: Collection[SegmentId]) -> list[SegmentId]:
     """Segments that a node speaks of and that this metadata store has not given out yet.
 
     Ids are never used twice. So either the store was put back from an old copy, and knows nothing
@@ -134,7 +134,7 @@ def unborn_segments(state: ClusterState, told: Collection[int]) -> list[int]:
     return [each for each in told if each >= next_id]
 
 
-def activate(state: ClusterState, asked: Registration, incarnation: int) -> Change:
+def activate(state: ClusterState, asked: Registration, incarnation: Incarnation) -> Change:
     """Make an issued incarnation the registered one, with the address and disk it came with.
 
     Raises SupersededError when a newer incarnation was handed out or registered since.
@@ -161,8 +161,11 @@ def activate(state: ClusterState, asked: Registration, incarnation: int) -> Chan
 
 
 def shrunk_logs(
-    state: ClusterState, node_id: int, held: dict[int, HeldReplica], ends: dict[int, int]
-) -> list[int]:
+    state: ClusterState,
+    node_id: NodeId,
+    held: dict[SegmentId, HeldReplica],
+    ends: dict[SegmentId, int],
+) -> list[SegmentId]:
     """Unsealed segments of which the node's log was longer once, durably (R59).
 
     Args:
@@ -183,8 +186,12 @@ def shrunk_logs(
 
 
 def lost_copies(
-    state: ClusterState, node_id: int, held: dict[int, HeldReplica], *, is_disk_unknown: bool
-) -> list[int]:
+    state: ClusterState,
+    node_id: NodeId,
+    held: dict[SegmentId, HeldReplica],
+    *,
+    is_disk_unknown: bool,
+) -> list[SegmentId]:
     """Sealed segments whose copy the node is listed for and does not provably hold."""
     lost = []
     for segment_id in state.segments_of_node.get(node_id, ()):
@@ -200,8 +207,8 @@ def lost_copies(
 
 
 def deletions_confirmed(
-    state: ClusterState, node_id: int, held: dict[int, HeldReplica]
-) -> list[int]:
+    state: ClusterState, node_id: NodeId, held: dict[SegmentId, HeldReplica]
+) -> list[SegmentId]:
     """Deleted segments whose bytes the node was meant to remove and has no more."""
     return [
         each.segment_id
@@ -210,7 +217,7 @@ def deletions_confirmed(
     ]
 
 
-def confirm_deletion(state: ClusterState, node_id: int, segment_id: int) -> Change:
+def confirm_deletion(state: ClusterState, node_id: NodeId, segment_id: SegmentId) -> Change:
     """The node's inventory has shown that the bytes of a deleted segment are gone."""
     record = state.deleted.get(segment_id)
     if record is None or node_id not in record.holders:

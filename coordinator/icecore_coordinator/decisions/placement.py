@@ -21,7 +21,7 @@ there are others: its append times would hold for everything after them.
 
 from collections.abc import Sequence
 
-from icecore.model import NodeState
+from icecore.model import NO_NODE, NodeId, NodeState
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     NodeLoad,
@@ -44,8 +44,8 @@ class Placer:
     def __init__(self, state: ClusterState, live: Liveness) -> None:
         eligible = eligible_nodes(state, live)
         loads = load_of_nodes(state)
-        self._nodes: dict[int, NodeRecord] = {each.node_id: each for each in eligible}
-        self._loads: dict[int, NodeLoad] = {each: loads[each] for each in self._nodes}
+        self._nodes: dict[NodeId, NodeRecord] = {each.node_id: each for each in eligible}
+        self._loads: dict[NodeId, NodeLoad] = {each: loads[each] for each in self._nodes}
         self._clock_off = [each for each in self._nodes if live.of(each).is_clock_off]
         self._draining = [
             node_id
@@ -57,8 +57,8 @@ class Placer:
         self,
         count: int,
         *,
-        replicas: Sequence[int] = (),
-        leader: int = 0,
+        replicas: Sequence[NodeId] = (),
+        leader: NodeId = NO_NODE,
         least: int = 0,
     ) -> Placement:
         """Nodes and leader for one segment.
@@ -80,16 +80,16 @@ class Placer:
             nodes += self._draining[: least - len(nodes)]
         return Placement(tuple(nodes), chosen)
 
-    def _may_keep(self, count: int, replicas: Sequence[int]) -> bool:
+    def _may_keep(self, count: int, replicas: Sequence[NodeId]) -> bool:
         if len(replicas) != count or any(each not in self._loads for each in replicas):
             return False
         least = min(load.replicas for load in self._loads.values())
         return all(_is_balanced(self._loads[each].replicas, least) for each in replicas)
 
-    def _choose(self, count: int) -> list[int]:
+    def _choose(self, count: int) -> list[NodeId]:
         copies_in_rack: dict[str, int] = {}
         left = dict(self._nodes)
-        chosen: list[int] = []
+        chosen: list[NodeId] = []
         while left and len(chosen) < count:
             # The first is likely to lead; nodes that lead little are kept for later segments.
             sign = 1 if not chosen else -1
@@ -107,17 +107,17 @@ class Placer:
             del left[best.node_id]
         return chosen
 
-    def _leader(self, nodes: Sequence[int], previous: int) -> int:
+    def _leader(self, nodes: Sequence[NodeId], previous: NodeId) -> NodeId:
         candidates = [each for each in nodes if each not in self._clock_off] or list(nodes)
         if not candidates:
-            return 0
+            return NO_NODE
         fewest = min(candidates, key=lambda each: (self._loads[each].leads, each))
         keeps = previous in candidates and _is_balanced(
             self._loads[previous].leads, self._loads[fewest].leads
         )
         return previous if keeps else fewest
 
-    def _add(self, node_id: int, step: int, *, is_leader: bool) -> None:
+    def _add(self, node_id: NodeId, step: int, *, is_leader: bool) -> None:
         load = self._loads.get(node_id)
         if load is not None:
             load.replicas += step

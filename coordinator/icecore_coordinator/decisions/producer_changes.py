@@ -5,7 +5,7 @@ it before; nobody but its taker may raise it further without taking it.
 """
 
 from icecore.errors import InvalidRequestError, ProducerFencedError
-from icecore.model import TOPIC_NAME
+from icecore.model import TOPIC_NAME, ProducerId
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, ProducerRecord, updated
 
@@ -33,5 +33,5 @@ def take_name(state: ClusterState, name: str, instance: int, *, is_renewal: bool
     if len(state.producers) >= PRODUCER_NAMES_MAX:
         raise InvalidRequestError(f"a cluster keeps at most {PRODUCER_NAMES_MAX} producer names")
     counter = next_of(state, "producer_id")
-    fresh = ProducerRecord(name, counter.next_value, instance=instance, version=1)
+    fresh = ProducerRecord(name, ProducerId(counter.next_value), instance=instance, version=1)
     return Change((updated(counter, next_value=counter.next_value + 1), fresh))

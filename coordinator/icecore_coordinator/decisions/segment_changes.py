@@ -17,7 +17,7 @@ from icecore.errors import (
     NotLeaderError,
     UnknownTopicError,
 )
-from icecore.model import NodeState, Segment, SegmentState
+from icecore.model import Epoch, Incarnation, NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     Placement,
@@ -45,20 +45,20 @@ EPOCH_STEP = 2
 class Opening:
     """A prepared segment and the nodes that confirmed it, with the incarnation they had."""
 
-    segment_id: int
-    confirmed: Mapping[int, int]
+    segment_id: SegmentId
+    confirmed: Mapping[NodeId, Incarnation]
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
     """The decided end of a segment and what is known of its bytes."""
 
-    segment_id: int
+    segment_id: SegmentId
     version: int
     """Of the record the decision is based on: freezes its state and in-sync set."""
     end_offset: int
     seal_digest: bytes
-    replicas: tuple[int, ...]
+    replicas: tuple[NodeId, ...]
     """Nodes verified to hold everything below ``end_offset``, durably."""
     length_bytes: int = 0
     producer_digest: bytes = b""
@@ -81,12 +81,12 @@ def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]
         if topic is None or not topic.is_live or partition is None:
             raise UnknownTopicError(f"partition {key[1]} of topic {key[0].hex()} is gone")
         segment = Segment(
-            segment_id=counter.next_value + number,
+            segment_id=SegmentId(counter.next_value + number),
             topic_id=topic.topic_id,
             topic=topic.name,
             partition=partition.partition,
             state=SegmentState.PREPARED,
-            epoch=partition.last_epoch + EPOCH_STEP,
+            epoch=Epoch(partition.last_epoch + EPOCH_STEP),
             settings=topic.settings,
             leader=place.leader,
             replicas=place.nodes,
@@ -117,7 +117,7 @@ def open_tail(state: ClusterState, live: Liveness, opening: Opening) -> Change:
     return Change((opened, tail))
 
 
-def start_recovery(state: ClusterState, segment_id: int, version: int) -> Change:
+def start_recovery(state: ClusterState, segment_id: SegmentId, version: int) -> Change:
     """ACTIVE to RECOVERING: freezes the in-sync set, since leaders' changes fail from here on.
 
     Raises:
@@ -228,14 +228,14 @@ def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
     return Change((done,))
 
 
-def drop_prepared(state: ClusterState, segment_ids: Sequence[int], now_ms: int) -> Change:
+def drop_prepared(state: ClusterState, segment_ids: Sequence[SegmentId], now_ms: int) -> Change:
     """Abandon those of the ids that are still PREPARED."""
     records = [state.segments[each] for each in segment_ids if each in state.segments]
     return drop([each for each in records if is_prepared(each)], now_ms)
 
 
 def alter_isr(
-    state: ClusterState, live: Liveness, segment_id: int, proposal: IsrProposal
+    state: ClusterState, live: Liveness, segment_id: SegmentId, proposal: IsrProposal
 ) -> Change:
     """A leader's proposal of a new in-sync set.
 
@@ -250,7 +250,11 @@ def alter_isr(
 
 
 def check_leader(
-    state: ClusterState, segment_id: int, epoch: int, node_id: int, incarnation: int
+    state: ClusterState,
+    segment_id: SegmentId,
+    epoch: Epoch,
+    node_id: NodeId,
+    incarnation: Incarnation,
 ) -> SegmentRecord:
     """The ACTIVE record of a segment that the asker leads.
 
@@ -273,7 +277,11 @@ def check_leader(
 
 
 def add_sealed_replica(
-    state: ClusterState, segment_id: int, node_id: int, incarnation: int, seal_digest: bytes
+    state: ClusterState,
+    segment_id: SegmentId,
+    node_id: NodeId,
+    incarnation: Incarnation,
+    seal_digest: bytes,
 ) -> Change:
     """Count a repaired copy.
 
@@ -293,7 +301,7 @@ def add_sealed_replica(
     return Change((updated_segment(record, {"replicas": replicas}, holders=holders),))
 
 
-def remove_sealed_replica(state: ClusterState, segment_id: int, node_id: int) -> Change:
+def remove_sealed_replica(state: ClusterState, segment_id: SegmentId, node_id: NodeId) -> Change:
     """Stop counting a copy that is lost or damaged; the last one stays listed, for better or worse.
 
     Raises ConflictError when there is no such segment any more, or it is not SEALED.
@@ -364,14 +372,14 @@ def _opened(
     return updated_segment(record, fields)
 
 
-def _record(state: ClusterState, segment_id: int) -> SegmentRecord:
+def _record(state: ClusterState, segment_id: SegmentId) -> SegmentRecord:
     record = state.segments.get(segment_id)
     if record is None:
         raise ConflictError(f"there is no segment {segment_id}")
     return record
 
 
-def _at_version(state: ClusterState, segment_id: int, version: int) -> SegmentRecord:
+def _at_version(state: ClusterState, segment_id: SegmentId, version: int) -> SegmentRecord:
     record = _record(state, segment_id)
     if record.version != version:
         raise ConflictError(
@@ -381,7 +389,7 @@ def _at_version(state: ClusterState, segment_id: int, version: int) -> SegmentRe
     return record
 
 
-def _prepared_record(state: ClusterState, segment_id: int) -> SegmentRecord:
+def _prepared_record(state: ClusterState, segment_id: SegmentId) -> SegmentRecord:
     record = _record(state, segment_id)
     if not is_prepared(record):
         raise ConflictError(f"segment {segment_id} is {record.segment.state.name}, not PREPARED")

@@ -5,6 +5,8 @@ Not stored: the first beat of each stream says all of it again.
 
 from collections.abc import Iterable, Iterator
 
+from icecore.model import NodeId, SegmentId
+
 UNKNOWN_KEPT_MAX = 1_000_000
 """Of one node: more than it can have segments."""
 
@@ -13,47 +15,47 @@ class CopyReports:
     """Copies that are UNKNOWN to their own nodes, and segments that a promise has shut."""
 
     def __init__(self) -> None:
-        self._unknown: dict[int, dict[int, None]] = {}
+        self._unknown: dict[NodeId, dict[SegmentId, None]] = {}
         """By node: segments whose copy there is damaged or missing."""
-        self._shut_out: dict[int, None] = {}
+        self._shut_out: dict[SegmentId, None] = {}
         """ACTIVE segments that some member can't append to, for it promised a higher epoch."""
 
-    def begin(self, node_id: int) -> None:
+    def begin(self, node_id: NodeId) -> None:
         """A stream of this node begins: what it said before does not count."""
         self._unknown[node_id] = {}
 
-    def note_unknown(self, node_id: int, segment_ids: Iterable[int]) -> None:
+    def note_unknown(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """These copies of the node count for nothing; no more are kept than a node can have."""
         unknown = self._unknown.setdefault(node_id, {})
         room = max(0, UNKNOWN_KEPT_MAX - len(unknown))
         unknown.update(dict.fromkeys(list(segment_ids)[:room]))
 
-    def is_unknown(self, node_id: int, segment_id: int) -> bool:
+    def is_unknown(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         """Whether the node has said that its copy counts for nothing."""
         return segment_id in self._unknown.get(node_id, ())
 
-    def has_copy(self, node_id: int, segment_id: int) -> bool:
+    def has_copy(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         """Whether the node has not said so."""
         return not self.is_unknown(node_id, segment_id)
 
-    def unknown(self) -> Iterator[tuple[int, int]]:
+    def unknown(self) -> Iterator[tuple[NodeId, SegmentId]]:
         """(node id, segment id) of all copies that count for nothing."""
         for node_id, segment_ids in self._unknown.items():
             for segment_id in segment_ids:
                 yield node_id, segment_id
 
-    def copied(self, node_id: int, segment_id: int) -> None:
+    def copied(self, node_id: NodeId, segment_id: SegmentId) -> None:
         """The node holds the segment again, or is about to; it says so when it does not."""
         self._unknown.get(node_id, {}).pop(segment_id, None)
 
-    def note_shut_out(self, segment_id: int) -> None:
+    def note_shut_out(self, segment_id: SegmentId) -> None:
         """Some member can't append to this ACTIVE segment."""
         self._shut_out[segment_id] = None
 
-    def is_shut_out(self, segment_id: int) -> bool:
+    def is_shut_out(self, segment_id: SegmentId) -> bool:
         """Whether some member can't append to this segment."""
         return segment_id in self._shut_out
 
-    def forget_shut_out(self, segment_id: int) -> None:
+    def forget_shut_out(self, segment_id: SegmentId) -> None:
         """The segment is not ACTIVE any more."""
         self._shut_out.pop(segment_id, None)

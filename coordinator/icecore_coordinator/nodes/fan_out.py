@@ -5,15 +5,16 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from icecore.errors import IcecoreError
+from icecore.model import NodeId
 from icecore.rpc.ports import Clock
 
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741  # an item of a list
 
 
-def by_node(items: Iterable[tuple[int, I]]) -> dict[int, list[I]]:
+def by_node(items: Iterable[tuple[NodeId, I]]) -> dict[NodeId, list[I]]:
     """(node, item) pairs grouped by node, in order of first mention."""
-    grouped: dict[int, list[I]] = {}
+    grouped: dict[NodeId, list[I]] = {}
     for node_id, item in items:
         grouped.setdefault(node_id, []).append(item)
     return grouped
@@ -21,12 +22,12 @@ def by_node(items: Iterable[tuple[int, I]]) -> dict[int, list[I]]:
 
 async def fan_out(
     clock: Clock,
-    calls: Mapping[int, Coroutine[Any, Any, T]],
+    calls: Mapping[NodeId, Coroutine[Any, Any, T]],
     *,
-    required: Iterable[int],
+    required: Iterable[NodeId],
     patience_ms: float,
-    is_enough: Callable[[Mapping[int, T]], bool],
-) -> dict[int, T | IcecoreError]:
+    is_enough: Callable[[Mapping[NodeId, T]], bool],
+) -> dict[NodeId, T | IcecoreError]:
     """Call many nodes at once and stop waiting when more patience would gain nothing.
 
     Returns when all have answered. Of three things, all required nodes have answered, the answers
@@ -40,7 +41,7 @@ async def fan_out(
         patience_ms: How long to wait for required ones when there is enough without them.
         is_enough: Asked with the good answers so far.
     """
-    tasks: dict[int, asyncio.Future[T]] = {
+    tasks: dict[NodeId, asyncio.Future[T]] = {
         node_id: asyncio.ensure_future(call) for node_id, call in calls.items()
     }
     wanted = [tasks[node_id] for node_id in required if node_id in tasks]
@@ -58,7 +59,7 @@ async def fan_out(
     finally:
         for task in tasks.values():
             task.cancel()
-    results: dict[int, T | IcecoreError] = {}
+    results: dict[NodeId, T | IcecoreError] = {}
     for node_id, task in tasks.items():
         if not _is_finished(task):
             continue
@@ -76,7 +77,7 @@ def _is_finished(task: "asyncio.Future[T]") -> bool:
     return task.done() and not task.cancelled()
 
 
-def _good(tasks: Mapping[int, "asyncio.Future[T]"]) -> dict[int, T]:
+def _good(tasks: Mapping[NodeId, "asyncio.Future[T]"]) -> dict[NodeId, T]:
     return {
         node_id: task.result()
         for node_id, task in tasks.items()

@@ -9,6 +9,7 @@ slot of many segments per row. It is forgotten when its segment is sealed or del
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from icecore.model import NodeId, SegmentId
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.state.cluster_state import ClusterState, Decision
 from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, HeardRecord, updated
@@ -26,9 +27,9 @@ SLOTS_PER_STORE = 64
 class Slot:
     """What shares a row: the disk counters, or unsealed segments whose ids have one remainder."""
 
-    disk_counters: dict[int, int] = field(default_factory=dict)
-    high_watermarks: dict[int, int] = field(default_factory=dict)
-    durable_ends: dict[int, dict[int, int]] = field(default_factory=dict)
+    disk_counters: dict[NodeId, int] = field(default_factory=dict)
+    high_watermarks: dict[SegmentId, int] = field(default_factory=dict)
+    durable_ends: dict[SegmentId, dict[NodeId, int]] = field(default_factory=dict)
     """By segment, by node."""
 
 
@@ -42,7 +43,7 @@ class Heard:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._slots: defaultdict[int, Slot] = defaultdict(Slot)
-        self._lengths: dict[int, int] = {}
+        self._lengths: dict[SegmentId, int] = {}
         """Of unsealed segments; not stored: each leader says it again when its stream begins."""
         self._changed: dict[int, None] = {}
         """Slots to store, the one that waits longest first."""
@@ -56,64 +57,65 @@ class Heard:
             for segment_id, node_id, end_offset in record.durable_ends:
                 self._note_end(segment_id, node_id, end_offset)
 
-    def beat(self, node_id: int, request: pb.HeartbeatRequest) -> None:
+    def beat(self, node_id: NodeId, request: pb.HeartbeatRequest) -> None:
         """Take in what one heartbeat says."""
         self._note_counter(node_id, request.disk_counter)
         for led in request.led:
-            if self._leads(node_id, led.segment_id):  # only leaders know
-                self._note_watermark(led.segment_id, led.high_watermark)
-                self._note_length(led.segment_id, led.length_bytes)
+            segment_id = SegmentId(led.segment_id)
+            if self._leads(node_id, segment_id):  # only leaders know
+                self._note_watermark(segment_id, led.high_watermark)
+                self._note_length(segment_id, led.length_bytes)
         for each in request.durable_ends:
-            self._note_end(each.segment_id, node_id, each.durable_end_offset)
+            self._note_end(SegmentId(each.segment_id), node_id, each.durable_end_offset)
 
-    def _leads(self, node_id: int, segment_id: int) -> bool:
+    def _leads(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         record = self._state.segments.get(segment_id)
         return record is not None and record.segment.leader == node_id
 
-    def _note_counter(self, node_id: int, counter: int) -> None:
+    def _note_counter(self, node_id: NodeId, counter: int) -> None:
         known = self.disk_counter(node_id)
         if known < counter <= known + NUMBER_JUMP_MAX:  # no disk comes farther (R65)
             self._slots[COUNTERS].disk_counters[node_id] = counter
             self._changed[COUNTERS] = None
 
-    def _note_watermark(self, segment_id: int, high_watermark: int) -> None:
+    def _note_watermark(self, segment_id: SegmentId, high_watermark: int) -> None:
         if segment_id not in self._state.unsealed:
             return  # said before its leader heard of the seal
         known = self.high_watermark(segment_id)
         if known is None or high_watermark > known:
             self._slot(segment_id).high_watermarks[segment_id] = high_watermark
 
-    def _note_length(self, segment_id: int, length_bytes: int) -> None:
+    def _note_length(self, segment_id: SegmentId, length_bytes: int) -> None:
         if segment_id in self._state.unsealed and length_bytes <= LENGTH_BYTES_MAX:
             self._lengths[segment_id] = length_bytes
 
-    def _note_end(self, segment_id: int, node_id: int, end_offset: int) -> None:
+    def _note_end(self, segment_id: SegmentId, node_id: NodeId, end_offset: int) -> None:
         if segment_id not in self._state.unsealed:
             return
         ends = self._slots[segment_id % SLOTS].durable_ends.setdefault(segment_id, {})
         if end_offset > ends.get(node_id, -1):
             self._slot(segment_id).durable_ends[segment_id][node_id] = end_offset
 
-    def _slot(self, segment_id: int) -> Slot:
+    def _slot(self, segment_id: SegmentId) -> Slot:
         """The one of this segment, about to change."""
         self._changed[segment_id % SLOTS] = None
         return self._slots[segment_id % SLOTS]
 
     # --- questions ------------------------------------------------------------------------------
 
-    def disk_counter(self, node_id: int) -> int:
+    def disk_counter(self, node_id: NodeId) -> int:
         """The highest one that the node ever beat with, 0 when none."""
         return self._slots[COUNTERS].disk_counters.get(node_id, 0)
 
-    def high_watermark(self, segment_id: int) -> int | None:
+    def high_watermark(self, segment_id: SegmentId) -> int | None:
         """The highest one that a leader of an unsealed segment told."""
         return self._slots[segment_id % SLOTS].high_watermarks.get(segment_id)
 
-    def length_bytes(self, segment_id: int) -> int:
+    def length_bytes(self, segment_id: SegmentId) -> int:
         """Of the batches of an unsealed segment, as its leader told last; 0 = nothing was told."""
         return self._lengths.get(segment_id, 0)
 
-    def ends_of_node(self, node_id: int) -> dict[int, int]:
+    def ends_of_node(self, node_id: NodeId) -> dict[SegmentId, int]:
         """By unsealed segment: the farthest durable end that the node ever told."""
         return {
             segment_id: ends[node_id]
@@ -124,11 +126,11 @@ class Heard:
 
     # --- forgetting and storing -----------------------------------------------------------------
 
-    def forget_end(self, segment_id: int, node_id: int) -> None:
+    def forget_end(self, segment_id: SegmentId, node_id: NodeId) -> None:
         """The node is about to cut its log, rightly, for the end of the segment is decided."""
         self._slot(segment_id).durable_ends.get(segment_id, {}).pop(node_id, None)
 
-    def forget(self, segment_id: int) -> None:
+    def forget(self, segment_id: SegmentId) -> None:
         """The segment is sealed or deleted."""
         self._lengths.pop(segment_id, None)
         slot = self._slot(segment_id)

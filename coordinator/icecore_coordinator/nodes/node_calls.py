@@ -15,7 +15,7 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
-from icecore.model import Segment
+from icecore.model import Epoch, Incarnation, NodeId, ProducerEpoch, ProducerId, Segment, SegmentId
 from icecore.rpc.convert import error_from_proto, segment_to_proto
 from icecore.rpc.methods import NODE
 from icecore.rpc.parts import in_parts
@@ -59,7 +59,7 @@ class WriteBackItem:
 class Written:
     """What a node reports of a replica that it holds durably through the end."""
 
-    incarnation: int
+    incarnation: Incarnation
     seal_digest: bytes
     producer_snapshot: bytes
     producer_digest: bytes
@@ -102,10 +102,10 @@ class NodeCalls:
 
     async def _call(
         self,
-        node_id: int,
+        node_id: NodeId,
         request: _Request,
         decode: Callable[[bytes], A],
-        incarnation: int,
+        incarnation: Incarnation,
         timeout_s: float,
     ) -> A:
         """The answer of this very incarnation, if it is still the registered one by then."""
@@ -125,7 +125,7 @@ class NodeCalls:
                 )
         return answer
 
-    def _common(self, node_id: int) -> dict[str, Any]:
+    def _common(self, node_id: NodeId) -> dict[str, Any]:
         """What each request of a call to this node carries; all its parts are for one process."""
         return {
             "cluster_id": self._state.cluster_id,
@@ -135,7 +135,7 @@ class NodeCalls:
 
     async def _each_part(
         self,
-        node_id: int,
+        node_id: NodeId,
         parts: Iterable[Sequence[I]],
         ask: Callable[[dict[str, Any], Sequence[I]], _Request],
         decode: Callable[[bytes], A],
@@ -171,8 +171,8 @@ class NodeCalls:
 
     async def fence(
         self,
-        node_id: int,
-        promises: Sequence[tuple[int, int]],
+        node_id: NodeId,
+        promises: Sequence[tuple[SegmentId, Epoch]],
         timeout_s: float,
         *,
         salvage: bool = False,
@@ -182,7 +182,7 @@ class NodeCalls:
         With ``salvage`` it also looks what of its UNKNOWN logs can be proved, which takes long.
         """
 
-        def ask(common: dict[str, Any], part: Sequence[tuple[int, int]]) -> pb.FenceRequest:
+        def ask(common: dict[str, Any], part: Sequence[tuple[SegmentId, Epoch]]) -> pb.FenceRequest:
             refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in part]
             return pb.FenceRequest(**common, segments=refs, salvage=salvage)
 
@@ -191,13 +191,15 @@ class NodeCalls:
             in_parts(promises, _no_bytes, SEGMENTS_PER_CALL),
             ask,
             pb.FenceResponse.FromString,
-            lambda answer, _: [_fence_reply(each, answer.incarnation) for each in answer.replicas],
+            lambda answer, _: [
+                _fence_reply(each, Incarnation(answer.incarnation)) for each in answer.replicas
+            ],
             timeout_s,
         )
 
     async def open(
-        self, node_id: int, items: Sequence[OpenItem], timeout_s: float
-    ) -> list[int | IcecoreError]:
+        self, node_id: NodeId, items: Sequence[OpenItem], timeout_s: float
+    ) -> list[Incarnation | IcecoreError]:
         """Have a node create segments; the incarnation that confirmed each, in the same order."""
         return await self._each_part(
             node_id,
@@ -205,13 +207,13 @@ class NodeCalls:
             lambda common, part: pb.OpenRequest(**common, segments=map(_open_segment, part)),
             pb.OpenResponse.FromString,
             lambda answer, _: [
-                error_from_proto(each) or answer.incarnation for each in answer.errors
+                error_from_proto(each) or Incarnation(answer.incarnation) for each in answer.errors
             ],
             timeout_s,
         )
 
     async def write_back(
-        self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
+        self, node_id: NodeId, items: Sequence[WriteBackItem], timeout_s: float
     ) -> list[Written | IcecoreError]:
         """Have a node bring replicas to their end; what it verified, in the same order.
 
@@ -230,23 +232,25 @@ class NodeCalls:
         return found
 
     async def _write_back(
-        self, node_id: int, items: Sequence[WriteBackItem], timeout_s: float
+        self, node_id: NodeId, items: Sequence[WriteBackItem], timeout_s: float
     ) -> list[Written | IcecoreError]:
         return await self._each_part(
             node_id,
             in_parts(items, _no_bytes, SEGMENTS_PER_CALL),
             lambda common, part: pb.WriteBackRequest(**common, segments=map(_to_write, part)),
             pb.WriteBackResponse.FromString,
-            lambda answer, _: [_written(each, answer.incarnation) for each in answer.results],
+            lambda answer, _: [
+                _written(each, Incarnation(answer.incarnation)) for each in answer.results
+            ],
             timeout_s,
         )
 
     async def check_seal(
-        self, node_id: int, segment_ids: Sequence[int], timeout_s: float
+        self, node_id: NodeId, segment_ids: Sequence[SegmentId], timeout_s: float
     ) -> list[MemberWord | IcecoreError]:
         """What a node holds of segments that are to be sealed, in the same order."""
 
-        def ask(common: dict[str, Any], part: Sequence[int]) -> pb.CheckSealRequest:
+        def ask(common: dict[str, Any], part: Sequence[SegmentId]) -> pb.CheckSealRequest:
             refs = [pb.SegmentRef(segment_id=each) for each in part]
             return pb.CheckSealRequest(**common, segments=refs)
 
@@ -260,7 +264,7 @@ class NodeCalls:
         )
 
     async def roll(
-        self, node_id: int, segments: Sequence[Segment], why: str, timeout_s: float
+        self, node_id: NodeId, segments: Sequence[Segment], why: str, timeout_s: float
     ) -> list[Rolling]:
         """Have a leader roll segments now; in the same order."""
 
@@ -288,8 +292,8 @@ class NodeCalls:
         ]
 
     async def fence_producer(
-        self, node_id: int, producer_id: int, min_epoch: int, timeout_s: float
-    ) -> tuple[int, Sequence[ProducerPosition]]:
+        self, node_id: NodeId, producer_id: ProducerId, min_epoch: ProducerEpoch, timeout_s: float
+    ) -> tuple[Incarnation, Sequence[ProducerPosition]]:
         """Have a node refuse older epochs; its incarnation and how far the producer got there."""
         fence = pb.ProducerFence(producer_id=producer_id, min_epoch=min_epoch)
         common = self._common(node_id)
@@ -297,7 +301,7 @@ class NodeCalls:
         answer = await self._call(
             node_id, request, pb.FenceProducersResponse.FromString, common["incarnation"], timeout_s
         )
-        return answer.incarnation, answer.positions
+        return Incarnation(answer.incarnation), answer.positions
 
 
 def _open_segment(item: OpenItem) -> pb.OpenSegment:
@@ -326,7 +330,7 @@ def _to_write(item: WriteBackItem) -> pb.WriteBackSegment:
     )
 
 
-def _fence_reply(message: pb.FencedReplica, incarnation: int) -> FenceReply | IcecoreError:
+def _fence_reply(message: pb.FencedReplica, incarnation: Incarnation) -> FenceReply | IcecoreError:
     return error_from_proto(message.error) or FenceReply(
         intact=message.intact,
         durable_end_offset=message.durable_end_offset,
@@ -338,7 +342,7 @@ def _fence_reply(message: pb.FencedReplica, incarnation: int) -> FenceReply | Ic
     )
 
 
-def _written(message: pb.WrittenBack, incarnation: int) -> Written | IcecoreError:
+def _written(message: pb.WrittenBack, incarnation: Incarnation) -> Written | IcecoreError:
     return error_from_proto(message.error) or Written(
         incarnation=incarnation,
         seal_digest=message.seal_digest,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from icecore.model import NodeId, SegmentId
 from icecore.process.log import event
 from icecore.rpc.convert import node_to_proto, segment_to_proto
 from icecore.rpc.ports import ServerStream
@@ -37,8 +38,8 @@ ASSIGNMENTS_PER_PUSH = 2_000
 class Outbox:
     """What one stream has yet to say."""
 
-    node_id: int
-    held: Collection[int] = ()
+    node_id: NodeId
+    held: Collection[SegmentId] = ()
     """Segments that the node said it held when it registered."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_closed: bool = False
@@ -47,8 +48,8 @@ class Outbox:
     is_full: bool = True
     nodes: bool = True
     may_leave: bool = False
-    segments: dict[int, None] = field(default_factory=dict)
-    deletes: dict[int, None] = field(default_factory=dict)
+    segments: dict[SegmentId, None] = field(default_factory=dict)
+    deletes: dict[SegmentId, None] = field(default_factory=dict)
     partitions: dict[PartitionKey, None] = field(default_factory=dict)
     fences: dict[str, None] = field(default_factory=dict)
     """Names of producers whose epoch rose."""
@@ -60,9 +61,9 @@ class Pushes:
     def __init__(self, state: ClusterState, live: Liveness) -> None:
         self._state = state
         self._live = live
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[NodeId, Outbox] = {}
 
-    def open(self, node_id: int, held: Collection[int]) -> Outbox:
+    def open(self, node_id: NodeId, held: Collection[SegmentId]) -> Outbox:
         """A stream begins; its first message says everything.
 
         Args:
@@ -87,7 +88,7 @@ class Pushes:
             outbox.nodes = True
             outbox.wake.set()
 
-    def let_leave(self, node_id: int) -> None:
+    def let_leave(self, node_id: NodeId) -> None:
         """Tell a draining node that nobody needs it any more."""
         outbox = self._outboxes.get(node_id)
         if outbox is not None and not outbox.may_leave:
@@ -123,7 +124,7 @@ class Pushes:
         for outbox in self._of(dict.fromkeys(node_id for each in holders for node_id in each)):
             outbox.partitions[key] = None
 
-    def _of(self, nodes: Iterable[int]) -> list[Outbox]:
+    def _of(self, nodes: Iterable[NodeId]) -> list[Outbox]:
         """The outboxes of those nodes that are connected; they are woken."""
         found = [self._outboxes[each] for each in nodes if each in self._outboxes]
         for outbox in found:
@@ -196,7 +197,7 @@ class Pushes:
 
     def _progress(self, partition: PartitionRecord) -> pb.PartitionProgress:
         tail = self._state.tail(partition)
-        nodes: list[int] = []
+        nodes: list[NodeId] = []
         if tail is not None:
             followers = [each for each in tail.segment.replicas if each != tail.segment.leader]
             nodes = [tail.segment.leader, *followers]

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from icecore.model import NodeState, SegmentState
+from icecore.model import Incarnation, NodeId, NodeState, SegmentId, SegmentState
 from icecore.process.log import event
+from icecore.rpc import convert
 from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
@@ -38,17 +39,17 @@ class Registered:
     """The last Register of a node, kept for when the heartbeat activates it."""
 
     registration: Registration
-    held: dict[int, HeldReplica]
+    held: dict[SegmentId, HeldReplica]
     is_disk_unknown: bool
-    incarnation: int
+    incarnation: Incarnation
 
 
 @dataclass
 class Session:
     """One heartbeat stream."""
 
-    node_id: int
-    incarnation: int
+    node_id: NodeId
+    incarnation: Incarnation
     last_beat_ms: float
     outbox: Outbox
 
@@ -103,10 +104,10 @@ class NodeSessions:
         self._clock = clock
         self._lease_ms = lease_ms
         self._on_status = on_status
-        self._registered: dict[int, Registered] = {}
-        self._usage: dict[int, Usage] = {}
-        self._sessions: dict[int, Session] = {}
-        self._deadlines: dict[int, float] = {}
+        self._registered: dict[NodeId, Registered] = {}
+        self._usage: dict[NodeId, Usage] = {}
+        self._sessions: dict[NodeId, Session] = {}
+        self._deadlines: dict[NodeId, float] = {}
         """When nodes without a stream become DOWN."""
         self._grace_until_ms = 0.0
         """Until then a missing node may just not have had the time to come."""
@@ -156,17 +157,17 @@ class NodeSessions:
         """A node got an incarnation; its first beat will activate it."""
         self._registered[known.registration.node_id] = known
 
-    def registered(self, node_id: int) -> Registered | None:
+    def registered(self, node_id: NodeId) -> Registered | None:
         """The last Register of the node with this process, None when there was none."""
         return self._registered.get(node_id)
 
-    def usage(self, node_id: int) -> Usage:
+    def usage(self, node_id: NodeId) -> Usage:
         """What the node last said about its disk; zeros when it has not beat."""
         return self._usage.get(node_id, Usage())
 
     # --- streams --------------------------------------------------------------------------------
 
-    def connect(self, node_id: int, incarnation: int) -> Session:
+    def connect(self, node_id: NodeId, incarnation: Incarnation) -> Session:
         """A stream of a registered incarnation begins; it replaces an older one of the node."""
         old = self._sessions.get(node_id)
         if old is not None:
@@ -193,13 +194,13 @@ class NodeSessions:
         session.outbox.answer = request.sequence
         session.outbox.wake.set()
         self._usage[node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
-        self._copies.note_unknown(node_id, request.unknown_segment_ids)
-        for segment_id in request.disputed_segment_ids:
+        self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
+        for segment_id in convert.segment_ids(request.disputed_segment_ids):
             self._pages.page(segment_id, f"node {node_id}: a replica differs from another")
-        self._note_fenced(node_id, request.fenced_segment_ids)
+        self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
         self._heard.beat(node_id, request)
-        self.note_told(node_id, [each.segment_id for each in request.led])
+        self.note_told(node_id, [SegmentId(each.segment_id) for each in request.led])
         state = NodeState.UP
         if request.leaving:
             state = NodeState.DOWN
@@ -216,7 +217,7 @@ class NodeSessions:
             self._live.note(node_id, state=state)
             self._nodes_changed()
 
-    def note_told(self, node_id: int, segment_ids: Collection[int]) -> None:
+    def note_told(self, node_id: NodeId, segment_ids: Collection[SegmentId]) -> None:
         """A node holds or leads these. What this metadata store has not given out yet is paged."""
         if unborn := unborn_segments(self._state, segment_ids):
             why = (
@@ -225,7 +226,7 @@ class NodeSessions:
             )
             self._pages.page(max(unborn), why)
 
-    def _note_fenced(self, node_id: int, segment_ids: Iterable[int]) -> None:
+    def _note_fenced(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """Promises keep the node out of ACTIVE segments: nobody but a recovery may have asked for
         them, and that changes the record first. So there was none, and one is needed (R65)."""
         for segment_id in segment_ids:
@@ -243,7 +244,7 @@ class NodeSessions:
                 self._copies.note_shut_out(segment_id)
                 self._on_status()
 
-    def _note_clock(self, node_id: int, wall_clock_ms: int) -> None:
+    def _note_clock(self, node_id: NodeId, wall_clock_ms: int) -> None:
         """Append times come from leaders: one that is off would move them for good."""
         off_ms = wall_clock_ms - self._clock.now_ms() if wall_clock_ms else 0
         is_off = abs(off_ms) > CLOCK_OFF_MS
@@ -268,7 +269,7 @@ class NodeSessions:
             del self._sessions[session.node_id]
             self._live.note(session.node_id, is_connected=False)
 
-    def _set_down(self, node_id: int, why: str) -> None:
+    def _set_down(self, node_id: NodeId, why: str) -> None:
         self._deadlines.pop(node_id, None)
         since_ms = self._live.of(node_id).down_since_ms
         if since_ms is None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 
@@ -21,7 +22,7 @@ PAGES_MAX = 100
 class Page:
     """One thing to look at, and when it was found first and last."""
 
-    segment_id: int
+    segment_id: SegmentId
     why: str
     first_at_ms: int
     last_at_ms: int
@@ -32,12 +33,12 @@ class Pages:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pages: dict[tuple[int, str], Page] = {}
+        self._pages: dict[tuple[SegmentId, str], Page] = {}
 
     def __iter__(self) -> Iterator[Page]:
         return iter(list(self._pages.values()))
 
-    def page(self, segment_id: int, why: str) -> None:
+    def page(self, segment_id: SegmentId, why: str) -> None:
         """Tell a person."""
         event(_log, logging.CRITICAL, "page", segment_id=segment_id, why=why)
         now_ms = self._clock.now_ms()

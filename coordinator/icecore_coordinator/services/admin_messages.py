@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from icecore.model import SegmentSettings, SegmentState
+from icecore.model import NodeId, SegmentId, SegmentSettings, SegmentState
 from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import NodeInfo
@@ -185,7 +185,7 @@ class Describer:
             ],
         )
 
-    def _node(self, node_id: int, loads: dict[int, NodeLoad]) -> pb.NodeDescription:
+    def _node(self, node_id: NodeId, loads: dict[NodeId, NodeLoad]) -> pb.NodeDescription:
         [info] = [each for each in node_infos(self._state, self._live) if each.node_id == node_id]
         usage = self._sessions.usage(node_id)
         return pb.NodeDescription(
@@ -201,7 +201,7 @@ class Describer:
         state = self._state
         topics = [state.topic(request.topic)] if request.topic else live_topics(state)
         limit = request.max_segments or SEGMENTS_PER_PAGE
-        after = self._position(request.after_segment_id)
+        after = self._position(SegmentId(request.after_segment_id))
         wanted = frozenset(request.partitions)
         response = pb.ListSegmentsResponse()
         for topic in topics:
@@ -218,11 +218,11 @@ class Describer:
                     response.segments.append(segment_to_proto(state.assignment(record)))
         return response
 
-    def _position(self, segment_id: int) -> tuple[str, int, int] | None:
+    def _position(self, segment_id: SegmentId) -> tuple[str, int, SegmentId] | None:
         record = self._state.segments.get(segment_id)
         return self._place(record) if record else None
 
-    def _place(self, record: SegmentRecord) -> tuple[str, int, int]:
+    def _place(self, record: SegmentRecord) -> tuple[str, int, SegmentId]:
         segment = record.segment
         return (self._state.name_of(segment.topic_id), segment.partition, segment.segment_id)
 

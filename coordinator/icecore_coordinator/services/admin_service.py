@@ -5,7 +5,7 @@ Messages to values, outcomes to messages, nothing else: ``topics`` and ``lossy_a
 """
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
-from icecore.model import check_topic_name
+from icecore.model import NodeId, SegmentId, check_topic_name
 from icecore.rpc.convert import error_to_proto, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import ADMIN
@@ -159,14 +159,14 @@ class AdminService:
     async def _declare_lost(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.DeclareLostRequest, body)
         record = await self._lossy.declare_lost(
-            request.topic, request.partition, request.segment_id
+            request.topic, request.partition, SegmentId(request.segment_id)
         )
         return pb.DeclareLostResponse(segment=segment_to_proto(record.segment)).SerializeToString()
 
     async def _recover_unclean(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.RecoverUncleanRequest, body)
         record = await self._lossy.recover_unclean(
-            request.topic, request.partition, request.segment_id
+            request.topic, request.partition, SegmentId(request.segment_id)
         )
         response = pb.RecoverUncleanResponse()
         if record is not None:
@@ -174,5 +174,6 @@ class AdminService:
         return response.SerializeToString()
 
     async def _accept_disk(self, body: Received, _: CallContext) -> bytes:
-        lost_count = await self._lossy.accept_disk(parse(pb.AcceptDiskRequest, body).node_id)
+        node_id = NodeId(parse(pb.AcceptDiskRequest, body).node_id)
+        lost_count = await self._lossy.accept_disk(node_id)
         return pb.AcceptDiskResponse(last_copies=lost_count).SerializeToString()

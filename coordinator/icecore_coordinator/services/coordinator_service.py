@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from icecore.errors import (
     ConflictError,
@@ -13,9 +14,9 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import PROTOCOL_VERSION
+from icecore.model import PROTOCOL_VERSION, Epoch, Generation, Incarnation, NodeId, SegmentId
 from icecore.process.log import event
-from icecore.rpc.convert import error_to_proto, segment_to_proto
+from icecore.rpc.convert import error_to_proto, node_ids, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
@@ -39,6 +40,14 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
 
 _log = logging.getLogger(__name__)
+
+_FromNode: TypeAlias = (
+    pb.AlterIsrRequest
+    | pb.PrepareSuccessorRequest
+    | pb.ReportDigestsRequest
+    | pb.RequestRecoveryRequest
+    | pb.SealRequest
+)
 
 PRODUCER_IDS_MAX = 1_000_000
 WHY_MAX = 200
@@ -90,9 +99,10 @@ class CoordinatorService:
                 f"this is cluster {self._ledger.state.cluster_id.hex()}, not {cluster_id.hex()}"
             )
 
-    def _check_caller(self, cluster_id: bytes, node_id: int, incarnation: int) -> Asker:
+    def _check_caller(self, request: _FromNode) -> Asker:
         """Raises FencedError unless the caller is the registered incarnation of the node."""
-        self._check_cluster(cluster_id)
+        self._check_cluster(request.cluster_id)
+        node_id, incarnation = NodeId(request.node_id), Incarnation(request.incarnation)
         registered = self._ledger.state.incarnation(node_id)
         if not registered or incarnation != registered:
             raise FencedError(
@@ -110,9 +120,9 @@ class CoordinatorService:
             )
         asked = Registration(
             cluster_id=request.cluster_id,
-            node_id=request.node_id,
+            node_id=NodeId(request.node_id),
             disk_id=request.disk_id,
-            incarnation=request.incarnation,
+            incarnation=Incarnation(request.incarnation),
             address=request.address,
             rack=request.rack,
             disk_counter=request.disk_counter,
@@ -139,7 +149,9 @@ class CoordinatorService:
             return
         request = parse(pb.HeartbeatRequest, body)
         self._check_cluster(request.cluster_id)
-        session = await self._admission.connect(request.node_id, request.incarnation)
+        session = await self._admission.connect(
+            NodeId(request.node_id), Incarnation(request.incarnation)
+        )
         reader = asyncio.ensure_future(self._read_beats(session, stream, request))
         writer = asyncio.ensure_future(self._pushes.write(session.outbox, stream))
         try:
@@ -169,25 +181,25 @@ class CoordinatorService:
     async def alter_isr(self, body: Received, _: CallContext) -> bytes:
         """Compare-and-set of in-sync sets."""
         request = parse(pb.AlterIsrRequest, body)
-        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
+        asker = self._check_caller(request)
 
         def decision(state: ClusterState, change: pb.IsrChange) -> Change:
             proposal = IsrProposal(
                 node_id=asker.node_id,
                 incarnation=asker.incarnation,
-                epoch=change.epoch,
+                epoch=Epoch(change.epoch),
                 version=change.version,
-                isr=tuple(change.isr),
-                isr_incarnations=tuple(change.isr_incarnations),
+                isr=node_ids(change.isr),
+                isr_incarnations=tuple(map(Incarnation, change.isr_incarnations)),
             )
-            return alter_isr(state, self._live, change.segment_id, proposal)
+            return alter_isr(state, self._live, SegmentId(change.segment_id), proposal)
 
         results = await self._ledger.decide_each(request.changes, decision)
         response = pb.AlterIsrResponse()
         for change, result in zip(request.changes, results, strict=True):
             error = result if isinstance(result, IcecoreError) else None
             item = response.results.add(error=error_to_proto(error))
-            record = self._ledger.state.segments.get(change.segment_id)
+            record = self._ledger.state.segments.get(SegmentId(change.segment_id))
             if record is not None:
                 item.assignment.CopyFrom(segment_to_proto(self._ledger.state.assignment(record)))
             event(
@@ -203,8 +215,8 @@ class CoordinatorService:
     async def prepare_successor(self, body: Received, _: CallContext) -> bytes:
         """Prepared and confirmed successors for leaders about to seal."""
         request = parse(pb.PrepareSuccessorRequest, body)
-        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
-        asked = [(each.segment_id, each.epoch) for each in request.segments]
+        asker = self._check_caller(request)
+        asked = [(SegmentId(each.segment_id), Epoch(each.epoch)) for each in request.segments]
         response = pb.PrepareSuccessorResponse()
         for result in await self._sealing.prepare(asker, asked):
             if isinstance(result, IcecoreError):
@@ -216,21 +228,21 @@ class CoordinatorService:
     async def seal(self, body: Received, _: CallContext) -> bytes:
         """Seal segments and open their successors."""
         request = parse(pb.SealRequest, body)
-        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
+        asker = self._check_caller(request)
         reports = [
             SealReport(
-                epoch=each.epoch,
+                epoch=Epoch(each.epoch),
                 sealing=Sealing(
-                    segment_id=each.segment_id,
+                    segment_id=SegmentId(each.segment_id),
                     version=each.version,
                     end_offset=each.end_offset,
                     seal_digest=each.seal_digest,
-                    replicas=tuple(each.replicas),
+                    replicas=node_ids(each.replicas),
                     length_bytes=each.length_bytes,
                     producer_digest=each.producer_digest,
                     max_append_timestamp_ms=each.max_append_timestamp_ms,
                 ),
-                successor_segment_id=each.successor_segment_id,
+                successor_segment_id=SegmentId(each.successor_segment_id),
                 producer_snapshot=each.producer_snapshot,
             )
             for each in request.seals
@@ -243,13 +255,14 @@ class CoordinatorService:
         other way to say so, so the records say RECOVERING before they are: a coordinator that
         only remembered it might be overtaken, or die, and the next one would wait for a leader."""
         request = parse(pb.RequestRecoveryRequest, body)
-        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
+        asker = self._check_caller(request)
 
         def decision(state: ClusterState, asked: pb.SegmentRef) -> Change:
+            segment_id = SegmentId(asked.segment_id)
             record = check_leader(
-                state, asked.segment_id, asked.epoch, asker.node_id, asker.incarnation
+                state, segment_id, Epoch(asked.epoch), asker.node_id, asker.incarnation
             )
-            return start_recovery(state, asked.segment_id, record.version)
+            return start_recovery(state, segment_id, record.version)
 
         results = await self._ledger.decide_each(request.segments, decision)
         for each, result in zip(request.segments, results, strict=True):
@@ -271,23 +284,29 @@ class CoordinatorService:
     async def report_digests(self, body: Received, _: CallContext) -> bytes:
         """Two replicas that report the same full digest of a segment set it."""
         request = parse(pb.ReportDigestsRequest, body)
-        asker = self._check_caller(request.cluster_id, request.node_id, request.incarnation)
+        asker = self._check_caller(request)
 
         def decision(state: ClusterState, each: pb.FullDigest) -> Change:
             return set_full_digest(
-                state, each.segment_id, each.generation, each.full_digest, asker.node_id
+                state,
+                SegmentId(each.segment_id),
+                Generation(each.generation),
+                each.full_digest,
+                asker.node_id,
             )
 
         results = await self._ledger.decide_each(request.digests, decision)
         errors = [
-            result if isinstance(result, IcecoreError) else self._digest_dispute(each.segment_id)
+            result
+            if isinstance(result, IcecoreError)
+            else self._digest_dispute(SegmentId(each.segment_id))
             for each, result in zip(request.digests, results, strict=True)
         ]
         return pb.ReportDigestsResponse(
             errors=[error_to_proto(each) for each in errors]
         ).SerializeToString()
 
-    def _digest_dispute(self, segment_id: int) -> ConflictError | None:
+    def _digest_dispute(self, segment_id: SegmentId) -> ConflictError | None:
         """Replicas report different digests and no two the same one: each is to look again."""
         record = self._ledger.state.segments.get(segment_id)
         nodes = disagreeing(record) if record else ()
@@ -340,7 +359,7 @@ class CoordinatorService:
 
 def _held(message: pb.SegmentInventory) -> HeldReplica:
     return HeldReplica(
-        segment_id=message.segment_id,
+        segment_id=SegmentId(message.segment_id),
         durable_end_offset=message.durable_end_offset,
         is_sealed=message.sealed,
         is_intact=message.intact,

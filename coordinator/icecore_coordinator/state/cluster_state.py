@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from icecore.errors import InternalError, TopicExistsError, UnknownTopicError
-from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.model import (
+    NO_INCARNATION,
+    NO_TOKEN,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    Segment,
+    SegmentId,
+    SegmentState,
+    Token,
+)
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.record_json import decode
 from icecore_coordinator.state.records import (
@@ -37,24 +47,24 @@ class ClusterState:
 
     cluster: ClusterRecord | None = None
     counters: dict[str, CounterRecord] = field(default_factory=dict)
-    nodes: dict[int, NodeRecord] = field(default_factory=dict)
+    nodes: dict[NodeId, NodeRecord] = field(default_factory=dict)
     topics: dict[bytes, TopicRecord] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     """By name, of topics that are not deleted."""
     partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
-    segments: dict[int, SegmentRecord] = field(default_factory=dict)
-    deleted: dict[int, DeletedRecord] = field(default_factory=dict)
+    segments: dict[SegmentId, SegmentRecord] = field(default_factory=dict)
+    deleted: dict[SegmentId, DeletedRecord] = field(default_factory=dict)
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
     heard: dict[int, HeardRecord] = field(default_factory=dict)
     """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
-    unsealed: dict[int, None] = field(default_factory=dict)
+    unsealed: dict[SegmentId, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
-    thin: dict[int, None] = field(default_factory=dict)
+    thin: dict[SegmentId, None] = field(default_factory=dict)
     """SEALED segments with fewer replicas than their replication factor."""
-    segments_of_partition: dict[PartitionKey, dict[int, None]] = field(default_factory=dict)
-    segments_of_node: dict[int, dict[int, None]] = field(default_factory=dict)
+    segments_of_partition: dict[PartitionKey, dict[SegmentId, None]] = field(default_factory=dict)
+    segments_of_node: dict[NodeId, dict[SegmentId, None]] = field(default_factory=dict)
     """By replica, not by holder."""
-    token: int = 0
+    token: Token = NO_TOKEN
     """Of the coordinator that reads and writes this; 0 before it has one."""
 
     def load(self, stored: Iterable[tuple[type[Record], str, int]]) -> None:
@@ -189,10 +199,10 @@ class ClusterState:
         record = self.topics.get(topic_id)
         return record.name if record is not None and record.is_live else ""
 
-    def incarnation(self, node_id: int) -> int:
+    def incarnation(self, node_id: NodeId) -> Incarnation:
         """The registered one, 0 when there is none."""
         record = self.nodes.get(node_id)
-        return record.incarnation if record else 0
+        return record.incarnation if record else NO_INCARNATION
 
     def leader_is_live(self, segment: Segment, live: Liveness) -> bool:
         """Whether the leader is registered with the incarnation it leads in, and up."""
@@ -204,8 +214,8 @@ class ClusterState:
 class Placement:
     """Where one segment goes; ``leader`` is one of ``nodes``. Empty when no node is eligible."""
 
-    nodes: tuple[int, ...]
-    leader: int
+    nodes: tuple[NodeId, ...]
+    leader: NodeId
 
 
 @dataclass
@@ -216,7 +226,7 @@ class NodeLoad:
     leads: int = 0
 
 
-def without_repeats(nodes: Sequence[int]) -> tuple[int, ...]:
+def without_repeats(nodes: Sequence[NodeId]) -> tuple[NodeId, ...]:
     """The same node ids, each once, in order of first mention."""
     return tuple(dict.fromkeys(nodes))
 
@@ -258,7 +268,7 @@ def node_infos(state: ClusterState, live: Liveness) -> list[NodeInfo]:
     ]
 
 
-def load_of_nodes(state: ClusterState) -> dict[int, NodeLoad]:
+def load_of_nodes(state: ClusterState) -> dict[NodeId, NodeLoad]:
     """Unsealed replicas and leads of each node; every node has an entry."""
     loads = {node_id: NodeLoad() for node_id in sorted(state.nodes)}
     for segment_id in state.unsealed:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icecore.model import NodeState
+from icecore.model import NodeId, NodeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,29 +35,29 @@ class Liveness:
     def __init__(self) -> None:
         self.is_settling = False
         """Whether nodes that are missing may just not have had the time to come back."""
-        self._nodes: dict[int, NodeStatus] = {}
+        self._nodes: dict[NodeId, NodeStatus] = {}
 
-    def of(self, node_id: int) -> NodeStatus:
+    def of(self, node_id: NodeId) -> NodeStatus:
         """What is known of this node."""
         return self._nodes.get(node_id, _UNHEARD_OF)
 
-    def note(self, node_id: int, **changes: Any) -> None:
+    def note(self, node_id: NodeId, **changes: Any) -> None:
         """Change fields of a node's status."""
         self._nodes[node_id] = replace(self.of(node_id), **changes)
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[NodeId]:
         """Node ids that anything is known of, in order."""
         return iter(sorted(self._nodes))
 
-    def state_of(self, node_id: int) -> NodeState:
+    def state_of(self, node_id: NodeId) -> NodeState:
         """DOWN for nodes nobody knows."""
         return self.of(node_id).state
 
-    def is_live(self, node_id: int) -> bool:
+    def is_live(self, node_id: NodeId) -> bool:
         """Whether the node is not known to be down."""
         return self.of(node_id).state != NodeState.DOWN
 
-    def down_ms(self, node_id: int, now_ms: float) -> float | None:
+    def down_ms(self, node_id: NodeId, now_ms: float) -> float | None:
         """How long the node has been down; None while it is up, and while it never was.
 
         Args:
@@ -67,7 +67,7 @@ class Liveness:
         since_ms = self.of(node_id).down_since_ms
         return None if since_ms is None else now_ms - since_ms
 
-    def is_eligible(self, node_id: int) -> bool:
+    def is_eligible(self, node_id: NodeId) -> bool:
         """Whether new replicas may be put there now."""
         status = self.of(node_id)
         return status.is_connected and status.state == NodeState.UP

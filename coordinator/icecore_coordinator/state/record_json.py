@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NewType, TypeVar, get_args, get_origin, get_type_hints
 
 from icecore.errors import InternalError
 
@@ -71,6 +71,8 @@ def _typed(hint: Any, value: Any) -> Any:
         return hint(**{name: _typed(of, value[name]) for name, of in known})  # type: ignore[operator]
     if get_origin(hint) is tuple:
         return tuple(_typed(get_args(hint)[0], each) for each in value)
+    if isinstance(hint, NewType):  # an id is stored as the number that it is
+        hint = hint.__supertype__
     if hint is bytes:
         return bytes.fromhex(value)
     return hint[value] if issubclass(hint, IntEnum) else hint(value)

@@ -7,9 +7,22 @@ conditional on the version it was derived from. ``cluster_state`` holds all of t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
-from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.model import (
+    FIRST_PRODUCER_EPOCH,
+    NO_INCARNATION,
+    NO_SEGMENT,
+    Epoch,
+    Incarnation,
+    NodeId,
+    ProducerEpoch,
+    ProducerId,
+    Segment,
+    SegmentId,
+    SegmentSettings,
+    SegmentState,
+)
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition number."""
@@ -17,6 +30,8 @@ RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
 NUMBER_JUMP_MAX = 1 << 20
 """Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
+_BEFORE_ANY: Final = Epoch(-1)
+"""Of a partition that has had no segment."""
 DELETE_GRACE_MS = 24 * 3600 * 1000
 """Of topics that say nothing else: a mistake is noticed within a day."""
 
@@ -53,15 +68,15 @@ class NodeRecord:
     """A storage node as registered."""
 
     prefix: ClassVar[str] = "node/"
-    node_id: int
+    node_id: NodeId
     disk_id: bytes
     address: str
     rack: str = ""
-    issued_incarnation: int = 0
+    issued_incarnation: Incarnation = NO_INCARNATION
     """The newest one handed out by Register."""
-    incarnation: int = 0
+    incarnation: Incarnation = NO_INCARNATION
     """The registered one: activated by the first heartbeat; 0 before that."""
-    disk_since_segment_id: int = 0
+    disk_since_segment_id: SegmentId = NO_SEGMENT
     """Its disk came, empty or old, when this id was next: it has no older unsealed segment."""
     is_disk_accepted: bool = False
     """A person said that it may come with another disk, whatever that costs; for one time."""
@@ -113,8 +128,8 @@ class ProducerRecord:
 
     prefix: ClassVar[str] = "producer/"
     name: str
-    producer_id: int
-    producer_epoch: int = 0
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch = FIRST_PRODUCER_EPOCH
     instance: int = 0
     """Of the client that took the name last; only that one may renew the epoch."""
     version: int = 0
@@ -132,11 +147,11 @@ class PartitionRecord:
     topic_id: bytes
     partition: int
     log_start_offset: int = 0
-    tail_segment_id: int = 0
+    tail_segment_id: SegmentId = NO_SEGMENT
     """The ACTIVE or RECOVERING segment; 0 = none, one has to be opened."""
     next_base_offset: int = 0
     """Base of the tail, or of the one to open."""
-    last_epoch: int = -1
+    last_epoch: Epoch = _BEFORE_ANY
     """Of the newest segment opened; a recovery promises the number above it."""
     version: int = 0
 
@@ -156,7 +171,7 @@ class SegmentRecord:
     prefix: ClassVar[str] = "segment/"
     segment: Segment
     """PREPARED: ``replicas`` are the candidates and ``leader`` the one meant to lead."""
-    holders: tuple[int, ...] = ()
+    holders: tuple[NodeId, ...] = ()
     """Every node that was ever asked to keep bytes of it: who gets the delete intent."""
     producer_digest: bytes = b""
     max_append_timestamp_ms: int = 0
@@ -164,7 +179,7 @@ class SegmentRecord:
     """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
     is_unclean_begun: bool = False
     """That was tried: there may be copies that end there, so it is lossy, however it ends."""
-    digest_nodes: tuple[int, ...] = ()
+    digest_nodes: tuple[NodeId, ...] = ()
     """SEALED: who has reported a full digest while no two replicas agree on one."""
     digests: tuple[bytes, ...] = ()
     """What they reported, in the same order."""
@@ -188,8 +203,8 @@ class DeletedRecord:
     """A tombstone: this id was deleted on purpose, so its bytes may go wherever they turn up."""
 
     prefix: ClassVar[str] = "deleted/"
-    segment_id: int
-    holders: tuple[int, ...]
+    segment_id: SegmentId
+    holders: tuple[NodeId, ...]
     """Nodes whose inventory has not yet shown that the bytes are gone."""
     deleted_at_ms: int
     version: int = 0
@@ -207,11 +222,11 @@ class HeardRecord:
 
     prefix: ClassVar[str] = "heard/"
     slot: int
-    disk_counters: tuple[tuple[int, int], ...] = ()
+    disk_counters: tuple[tuple[NodeId, int], ...] = ()
     """(node id, counter)."""
-    high_watermarks: tuple[tuple[int, int], ...] = ()
+    high_watermarks: tuple[tuple[SegmentId, int], ...] = ()
     """(segment id, the highest one a leader told)."""
-    durable_ends: tuple[tuple[int, int, int], ...] = ()
+    durable_ends: tuple[tuple[SegmentId, NodeId, int], ...] = ()
     """(segment id, node id, durable end offset)."""
     version: int = 0
 

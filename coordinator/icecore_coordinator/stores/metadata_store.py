@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from icecore.model import Token
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -32,7 +34,7 @@ class Compare:
 class MetadataStore(Protocol):
     """Strings by key, changed in transactions. Only one coordinator holds the newest token."""
 
-    async def acquire_token(self) -> int:
+    async def acquire_token(self) -> Token:
         """Become the writer: a token higher than any before, durable when this returns."""
         ...
 

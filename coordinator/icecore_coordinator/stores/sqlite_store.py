@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from icecore.errors import ConfigurationError, StorageError, SupersededError
+from icecore.model import Token
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 
 SCHEMA = """
@@ -72,13 +73,13 @@ class SqliteStore:
         )
         self._db = self._database.connection
 
-    async def acquire_token(self) -> int:
+    async def acquire_token(self) -> Token:
         """See ``MetadataStore.acquire_token``."""
         try:
             row = self._db.execute("UPDATE token SET value = value + 1 RETURNING value").fetchone()
         except sqlite3.Error as error:
             raise StorageError(f"metadata store: {error}") from error
-        self._token = int(row[0])
+        self._token = Token(row[0])
         return self._token
 
     async def get(self, key: str) -> Stored | None:

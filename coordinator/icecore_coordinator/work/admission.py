@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 
 from icecore.errors import IcecoreError, SupersededError, WrongClusterError
+from icecore.model import Incarnation, NodeId, SegmentId
 from icecore.process.log import event
 from icecore_coordinator.decisions.disk_changes import check_disk, with_new_disk
 from icecore_coordinator.decisions.node_changes import (
@@ -46,7 +47,7 @@ class Admission:
 
     async def register(
         self, asked: Registration, inventory: Iterable[HeldReplica]
-    ) -> tuple[Registered, list[int]]:
+    ) -> tuple[Registered, list[SegmentId]]:
         """Hand out the next incarnation.
 
         Returns:
@@ -98,7 +99,7 @@ class Admission:
         )
         return known, shrunk
 
-    async def connect(self, node_id: int, incarnation: int) -> Session:
+    async def connect(self, node_id: NodeId, incarnation: Incarnation) -> Session:
         """A heartbeat stream begins; the first of an incarnation activates it.
 
         Raises SupersededError when this incarnation does not count: register again.
@@ -125,7 +126,7 @@ class Admission:
             raise SupersededError(error.message) from error  # register again, and hear why
         return with_new_disk(state, change)
 
-    async def _judge_inventory(self, node_id: int, known: Registered) -> None:
+    async def _judge_inventory(self, node_id: NodeId, known: Registered) -> None:
         """Stop counting copies the node has lost, and remember the deletions it carried out."""
         state = self._ledger.state
         lost = lost_copies(state, node_id, known.held, is_disk_unknown=known.is_disk_unknown)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.errors import IcecoreError
-from icecore.model import NodeState, Segment, SegmentState
+from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
 from icecore_coordinator.state.records import PartitionKey, is_prepared
@@ -34,7 +34,7 @@ class Auditor:
         ports: WorkerPorts,
         opening: SegmentOpening,
         gains: ExpectedGains,
-        recover: Callable[[int], None],
+        recover: Callable[[SegmentId], None],
     ) -> None:
         self._ledger = ports.ledger
         self._calls = ports.calls
@@ -46,11 +46,11 @@ class Auditor:
         self._opening = opening
         self._gains = gains
         self._recover = recover
-        self._rolling: Backoff[int] = Backoff(ports.clock, ROLL_WAIT_MS)
+        self._rolling: Backoff[SegmentId] = Backoff(ports.clock, ROLL_WAIT_MS)
         self._replacing: Backoff[PartitionKey] = Backoff(
             ports.clock, REPLACE_WAIT_MS, REPLACE_WAIT_MS_MAX
         )
-        self._prepared_since_ms: dict[int, float] = {}
+        self._prepared_since_ms: dict[SegmentId, float] = {}
         self._first_own_segment_id = 0
         """Segments below it were opened before this process looked the first time."""
 
@@ -85,7 +85,7 @@ class Auditor:
                 found.append((segment, why))
         return found
 
-    def _why_roll(self, segment: Segment, ripe: list[int]) -> str:
+    def _why_roll(self, segment: Segment, ripe: list[NodeId]) -> str:
         states = [self._live.state_of(each) for each in segment.replicas]
         others = [each for each in ripe if each not in segment.replicas]
         stay = [each for each in segment.replicas if self._live.is_eligible(each)]
@@ -105,7 +105,7 @@ class Auditor:
             return ""
         return "roll_up"
 
-    def _unknown_replicas(self, segment: Segment) -> list[int]:
+    def _unknown_replicas(self, segment: Segment) -> list[NodeId]:
         """Members that have said that their copy counts for nothing."""
         is_unknown = self._copies.is_unknown
         return [each for each in segment.replicas if is_unknown(each, segment.segment_id)]
@@ -120,12 +120,12 @@ class Auditor:
         sound = [each for each in segment.isr if each not in unknown and is_live(each)]
         return segment.leader in unknown or len(sound) < segment.settings.min_insync
 
-    def _may_return(self, node_id: int) -> bool:
+    def _may_return(self, node_id: NodeId) -> bool:
         """Down so briefly that it may be starting again, with everything it had."""
         down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
         return down_ms is not None and down_ms < self._timing.return_wait_ms
 
-    def _is_ripe(self, node_id: int) -> bool:
+    def _is_ripe(self, node_id: NodeId) -> bool:
         since = self._live.of(node_id).up_since_ms
         now = self._clock.monotonic_ms()
         return since is not None and now - since >= self._timing.roll_up_wait_ms

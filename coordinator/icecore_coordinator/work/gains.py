@@ -1,5 +1,6 @@
 """Rolls that are asked for to gain replicas, and for nothing else: without a gain nothing moves."""
 
+from icecore.model import SegmentId
 from icecore.rpc.ports import Clock
 
 ROLL_UP_MS = 4_000.0
@@ -11,18 +12,18 @@ class ExpectedGains:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._until_ms: dict[int, float] = {}
+        self._until_ms: dict[SegmentId, float] = {}
 
-    def expect(self, segment_id: int) -> None:
+    def expect(self, segment_id: SegmentId) -> None:
         """The next roll of this segment, if it comes soon, must gain replicas."""
         now = self._clock.monotonic_ms()
         self._until_ms = {key: at for key, at in self._until_ms.items() if at > now}
         self._until_ms[segment_id] = now + ROLL_UP_MS
 
-    def forget(self, segment_id: int) -> None:
+    def forget(self, segment_id: SegmentId) -> None:
         """The segment rolls for a better reason now, or has rolled."""
         self._until_ms.pop(segment_id, None)
 
-    def must_gain(self, segment_id: int) -> bool:
+    def must_gain(self, segment_id: SegmentId) -> bool:
         """Whether the segment was asked to roll for more replicas a moment ago."""
         return self._until_ms.get(segment_id, 0.0) > self._clock.monotonic_ms()

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError
-from icecore.model import NodeState, Segment, SegmentState
+from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.state.cluster_state import eligible_nodes
@@ -48,8 +48,8 @@ class HandOver:
         self,
         ports: WorkerPorts,
         gains: ExpectedGains,
-        recover: Callable[[int], None],
-        let_leave: Callable[[int], None],
+        recover: Callable[[SegmentId], None],
+        let_leave: Callable[[NodeId], None],
     ) -> None:
         self._ledger = ports.ledger
         self._calls = ports.calls
@@ -59,8 +59,8 @@ class HandOver:
         self._gains = gains
         self._recover = recover
         self._let_leave = let_leave
-        self._asking: Backoff[int] = Backoff(ports.clock, ASK_AGAIN_MS)
-        self._since_ms: dict[int, float] = {}
+        self._asking: Backoff[SegmentId] = Backoff(ports.clock, ASK_AGAIN_MS)
+        self._since_ms: dict[NodeId, float] = {}
         """Draining nodes and when they were first seen so."""
 
     @property
@@ -80,7 +80,7 @@ class HandOver:
             return []
         staying = len(eligible_nodes(state, self._live))
         to_move: list[Segment] = []
-        needed_here: set[int] = set()
+        needed_here: set[NodeId] = set()
         for segment_id in state.unsealed if staying else ():
             segment = state.segments[segment_id].segment
             leaving = [each for each in segment.replicas if each in self._since_ms]
@@ -130,7 +130,7 @@ class HandOver:
                 self._asking.release(segment_id, is_done=False)
             self._asking.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
 
-    async def _ask(self, leader: int, segments: Sequence[Segment]) -> None:
+    async def _ask(self, leader: NodeId, segments: Sequence[Segment]) -> None:
         try:
             answers = await self._calls.roll(leader, segments, "leave", self._timing.node_call_s)
         except IcecoreError as error:

@@ -6,7 +6,7 @@ Each act is logged and kept in the record of its segment or node.
 import logging
 
 from icecore.errors import NotEnoughReplicasError
-from icecore.model import SegmentState
+from icecore.model import NodeId, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.decisions.disk_changes import accept_disk, last_copies
 from icecore_coordinator.decisions.lossy_changes import allow_unclean, declare_lost, named
@@ -29,13 +29,15 @@ class LossyActs:
         recoveries: Segments that are being recovered: hurried while somebody waits.
     """
 
-    def __init__(self, ports: WorkerPorts, recoveries: Backoff[int]) -> None:
+    def __init__(self, ports: WorkerPorts, recoveries: Backoff[SegmentId]) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
         self._copies = ports.copies
         self._recoveries = recoveries
 
-    async def declare_lost(self, topic: str, partition: int, segment_id: int) -> SegmentRecord:
+    async def declare_lost(
+        self, topic: str, partition: int, segment_id: SegmentId
+    ) -> SegmentRecord:
         """Give up a sealed segment whose every copy is gone.
 
         Raises what ``named`` and ``lossy_changes.declare_lost`` raise.
@@ -59,7 +61,7 @@ class LossyActs:
         return named(self._ledger.state, topic, partition, segment_id)
 
     async def recover_unclean(
-        self, topic: str, partition: int, segment_id: int
+        self, topic: str, partition: int, segment_id: SegmentId
     ) -> SegmentRecord | None:
         """End a segment at the longest log left, and wait until that is done.
 
@@ -94,7 +96,7 @@ class LossyActs:
                 )
         return self._ledger.state.segments.get(segment_id)
 
-    async def accept_disk(self, node_id: int) -> int:
+    async def accept_disk(self, node_id: NodeId) -> int:
         """Let a node come with another disk, whatever was on the one before: how many segments have
         their last copy there. Raises what ``disk_changes.accept_disk`` raises."""
         change = await self._ledger.decide(lambda state: accept_disk(state, self._live, node_id))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError, UnavailableError
-from icecore.model import SegmentState
+from icecore.model import Incarnation, NodeId, ProducerEpoch, ProducerId, SegmentState
 from icecore.rpc.ports import Clock
 from icecore.v1.common_pb2 import ProducerPosition
 from icecore_coordinator.decisions.producer_changes import take_name
@@ -31,8 +31,8 @@ LOOK_AGAIN_S = 0.1
 class NamedProducer:
     """What the new owner of a name gets."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     positions: tuple[ProducerPosition, ...]
 
 
@@ -69,7 +69,7 @@ class ProducerNaming:
 
     async def _fence(self, record: ProducerRecord, topics: Sequence[str]) -> list[ProducerPosition]:
         deadline = self._clock.monotonic_ms() + FENCE_WAIT_MS
-        confirmed: dict[int, int] = {}
+        confirmed: dict[NodeId, Incarnation] = {}
         positions: dict[tuple[bytes, int], ProducerPosition] = {}
         while True:
             state = self._ledger.state
@@ -91,14 +91,14 @@ class ProducerNaming:
                 await asyncio.sleep(LOOK_AGAIN_S)
 
     def _not_confirmed(
-        self, topic_ids: dict[bytes, None], confirmed: dict[int, int]
-    ) -> tuple[dict[int, None], bool]:
+        self, topic_ids: dict[bytes, None], confirmed: dict[NodeId, Incarnation]
+    ) -> tuple[dict[NodeId, None], bool]:
         """Leaders that may still take older epochs, and whether there are some unreachable by us.
 
         A partition without a tail has no leader; the next one will know before it leads.
         """
         state = self._ledger.state
-        to_ask: dict[int, None] = {}
+        to_ask: dict[NodeId, None] = {}
         is_recovering = False
         for topic_id in topic_ids:
             for partition in state.partitions_of(state.topics[topic_id]):
@@ -115,8 +115,8 @@ class ProducerNaming:
         return to_ask, is_recovering
 
     async def _ask(
-        self, node_id: int, record: ProducerRecord
-    ) -> tuple[int, Sequence[ProducerPosition]] | None:
+        self, node_id: NodeId, record: ProducerRecord
+    ) -> tuple[Incarnation, Sequence[ProducerPosition]] | None:
         try:
             return await self._calls.fence_producer(
                 node_id, record.producer_id, record.producer_epoch, FENCE_CALL_S

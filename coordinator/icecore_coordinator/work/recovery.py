@@ -2,8 +2,9 @@
 
 This room finds such segments and takes them through the steps of a round: whom to call, how long to
 wait, when to call a person. What is known of one segment meanwhile, and what follows from it, is
-its ``recovery_case``. All segments that need it at the same moment share a round, with one call
-per node and step. The states of a case, with what leads to the next one; ``*`` is a commit::
+its ``recovery_case`` until its end is decided, and its ``decided_case`` from then on. All segments
+that need it at the same moment share a round, with one call per node and step. The states of a
+case, with what leads to the next one; ``*`` is a commit::
 
     ACTIVE
       | * freeze
@@ -61,28 +62,34 @@ to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
 
-from icecore.errors import FencedError, IcecoreError
-from icecore.model import Segment, SegmentState
+from icecore.errors import (
+    IcecoreError,
+)
+from icecore.model import (
+    NodeId,
+    Segment,
+    SegmentId,
+    SegmentState,
+)
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.lossy_changes import begin_unclean
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
-from icecore_coordinator.nodes.fan_out import by_node, fan_out
+from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.case_calls import CaseCalls
+from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery_case import Case
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
-from icecore_replication.recovery import FenceReply
+from icecore_replication.recovery import FenceReply, Undecidable
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 DELETED_AT_ONCE = 16
 """Their seals share disks with whoever produces."""
@@ -117,7 +124,7 @@ class Recovery:
     def __init__(self, ports: WorkerPorts, opening: SegmentOpening) -> None:
         self.count = 0
         """Recovery-seals done by this process."""
-        self.backoff: Backoff[int] = Backoff(ports.clock)
+        self.backoff: Backoff[SegmentId] = Backoff(ports.clock)
         """Of segments: who waits for one says so here."""
         self._ledger = ports.ledger
         self._calls = ports.calls
@@ -128,15 +135,14 @@ class Recovery:
         self._clock = ports.clock
         self._timing = ports.timing
         self._opening = opening
-        self._requested: dict[int, None] = {}
-        self._promises: dict[int, int] = {}
-        """By segment: the highest promise that a replica refused ours for."""
+        self._case_calls = CaseCalls(ports)
+        self._requested: dict[SegmentId, None] = {}
 
-    def request(self, segment_id: int) -> None:
+    def request(self, segment_id: SegmentId) -> None:
         """Also of a leader that is well; whoever asks for it sees again that it is needed."""
         self._requested[segment_id] = None
 
-    def needed(self) -> list[int]:
+    def needed(self) -> list[SegmentId]:
         """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
         time, what is open in deleted topics, for nobody waits for that (R68)."""
         state = self._ledger.state
@@ -162,7 +168,7 @@ class Recovery:
         due = [each for each in deleted if self.backoff.is_due(each)]
         return found + due[: max(0, room)]
 
-    async def recover(self, segment_ids: Sequence[int]) -> None:
+    async def recover(self, segment_ids: Sequence[SegmentId]) -> None:
         """Try once to recover these segments; what fails is tried again later."""
         mine = self.backoff.take(segment_ids)
         if not mine:
@@ -171,14 +177,14 @@ class Recovery:
         try:
             cases = await self._freeze(mine)
             laps.end("freeze")
-            cases = await self._fence(cases)
+            decided = await self._fence(cases)
             laps.end("fence")
-            cases = await self._write_back_donors(cases)
-            cases = await self._write_back_others(cases)
+            decided = await self._write_back_donors(decided)
+            decided = await self._write_back_others(decided)
             laps.end("write_back")
-            openings = await self._open_successors(cases)
+            openings = await self._open_successors(decided)
             laps.end("open")
-            await self._seal(cases, openings)
+            await self._seal(decided, openings)
             laps.end("seal")
         finally:
             state = self._ledger.state
@@ -189,7 +195,7 @@ class Recovery:
                 left += not is_done
                 if is_done:
                     self._requested.pop(segment_id, None)
-                    self._promises.pop(segment_id, None)
+                    self._case_calls.forget(segment_id)
                 self.backoff.release(segment_id, is_done=is_done)
             event(
                 _log,
@@ -205,8 +211,8 @@ class Recovery:
                 took_ms=laps.took_ms(),
             )
 
-    async def _freeze(self, segment_ids: Sequence[int]) -> list[Case]:
-        def decision(state: ClusterState, segment_id: int) -> Change:
+    async def _freeze(self, segment_ids: Sequence[SegmentId]) -> list[Case]:
+        def decision(state: ClusterState, segment_id: SegmentId) -> Change:
             record = state.segments.get(segment_id)
             if record is None or record.segment.state != SegmentState.ACTIVE:
                 return Change()
@@ -221,78 +227,19 @@ class Recovery:
                     Case(
                         record.segment,
                         record.is_unclean_allowed,
-                        known_promise=self._promises.get(segment_id, 0),
+                        known_promise=self._case_calls.known_promise(segment_id),
                         is_lossy=record.is_unclean_begun,
                     )
                 )
         return cases
 
-    async def _ask(
-        self,
-        asked: Mapping[int, Sequence[tuple[Case, Any]]],
-        call: Callable[[int, Sequence[Any]], Coroutine[Any, Any, list[T | IcecoreError]]],
-        take: Callable[[Case, int, T], None],
-        is_enough: Callable[[], bool],
-    ) -> None:
-        """One call per node about its cases; ``take`` sees each good answer, perhaps twice."""
-
-        def collect(answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError]) -> None:
-            for node_id, results in answers.items():
-                if isinstance(results, IcecoreError):
-                    continue
-                for (case, _), result in zip(asked[node_id], results, strict=True):
-                    if not isinstance(result, IcecoreError):
-                        take(case, node_id, result)
-
-        def enough(answers: Mapping[int, Sequence[T | IcecoreError]]) -> bool:
-            collect(answers)
-            return is_enough()
-
-        answers = await fan_out(
-            self._clock,
-            {node_id: call(node_id, [item for _, item in mine]) for node_id, mine in asked.items()},
-            required=[node_id for node_id in asked if self._live.is_live(node_id)],
-            patience_ms=self._timing.recovery_wait_ms,
-            is_enough=enough,
-        )
-        collect(answers)
-        self._log_failures(asked, answers)
-
-    def _log_failures(
-        self,
-        asked: Mapping[int, Sequence[tuple[Case, Any]]],
-        answers: Mapping[int, Sequence[T | IcecoreError] | IcecoreError],
-    ) -> None:
-        for node_id, results in answers.items():
-            if isinstance(results, IcecoreError):
-                event(_log, logging.INFO, "recovery_call_failed", node_id=node_id, error=results)
-                continue
-            for (case, _), result in zip(asked[node_id], results, strict=True):
-                if isinstance(result, IcecoreError):
-                    event(
-                        _log,
-                        logging.WARNING,
-                        "recovery_step_failed",
-                        node_id=node_id,
-                        segment_id=case.segment_id,
-                        error=result,
-                    )
-                    self._note_promise(case.segment_id, result)
-
-    def _note_promise(self, segment_id: int, error: IcecoreError) -> None:
-        """The next round must not promise less than what was promised already."""
-        promised = error.metadata.get("promised_epoch", "")
-        if isinstance(error, FencedError) and promised.isdecimal() and len(promised) < 20:
-            known = self._promises.get(segment_id, 0)
-            self._promises[segment_id] = max(known, int(promised))
-
-    async def _fence(self, cases: Sequence[Case]) -> list[Case]:
+    async def _fence(self, cases: Sequence[Case]) -> list[DecidedCase]:
         """Cases whose end is decided."""
 
-        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+        def take(case: Case, node_id: NodeId, reply: FenceReply) -> None:
             case.replies[node_id] = reply
 
-        await self._ask(
+        await self._case_calls.ask(
             by_node(
                 (node_id, (case, (case.segment_id, case.promise)))
                 for case in cases
@@ -302,14 +249,15 @@ class Recovery:
             take,
             lambda: all(case.may_decide() for case in cases),
         )
-        for case in cases:
-            self._decide(case)
-        stuck = [case for case in cases if case.end is None and case.is_unclean_allowed]
+        decided = {case.segment_id: self._decide(case) for case in cases}
+        stuck = [
+            case for case in cases if decided[case.segment_id] is None and case.is_unclean_allowed
+        ]
         if stuck:
             await self._look_for_more(stuck)
         for case in await self._begin_unclean(stuck):
-            self._decide_unclean(case)
-        return [case for case in cases if case.end is not None]
+            decided[case.segment_id] = self._decide_unclean(case)
+        return [each for each in decided.values() if each is not None]
 
     async def _begin_unclean(self, cases: Sequence[Case]) -> list[Case]:
         """Those that may go on, and whose records say from now on that they are lossy."""
@@ -327,10 +275,10 @@ class Recovery:
     async def _look_for_more(self, cases: Sequence[Case]) -> None:
         """An admin accepted the loss, so what can be proved of UNKNOWN logs is worth having."""
 
-        def take(case: Case, node_id: int, reply: FenceReply) -> None:
+        def take(case: Case, node_id: NodeId, reply: FenceReply) -> None:
             case.replies[node_id] = reply
 
-        await self._ask(
+        await self._case_calls.ask(
             by_node(
                 (node_id, (case, (case.segment_id, case.promise)))
                 for case in cases
@@ -343,8 +291,8 @@ class Recovery:
             lambda: False,
         )
 
-    def _decide(self, case: Case) -> None:
-        """Set the end that the replies prove, if they prove one."""
+    def _decide(self, case: Case) -> DecidedCase | None:
+        """The end that the replies prove, if they prove one."""
         if not case.may_decide():
             intact = [node_id for node_id, reply in case.replies.items() if reply.intact]
             event(
@@ -355,19 +303,21 @@ class Recovery:
                 replicas=case.segment.replicas,
                 intact=intact,
             )
-            return
-        undecidable = case.decide(self._tripwire(case))
-        if undecidable is not None:
-            self._pages.page(case.segment_id, undecidable.why)
+            return None
+        decided = case.decide(self._tripwire(case))
+        if isinstance(decided, Undecidable):
+            self._pages.page(case.segment_id, decided.why)
+            return None
+        return decided
 
     def _tripwire(self, case: Case) -> int:
         return self._heard.high_watermark(case.segment_id) or 0
 
-    def _decide_unclean(self, case: Case) -> None:
-        """Set the end that an admin accepted, and say loudly what it is."""
-        case.decide_unclean(self._tripwire(case), self._clock.now_ms())
-        end = case.decided
-        if case.is_donor_unknown:
+    def _decide_unclean(self, case: Case) -> DecidedCase:
+        """The end that an admin accepted; say loudly what it is."""
+        decided = case.decide_unclean(self._tripwire(case), self._clock.now_ms())
+        end = decided.end
+        if decided.is_donor_unknown:
             event(
                 _log,
                 logging.CRITICAL,
@@ -385,11 +335,12 @@ class Recovery:
             donor=end.donor,
             seen=self._tripwire(case),
         )
+        return decided
 
-    async def _write_back_donors(self, cases: Sequence[Case]) -> list[Case]:
+    async def _write_back_donors(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
 
-        def take(case: Case, node_id: int, written: Written) -> None:
+        def take(case: DecidedCase, node_id: NodeId, written: Written) -> None:
             if not case.take_donor(written):
                 event(
                     _log,
@@ -400,11 +351,9 @@ class Recovery:
                 )
 
         asked = [
-            (case.decided.donor, (case, case.order_to_donor()))
-            for case in cases
-            if not case.is_lost
+            (case.end.donor, (case, case.order_to_donor())) for case in cases if not case.is_lost
         ]
-        await self._ask(
+        await self._case_calls.ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
             take,
@@ -412,14 +361,14 @@ class Recovery:
         )
         for case in cases:
             if case.donor is not None and not case.is_lost:
-                case.verified[case.decided.donor] = case.donor.incarnation
-                self._copies.copied(case.decided.donor, case.segment_id)
+                case.verified[case.end.donor] = case.donor.incarnation
+                self._copies.copied(case.end.donor, case.segment_id)
         return [case for case in cases if case.donor is not None]
 
-    async def _write_back_others(self, cases: Sequence[Case]) -> list[Case]:
+    async def _write_back_others(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         """Cases with at least min_insync durable copies through their end."""
 
-        def take(case: Case, node_id: int, written: Written) -> None:
+        def take(case: DecidedCase, node_id: NodeId, written: Written) -> None:
             if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
                 self._copies.copied(node_id, case.segment_id)
@@ -431,11 +380,11 @@ class Recovery:
         for case in cases:
             if case.is_lost:
                 continue
-            item = case.order_to_target(state.nodes[case.decided.donor].address)
+            item = case.order_to_target(state.nodes[case.end.donor].address)
             for node_id in case.targets(state, self._live):
                 self._heard.forget_end(case.segment_id, node_id)
                 asked.append((node_id, (case, item)))
-        await self._ask(
+        await self._case_calls.ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
             take,
@@ -443,7 +392,7 @@ class Recovery:
         )
         return [case for case in cases if case.is_written()]
 
-    async def _open_successors(self, cases: Sequence[Case]) -> dict[PartitionKey, Opening]:
+    async def _open_successors(self, cases: Sequence[DecidedCase]) -> dict[PartitionKey, Opening]:
         wanted: dict[PartitionKey, Segment | None] = {case.key: case.segment for case in cases}
         prepared = await self._opening.prepare(wanted)
         items = [
@@ -458,10 +407,12 @@ class Recovery:
             if successor.segment_id in openings
         }
 
-    async def _seal(self, cases: Sequence[Case], openings: Mapping[PartitionKey, Opening]) -> None:
+    async def _seal(
+        self, cases: Sequence[DecidedCase], openings: Mapping[PartitionKey, Opening]
+    ) -> None:
         now_ms = self._clock.now_ms()
 
-        def decision(state: ClusterState, case: Case) -> Change:
+        def decision(state: ClusterState, case: DecidedCase) -> Change:
             return seal(state, self._live, case.sealing(state), openings.get(case.key), now_ms)
 
         results = await self._ledger.decide_each(cases, decision)
@@ -482,7 +433,7 @@ class Recovery:
                 logging.INFO,
                 "recovered",
                 segment_id=case.segment_id,
-                end_offset=case.decided.end_offset,
+                end_offset=case.end.end_offset,
                 replicas=sorted(case.verified),
                 successor=opening.segment_id if opening else 0,
             )

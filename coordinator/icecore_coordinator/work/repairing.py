@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
-from icecore.model import Segment, SegmentState
+from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
@@ -33,8 +33,8 @@ class Repair:
     """One copy to make."""
 
     segment: Segment
-    donor: int
-    target: int
+    donor: NodeId
+    target: NodeId
 
 
 class Repairer:
@@ -48,8 +48,8 @@ class Repairer:
         self._pages = ports.pages
         self._clock = ports.clock
         self._timing = ports.timing
-        self._backoff: Backoff[int] = Backoff(ports.clock)
-        self._last_copies: dict[tuple[int, int], None] = {}
+        self._backoff: Backoff[SegmentId] = Backoff(ports.clock)
+        self._last_copies: dict[tuple[NodeId, SegmentId], None] = {}
         """(node, segment) of damaged copies that stay listed, because there is no other."""
 
     async def drop_damaged(self) -> None:
@@ -115,17 +115,17 @@ class Repairer:
                 found.append(Repair(segment, donors[segment_id % len(donors)], target))
         return found
 
-    def _counts(self, node_id: int) -> bool:
+    def _counts(self, node_id: NodeId) -> bool:
         """Copies on nodes that are merely down count for a grace period."""
         down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
         return down_ms is None or down_ms < self._timing.lost_replica_grace_ms
 
-    def _may_return(self, node_id: int) -> bool:
+    def _may_return(self, node_id: NodeId) -> bool:
         """Down so briefly that it may be starting again, with everything it had."""
         down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
         return down_ms is not None and down_ms < self._timing.return_wait_ms
 
-    def _copy_cost(self, record: SegmentRecord, node_id: int) -> tuple[bool, int, int]:
+    def _copy_cost(self, record: SegmentRecord, node_id: NodeId) -> tuple[bool, int, NodeId]:
         """Nodes that hold some of it already first, then those with the fewest replicas."""
         count = len(self._ledger.state.segments_of_node.get(node_id, ()))
         return (node_id not in record.holders, count, node_id)
@@ -137,7 +137,7 @@ class Repairer:
         grouped = by_node((each.target, each) for each in repairs)
         await asyncio.gather(*(self._copy(target, mine) for target, mine in grouped.items()))
 
-    async def _copy(self, target: int, repairs: list[Repair]) -> None:
+    async def _copy(self, target: NodeId, repairs: list[Repair]) -> None:
         state = self._ledger.state
         done: list[tuple[Repair, Written]] = []
         for repair in repairs:
@@ -177,7 +177,7 @@ class Repairer:
         record = self._ledger.state.segments.get(repair.segment.segment_id)
         return record is None or is_sealed_state(record, written.producer_snapshot)
 
-    async def _count(self, target: int, done: list[tuple[Repair, Written]]) -> None:
+    async def _count(self, target: NodeId, done: list[tuple[Repair, Written]]) -> None:
         def decision(state: ClusterState, copy: tuple[Repair, Written]) -> Change:
             repair, written = copy
             return add_sealed_replica(

@@ -8,6 +8,7 @@ contradicts what readers have seen, or what members hold, is refused and paged.
 from collections.abc import Mapping, Sequence
 
 from icecore.errors import IcecoreError, StorageError
+from icecore.model import NodeId, SegmentId
 from icecore.rpc.ports import Clock
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.heard import Heard
@@ -20,7 +21,7 @@ CALL_S = 3.0
 PATIENCE_MS = 1_000.0
 """For members that do not answer, when those that did are enough: produce waits meanwhile."""
 
-Words = dict[int, dict[int, MemberWord]]
+Words = dict[SegmentId, dict[NodeId, MemberWord]]
 """By segment and node."""
 
 
@@ -36,7 +37,7 @@ class SealChecker:
         self._pages = pages
         self._clock = clock
 
-    async def check(self, claims: Sequence[SealClaim]) -> list[tuple[int, ...] | IcecoreError]:
+    async def check(self, claims: Sequence[SealClaim]) -> list[tuple[NodeId, ...] | IcecoreError]:
         """The members that confirm each claim, or why it is refused; same order."""
         refused = {each.segment_id: self._contradiction(each) for each in claims}
         words = await self._ask([each for each in claims if refused[each.segment_id] is None])
@@ -54,8 +55,8 @@ class SealChecker:
         return None
 
     def _judge(
-        self, claim: SealClaim, words: Mapping[int, MemberWord]
-    ) -> tuple[int, ...] | IcecoreError:
+        self, claim: SealClaim, words: Mapping[NodeId, MemberWord]
+    ) -> tuple[NodeId, ...] | IcecoreError:
         try:
             return agreed_replicas(claim, words)
         except IcecoreError as error:
@@ -67,7 +68,7 @@ class SealChecker:
         words: Words = {each.segment_id: {} for each in claims}
         asked = by_node((node_id, each) for each in claims for node_id in each.replicas)
 
-        def is_enough(answers: Mapping[int, Sequence[MemberWord | IcecoreError]]) -> bool:
+        def is_enough(answers: Mapping[NodeId, Sequence[MemberWord | IcecoreError]]) -> bool:
             for node_id, found in answers.items():
                 _collect(words, node_id, asked[node_id], found)
             return all(_is_settled(each, words[each.segment_id]) for each in claims)
@@ -90,7 +91,7 @@ class SealChecker:
 
 def _collect(
     words: Words,
-    node_id: int,
+    node_id: NodeId,
     asked: Sequence[SealClaim],
     answers: Sequence[MemberWord | IcecoreError],
 ) -> None:
@@ -99,7 +100,7 @@ def _collect(
             words[claim.segment_id][node_id] = answer
 
 
-def _is_settled(claim: SealClaim, words: Mapping[int, MemberWord]) -> bool:
+def _is_settled(claim: SealClaim, words: Mapping[NodeId, MemberWord]) -> bool:
     try:
         return bool(agreed_replicas(claim, words))
     except IcecoreError:

@@ -15,7 +15,16 @@ from icecore.errors import (
     IcecoreError,
     NotEnoughReplicasError,
 )
-from icecore.model import NodeState, Segment, SegmentState
+from icecore.model import (
+    NO_SEGMENT,
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeState,
+    Segment,
+    SegmentId,
+    SegmentState,
+)
 from icecore.process.log import event
 from icecore_coordinator.decisions.segment_changes import Opening, Sealing, check_leader, seal
 from icecore_coordinator.nodes.node_calls import OpenItem
@@ -36,17 +45,17 @@ _log = logging.getLogger(__name__)
 class Asker:
     """The node that asks, in its incarnation."""
 
-    node_id: int
-    incarnation: int
+    node_id: NodeId
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class SealReport:
     """One segment as its leader wants it sealed."""
 
-    epoch: int
+    epoch: Epoch
     sealing: Sealing
-    successor_segment_id: int
+    successor_segment_id: SegmentId
     producer_snapshot: bytes
 
 
@@ -75,21 +84,21 @@ class LiveSealing:
         self._opening = opening
         self._checker = checker
         self._gains = gains
-        self._ready: dict[int, int] = {}
+        self._ready: dict[SegmentId, SegmentId] = {}
         """Segment to its prepared and confirmed successor."""
-        self._preparing: Backoff[int] = Backoff(ports.clock)
+        self._preparing: Backoff[SegmentId] = Backoff(ports.clock)
 
     async def prepare(
-        self, asker: Asker, segments: Sequence[tuple[int, int]]
-    ) -> list[int | IcecoreError]:
+        self, asker: Asker, segments: Sequence[tuple[SegmentId, Epoch]]
+    ) -> list[SegmentId | IcecoreError]:
         """Successors of (segment id, epoch) pairs, confirmed by at least min_insync nodes.
 
         Returns the successor's id or why there is none, in the same order.
         """
         state = self._ledger.state
-        results: dict[int, int | IcecoreError] = {}
+        results: dict[SegmentId, SegmentId | IcecoreError] = {}
         wanted: dict[PartitionKey, Segment | None] = {}
-        ids: dict[PartitionKey, int] = {}
+        ids: dict[PartitionKey, SegmentId] = {}
         mine = self._preparing.take(each for each, _ in segments)
         try:
             for segment_id, epoch in segments:
@@ -113,25 +122,25 @@ class LiveSealing:
                 self._preparing.release(segment_id, is_done=True)
         return [results[segment_id] for segment_id, _ in segments]
 
-    def _ready_for(self, segment_id: int) -> Segment | None:
+    def _ready_for(self, segment_id: SegmentId) -> Segment | None:
         """A successor prepared for an earlier try, unless one of its nodes is to leave by now."""
         state = self._ledger.state
-        record = state.segments.get(self._ready.get(segment_id, 0))
+        record = state.segments.get(self._ready.get(segment_id, NO_SEGMENT))
         if record is None or not is_prepared(record):
             return None
         states = [self._live.state_of(each) for each in record.segment.replicas]
         return None if NodeState.DRAINING in states else record.segment
 
     async def _prepare(
-        self, wanted: dict[PartitionKey, Segment | None], ids: dict[PartitionKey, int]
-    ) -> dict[int, int | IcecoreError]:
+        self, wanted: dict[PartitionKey, Segment | None], ids: dict[PartitionKey, SegmentId]
+    ) -> dict[SegmentId, SegmentId | IcecoreError]:
         if not wanted:
             return {}
-        await self._opening.abandon([self._ready.pop(each, 0) for each in ids.values()])
+        await self._opening.abandon([self._ready.pop(each, NO_SEGMENT) for each in ids.values()])
         prepared = await self._opening.prepare(wanted)
         items = [OpenItem(each) for each in prepared.values()]
         openings = await self._opening.confirm(items, self._open_wait_ms)
-        results: dict[int, int | IcecoreError] = {}
+        results: dict[SegmentId, SegmentId | IcecoreError] = {}
         useless = []
         is_live = self._live.is_live
         for key, segment_id in ids.items():
@@ -158,7 +167,7 @@ class LiveSealing:
         self, asker: Asker, reports: Sequence[SealReport]
     ) -> list[Sealed | IcecoreError]:
         """Seal segments at the end their leader reports and open the successors; same order."""
-        results: dict[int, Sealed | IcecoreError] = {}
+        results: dict[SegmentId, Sealed | IcecoreError] = {}
         valid: list[SealReport] = []
         for report in reports:
             segment_id = report.sealing.segment_id
@@ -211,7 +220,7 @@ class LiveSealing:
         self,
         asker: Asker,
         reports: Sequence[SealReport],
-        results: dict[int, Sealed | IcecoreError],
+        results: dict[SegmentId, Sealed | IcecoreError],
     ) -> list[SealReport]:
         """Those that their members confirm, with just these members; ``results`` gets the rest."""
         state = self._ledger.state
@@ -262,7 +271,7 @@ class LiveSealing:
         if snapshot_digest(report.producer_snapshot) != sealing.producer_digest:
             raise ConflictError("the producers' digest is not that of their snapshot")
 
-    async def _confirm(self, reports: Sequence[SealReport]) -> dict[int, Opening]:
+    async def _confirm(self, reports: Sequence[SealReport]) -> dict[SegmentId, Opening]:
         state = self._ledger.state
         items = []
         for report in reports:

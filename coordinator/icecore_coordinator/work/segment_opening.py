@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from icecore.errors import IcecoreError
-from icecore.model import Segment
+from icecore.model import NO_NODE, Incarnation, NodeId, Segment, SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.config import Timing
@@ -74,7 +74,7 @@ class SegmentOpening:
             place = placer.place(
                 settings.replication_factor,
                 replicas=before.replicas if before else (),
-                leader=before.leader if before else 0,
+                leader=before.leader if before else NO_NODE,
                 least=settings.min_insync,
             )
             is_short = len(place.nodes) < settings.replication_factor
@@ -93,7 +93,7 @@ class SegmentOpening:
 
     async def confirm(
         self, items: Sequence[OpenItem], patience_ms: float | None = None
-    ) -> dict[int, Opening]:
+    ) -> dict[SegmentId, Opening]:
         """Who created the files of which segment; those with at least min_insync confirmations.
 
         Args:
@@ -103,10 +103,14 @@ class SegmentOpening:
                 that is, while nobody can append.
         """
         grouped = by_node((node, each) for each in items for node in each.segment.replicas)
-        confirmed: dict[int, dict[int, int]] = {each.segment.segment_id: {} for each in items}
+        confirmed: dict[SegmentId, dict[NodeId, Incarnation]] = {
+            each.segment.segment_id: {} for each in items
+        }
         needed = {each.segment.segment_id: each.segment.settings.min_insync for each in items}
 
-        def collect(answers: Mapping[int, Sequence[int | IcecoreError] | IcecoreError]) -> None:
+        def collect(
+            answers: Mapping[NodeId, Sequence[Incarnation | IcecoreError] | IcecoreError],
+        ) -> None:
             for node_id, results in answers.items():
                 if isinstance(results, IcecoreError):
                     continue
@@ -114,7 +118,7 @@ class SegmentOpening:
                     if isinstance(result, int):
                         confirmed[item.segment.segment_id][node_id] = result
 
-        def is_enough(answers: Mapping[int, Sequence[int | IcecoreError]]) -> bool:
+        def is_enough(answers: Mapping[NodeId, Sequence[Incarnation | IcecoreError]]) -> bool:
             collect(answers)
             return all(len(confirmed[each]) >= count for each, count in needed.items())
 
@@ -147,7 +151,7 @@ class SegmentOpening:
             if len(nodes) >= needed[segment_id]
         }
 
-    async def abandon(self, segment_ids: Sequence[int]) -> None:
+    async def abandon(self, segment_ids: Sequence[SegmentId]) -> None:
         """Give up PREPARED segments that will not be opened."""
         if segment_ids:
             now_ms = self._clock.now_ms()

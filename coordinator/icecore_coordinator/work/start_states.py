@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
-from icecore.model import SegmentState
+from icecore.model import NodeId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.config import Timing
@@ -42,7 +42,7 @@ class _Wanted:
 
     key: PartitionKey
     record: SegmentRecord
-    nodes: tuple[int, ...]
+    nodes: tuple[NodeId, ...]
 
 
 def start_behind(record: SegmentRecord, written: Written) -> Start:
@@ -104,7 +104,7 @@ class StartStates:
                 )
         return starts
 
-    def _sources(self, record: SegmentRecord) -> tuple[int, ...]:
+    def _sources(self, record: SegmentRecord) -> tuple[NodeId, ...]:
         """Live replicas, those last that call their own copy damaged."""
         segment_id = record.segment.segment_id
         live = [each for each in record.segment.replicas if self._live.is_live(each)]
@@ -113,7 +113,7 @@ class StartStates:
     def _take(
         self,
         wanted: _Wanted,
-        node_id: int,
+        node_id: NodeId,
         written: Written,
         starts: dict[PartitionKey, Start],
         refused: dict[PartitionKey, None],
@@ -133,7 +133,9 @@ class StartStates:
 
     async def _ask(self, asked: Sequence[_Wanted], number: int) -> list[tuple[_Wanted, Written]]:
         """Good answers of the replicas that come next."""
-        grouped: Mapping[int, list[_Wanted]] = by_node((each.nodes[number], each) for each in asked)
+        grouped: Mapping[NodeId, list[_Wanted]] = by_node(
+            (each.nodes[number], each) for each in asked
+        )
         answers = await fan_out(
             self._clock,
             {

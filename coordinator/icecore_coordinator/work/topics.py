@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.errors import IcecoreError, NotLeaderError, UnknownTopicError
-from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.model import NodeId, Segment, SegmentSettings, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.decisions import topic_changes, topic_deletion
@@ -191,7 +191,7 @@ class Topics:
         is not rolled. Raises UnknownTopicError."""
         state = self._ledger.state
         outcomes: list[IcecoreError | None] = []
-        active: list[tuple[int, Segment]] = []
+        active: list[tuple[NodeId, Segment]] = []
         for partition in state.partitions_of(state.topic(name)):
             tail = state.tail(partition)
             if tail is not None and tail.segment.state == SegmentState.ACTIVE:

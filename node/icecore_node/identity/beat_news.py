@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from icecore.model import SegmentId
+
 
 class LedLog(NamedTuple):
     """How far a segment is that this node leads."""
@@ -20,11 +22,11 @@ class LedLog(NamedTuple):
 class Standing(NamedTuple):
     """How things are on this node."""
 
-    unknown_ids: list[int]
+    unknown_ids: list[SegmentId]
     """Segments whose copy here counts for nothing."""
-    led: dict[int, LedLog]
+    led: dict[SegmentId, LedLog]
     """By segment."""
-    fenced_ids: Sequence[int] = ()
+    fenced_ids: Sequence[SegmentId] = ()
     """ACTIVE segments that a promise keeps this node out of."""
 
 
@@ -32,11 +34,11 @@ class Standing(NamedTuple):
 class News:
     """For one heartbeat. Ids in the order in which they were reported, each once."""
 
-    led: dict[int, LedLog] = field(default_factory=dict)
+    led: dict[SegmentId, LedLog] = field(default_factory=dict)
     """By segment."""
-    unknown: dict[int, None] = field(default_factory=dict)
-    disputed: dict[int, None] = field(default_factory=dict)
-    fenced: dict[int, None] = field(default_factory=dict)
+    unknown: dict[SegmentId, None] = field(default_factory=dict)
+    disputed: dict[SegmentId, None] = field(default_factory=dict)
+    fenced: dict[SegmentId, None] = field(default_factory=dict)
 
 
 class BeatNews:
@@ -62,22 +64,22 @@ class BeatNews:
         news, self._news = self._news, News()
         return news
 
-    def watermark_moved(self, segment_id: int, log: LedLog) -> None:
+    def watermark_moved(self, segment_id: SegmentId, log: LedLog) -> None:
         """Of a segment led here."""
         self._news.led[segment_id] = log
 
-    def report_unknown(self, segment_id: int) -> None:
+    def report_unknown(self, segment_id: SegmentId) -> None:
         """A replica here is damaged or missing."""
         self._news.unknown[segment_id] = None
 
-    def forget_unknown(self, segment_id: int) -> None:
+    def forget_unknown(self, segment_id: SegmentId) -> None:
         """There is a whole replica, or room for a copy: an earlier report holds no longer."""
         self._news.unknown.pop(segment_id, None)
 
-    def report_dispute(self, segment_id: int) -> None:
+    def report_dispute(self, segment_id: SegmentId) -> None:
         """A replica here differs from another one, although neither is damaged."""
         self._news.disputed[segment_id] = None
 
-    def report_fenced(self, segment_id: int) -> None:
+    def report_fenced(self, segment_id: SegmentId) -> None:
         """An ACTIVE segment is shut for this node by a promise."""
         self._news.fenced[segment_id] = None

@@ -12,12 +12,13 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, TypeVarTuple
 
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 EXIT_STATUS = 70
 """EX_SOFTWARE: a supervisor restarts the process, which then recovers from disk."""
@@ -141,12 +142,12 @@ class ThreadExecutor:
         self._workers.append(worker)  # type: ignore[arg-type]
         return worker
 
-    async def run(self, function: Callable[..., T], *args: object) -> T:
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function on a reader thread; its exception is raised here."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._guarded, function, *args)
 
-    def _guarded(self, function: Callable[..., T], *args: object) -> T:
+    def _guarded(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """On the reader's thread: it ends the process at once, also when nobody waits."""
         try:
             return function(*args)

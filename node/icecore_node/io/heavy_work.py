@@ -8,11 +8,12 @@ Only some of the reader threads do this work, because the others must read disks
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from icecore_node.ports import Executor
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 BYTES_MAX = 128 << 20
 """Twice the largest payload of any topic."""
@@ -31,7 +32,7 @@ class HeavyWork:
         self._bytes = self._calls = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    async def run(self, weight_bytes: int, function: Callable[..., T], *args: object) -> T:
+    async def run(self, weight_bytes: int, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The function's result. Its bytes are freed by the thread's end, also if the caller left.
 
         Args:

@@ -15,7 +15,7 @@ import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from icecore.errors import IcecoreError
 from icecore.process.log import event
@@ -27,6 +27,7 @@ from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_node.storage.port import Store
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +81,7 @@ class IoWorker:
         """Enqueue an append; ``owner.on_appended`` is called when its group is durable."""
         self._queue.submit(_Append(request, owner))
 
-    async def run(self, function: Callable[..., T], *args: object) -> T:
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function after all appends enqueued so far. Raises what it raises."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.submit(_Operation(function, args, future))

@@ -8,6 +8,7 @@ node and forgets in order of arrival, so a slow reader costs file reads, never m
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from icecore.model import SegmentId
 from icecore_node.ports import Buffer
 
 
@@ -26,10 +27,10 @@ class TailCache:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._batches: OrderedDict[tuple[int, int], CachedBatch] = OrderedDict()
+        self._batches: OrderedDict[tuple[SegmentId, int], CachedBatch] = OrderedDict()
         self.bytes = 0
 
-    def put(self, segment_id: int, base_offset: int, batch: CachedBatch) -> None:
+    def put(self, segment_id: SegmentId, base_offset: int, batch: CachedBatch) -> None:
         """Remember a batch, forgetting the oldest ones beyond the bound."""
         self._batches[segment_id, base_offset] = batch
         self.bytes += batch.length_bytes
@@ -37,12 +38,12 @@ class TailCache:
             _, oldest = self._batches.popitem(last=False)
             self.bytes -= oldest.length_bytes
 
-    def get(self, segment_id: int, base_offset: int) -> CachedBatch | None:
+    def get(self, segment_id: SegmentId, base_offset: int) -> CachedBatch | None:
         """The batch that starts exactly there, if it is still remembered."""
         return self._batches.get((segment_id, base_offset))
 
     def read(
-        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[list[Buffer], int, int]:
         """Buffers of the batches from ``offset`` on, their length in bytes, the offset after.
 

@@ -14,7 +14,14 @@ from icecore.errors import (
     IcecoreError,
     InternalError,
 )
-from icecore.model import Segment
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import convert
 from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.parts import in_parts
@@ -78,7 +85,7 @@ class _Batcher(Generic[RequestT, ResultT]):
         except Exception as error:  # whoever waits must hear of it, or waits for ever
             known = error if isinstance(error, IcecoreError) else InternalError(repr(error))
             if known is not error:
-                _log.exception("unexpected answer of the coordinator")
+                event(_log, logging.ERROR, "answer_unexpected", exc_info=error)
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(known)
@@ -120,7 +127,13 @@ class CoordinatorLink:
             except IcecoreError as error:
                 if not error.retriable:
                     raise
-                _log.warning("coordinator not reachable address=%s error=%s", self._address, error)
+                event(
+                    _log,
+                    logging.WARNING,
+                    "coordinator_unreachable",
+                    address=self._address,
+                    error=error,
+                )
                 await asyncio.sleep(RETRY_S * 5)
             else:
                 return coordinator_pb2.RegisterResponse.FromString(answer)
@@ -147,13 +160,13 @@ class CoordinatorLink:
         _raise(result.error)
         raise InternalError("the coordinator answered without the segment")
 
-    async def prepare_successor(self, segment_id: int, epoch: int) -> int:
+    async def prepare_successor(self, segment_id: SegmentId, epoch: Epoch) -> SegmentId:
         """The id of a prepared and confirmed next segment."""
         result = await self._prepare.submit(
             coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)
         )
         _raise(result.error)
-        return result.successor_segment_id
+        return SegmentId(result.successor_segment_id)
 
     async def seal(
         self, seal: coordinator_pb2.SegmentSeal
@@ -166,7 +179,7 @@ class CoordinatorLink:
             convert.segment_from_proto(result.successor) if result.HasField("successor") else None,
         )
 
-    async def request_recovery(self, segment_id: int, epoch: int, why: str) -> None:
+    async def request_recovery(self, segment_id: SegmentId, epoch: Epoch, why: str) -> None:
         """Ask until the coordinator has heard it."""
         request = coordinator_pb2.RequestRecoveryRequest(
             segments=[coordinator_pb2.SegmentRef(segment_id=segment_id, epoch=epoch)], why=why
@@ -176,7 +189,13 @@ class CoordinatorLink:
                 await self._call("RequestRecovery", self._identified(request), CALL_TIMEOUT_S)
             except IcecoreError as error:
                 if not error.retriable:
-                    _log.warning("recovery refused segment_id=%d error=%s", segment_id, error)
+                    event(
+                        _log,
+                        logging.WARNING,
+                        "recovery_refused",
+                        segment_id=segment_id,
+                        error=error,
+                    )
                     return
                 await asyncio.sleep(RETRY_S * 5)
             else:

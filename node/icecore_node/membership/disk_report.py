@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
 from icecore_node.ports import Executor, Folder
@@ -34,7 +35,7 @@ class DiskReport:
         self._folder = folder
         self._replicas = replicas
         self._beats = 0
-        self._told: dict[int, int] = {}
+        self._told: dict[SegmentId, int] = {}
         """By segment: the end as this stream's beats told it."""
 
     def begin(self) -> None:
@@ -52,9 +53,9 @@ class DiskReport:
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
         ends = {
-            each.segment_id: each.durable_tail.end_offset
+            each.segment_id: each.log.durable_tail.end_offset
             for each in self._replicas
-            if each.intact and not each.sealed and each.base_offset >= 0
+            if each.life.is_intact and not each.sealed and each.base_offset >= 0
         }
         for segment_id, end_offset in ends.items():
             if self._told.get(segment_id) != end_offset:

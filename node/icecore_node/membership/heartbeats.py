@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError, WrongClusterError
+from icecore.process.log import event
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext, end_task
@@ -88,7 +89,7 @@ class Heartbeats:
             except (SupersededError, WrongClusterError):
                 raise
             except IcecoreError as error:
-                _log.info("heartbeat stream broke error=%s", error)
+                event(_log, logging.INFO, "heartbeats_broken", error=error)
                 self._coordinator.next_address()
             finally:
                 stream.cancel()

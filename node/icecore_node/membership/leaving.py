@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.model import NodeState, SegmentState
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.membership.heartbeats import Heartbeats
 from icecore_node.registry.leaders import Leaders
@@ -54,14 +55,16 @@ class Leaving:
         heartbeats.announce()
         await self._wait_while(lambda: not heartbeats.may_leave, context.settings.leave_wait_ms)
         if not self._others_stay():
-            _log.info("nobody takes over leads=%d", len(self._leaders.all()))
+            event(_log, logging.INFO, "nobody_takes_over", leads=len(self._leaders.all()))
             return
         heartbeats.announce(leaving=True)
         await self._wait_while(self._is_waited_for, SHRINK_WAIT_MS)
-        _log.info(
-            "handed over leads=%d took_ms=%d",
-            len(self._leaders.all()),
-            context.clock.monotonic_ms() - began_ms,
+        event(
+            _log,
+            logging.INFO,
+            "handed_over",
+            leads=len(self._leaders.all()),
+            took_ms=round(context.clock.monotonic_ms() - began_ms),
         )
 
     async def _wait_while(self, is_waiting: Callable[[], bool], at_most_ms: float) -> None:

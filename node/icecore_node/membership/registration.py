@@ -19,9 +19,12 @@ from icecore.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from icecore.model import PROTOCOL_VERSION
+from icecore.model import PROTOCOL_VERSION, Incarnation, SegmentId, Token
 from icecore.process.log import event
-from icecore.rpc import framing
+from icecore.rpc import (
+    convert,
+    framing,
+)
 from icecore.rpc.ports import (
     Answer,
     Body,
@@ -56,7 +59,7 @@ class Registration:
         coordinator: CoordinatorLink,
         heartbeats: Heartbeats,
         table: ReplicaTable,
-        delete_later: Callable[[int], None],
+        delete_later: Callable[[SegmentId], None],
     ) -> None:
         self._context = context
         self._folder = folder
@@ -99,12 +102,14 @@ class Registration:
             why = "the data folder is older than one that this node had before"
             event(_log, logging.CRITICAL, "disk_condemned", segments=len(held), why=why)
             await self._condemn(held, why, inventory)
-        elif shrunk := list(answer.unknown_segment_ids):
+        elif shrunk := convert.segment_ids(answer.unknown_segment_ids):
             event(_log, logging.CRITICAL, "logs_condemned", segment_ids=shrunk)
             await self._condemn(shrunk, "the log was longer once", inventory)
         await context.executor.run(self._keep, answer)
-        context.identity.register(answer.cluster_id, answer.incarnation, answer.token)
-        for segment_id in answer.delete_segment_ids:
+        context.identity.register(
+            answer.cluster_id, Incarnation(answer.incarnation), Token(answer.token)
+        )
+        for segment_id in convert.segment_ids(answer.delete_segment_ids):
             self._delete_later(segment_id)
         event(
             _log,
@@ -129,7 +134,7 @@ class Registration:
                 await self.register(inventory)
 
     async def _condemn(
-        self, segment_ids: Sequence[int], why: str, inventory: Sequence[SegmentInventory]
+        self, segment_ids: Sequence[SegmentId], why: str, inventory: Sequence[SegmentInventory]
     ) -> None:
         """What the disk holds of these segments counts for nothing, also after a restart.
 
@@ -137,7 +142,7 @@ class Registration:
         """
         for segment_id in segment_ids:
             replica = self._table.get(segment_id)
-            if replica is not None and replica.intact:
+            if replica is not None and replica.life.is_intact:
                 replica.move(Condemned(why))
         for each in inventory:  # should this process have to register once more
             each.intact = each.intact and each.segment_id not in segment_ids
@@ -148,7 +153,7 @@ class Registration:
         folder = self._folder
         counter = max(folder.disk_counter, answer.disk_counter) + 1
         folder.join_cluster(answer.cluster_id)
-        folder.keep_incarnation(answer.incarnation, counter)
+        folder.keep_incarnation(Incarnation(answer.incarnation), counter)
 
 
 def inventory_of(found: FoundReplica) -> SegmentInventory:
@@ -240,7 +245,7 @@ class Gate:
             raise refusal("this node is not registered with its coordinator yet: try again")
         return self._identity.incarnation
 
-    def _check_meant(self, incarnation: int) -> None:
+    def _check_meant(self, incarnation: Incarnation) -> None:
         if incarnation != self._identity.incarnation:
             raise FencedError(
                 f"this is incarnation {self._identity.incarnation} of node "

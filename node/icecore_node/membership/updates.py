@@ -5,6 +5,7 @@ Each message is taken apart here, and each part goes to whom it concerns.
 
 from collections.abc import Callable
 
+from icecore.model import ProducerEpoch, ProducerId, SegmentId, Token
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
@@ -25,7 +26,7 @@ class Updates:
         table: ReplicaTable,
         leaders: Leaders,
         assignments: Assignments,
-        delete_later: Callable[[int], None],
+        delete_later: Callable[[SegmentId], None],
     ) -> None:
         """
         Args:
@@ -44,9 +45,11 @@ class Updates:
     def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Producers' fences, peers, assignments, partitions and delete intents."""
         context = self._context
-        context.identity.hear(update.token)
+        context.identity.hear(Token(update.token))
         for fence in update.producer_fences:  # before we lead anything more (R48)
-            context.producer_fences.fence(fence.producer_id, fence.min_epoch)
+            context.producer_fences.fence(
+                ProducerId(fence.producer_id), ProducerEpoch(fence.min_epoch)
+            )
         for message in update.nodes:
             node = convert.node_from_proto(message)
             if context.peers.learn(node):
@@ -56,7 +59,7 @@ class Updates:
             self._assignments.apply(convert.segment_from_proto(assignment))
         for progress in update.partitions:
             self._note_partition(progress)
-        for segment_id in update.delete_segment_ids:
+        for segment_id in convert.segment_ids(update.delete_segment_ids):
             self._delete_later(segment_id)
 
     def _note_partition(self, progress: coordinator_pb2.PartitionProgress) -> None:
@@ -66,14 +69,16 @@ class Updates:
         held = self._table.of(progress.topic_id, progress.partition)
         held.note_start(progress.log_start_offset)
         held.note_tail(
-            progress.tail_segment_id, tuple(progress.tail_replicas), progress.tail_base_offset
+            SegmentId(progress.tail_segment_id),
+            convert.node_ids(progress.tail_replicas),
+            progress.tail_base_offset,
         )
 
     def standing(self) -> Standing:
         """What the coordinator is told at the start of a stream."""
         node_id = self._context.identity.node_id
         return Standing(
-            [each.segment_id for each in self._table if not each.intact],
+            [each.segment_id for each in self._table if not each.life.is_intact],
             {each.replica.segment_id: each.log for each in self._leaders.all()},
             [each.segment_id for each in self._table if is_shut_out(each, node_id)],
         )

@@ -4,6 +4,7 @@ import logging
 
 from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.registry.digest_queue import DigestQueue
 from icecore_node.registry.table import ReplicaTable
@@ -40,7 +41,9 @@ def adopt(
     if replica.life is Life.SEALED and not found.full_digest:
         digests.put(replica)
     if not found.intact:
-        _log.warning("replica UNKNOWN segment_id=%d why=%s", replica.segment_id, found.why)
+        event(
+            _log, logging.WARNING, "replica_unknown", segment_id=replica.segment_id, why=found.why
+        )
 
 
 def producers_of(found: FoundReplica) -> ProducerTable:

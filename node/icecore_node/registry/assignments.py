@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.model import Segment, SegmentState
+from icecore.process.log import event
 from icecore_node.registry.digest_queue import DigestQueue
 from icecore_node.registry.finish_seal import SealFinisher
 from icecore_node.registry.leaders import Leaders
@@ -97,7 +98,7 @@ class Assignments:
         """Whoever lists a replica that is not here must hear of it."""
         has_copy = record.state in (SegmentState.ACTIVE, SegmentState.SEALED)
         if has_copy and self._identity.node_id in record.replicas:
-            _log.error("missing segment_id=%d", record.segment_id)
+            event(_log, logging.ERROR, "replica_missing", segment_id=record.segment_id)
             self._damage.report_missing(record.segment_id)
 
     def _seal(self, replica: Replica, record: Segment) -> None:
@@ -132,21 +133,23 @@ class Assignments:
     def _give_role_now(self, replica: Replica) -> None:
         """What the newest record says now, after a wait."""
         record = replica.segment
-        if replica.idle and record is not None and record.state is SegmentState.ACTIVE:
+        if replica.life.is_idle and record is not None and record.state is SegmentState.ACTIVE:
             self._give_role(replica, record)
 
     def _lead(self, replica: Replica, record: Segment) -> None:
         leader = Leader(self._leading, replica, record, self.apply)
         replica.move(Led(leader))
         self._leaders.put(leader)
-        _log.info(
-            "leading topic=%s partition=%d segment_id=%d epoch=%d base_offset=%d replicas=%s",
-            record.topic,
-            record.partition,
-            record.segment_id,
-            record.epoch,
-            record.base_offset,
-            record.replicas,
+        event(
+            _log,
+            logging.INFO,
+            "leading",
+            topic=record.topic,
+            partition=record.partition,
+            segment_id=record.segment_id,
+            epoch=record.epoch,
+            base_offset=record.base_offset,
+            replicas=record.replicas,
         )
         self._on_leader(leader)
         self._readers.wake(replica.partition_key)

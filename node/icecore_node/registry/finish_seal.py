@@ -8,7 +8,13 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES, StorageError
-from icecore.model import Segment
+from icecore.model import (
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.digest_queue import DigestQueue
@@ -39,7 +45,7 @@ class SealFinisher:
         self._damage = damage
         self._readers = readers
         self._digests = digests
-        self._sealing: dict[int, asyncio.Task[None]] = {}
+        self._sealing: dict[SegmentId, asyncio.Task[None]] = {}
         self._is_closing = False
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:
@@ -52,7 +58,7 @@ class SealFinisher:
     async def _finish_in_time(self, replica: Replica, segment: Segment) -> None:
         while not self._is_closing:
             async with self._orders.alone(replica.segment_id):
-                if not replica.intact:
+                if not replica.life.is_intact:
                     break
                 replica.end_role("the segment is sealed")
                 try:
@@ -63,7 +69,7 @@ class SealFinisher:
                 except (NotAsSealed, StorageError) as error:
                     self._damage.condemn(replica, f"not what was sealed: {error}")
                     break
-            _log.warning("not sealed here yet segment_id=%d error=%s", replica.segment_id, why)
+            event(_log, logging.WARNING, "not_sealed_yet", segment_id=replica.segment_id, error=why)
             await asyncio.sleep(SPACE_RETRY_S)
         self._readers.wake(replica.partition_key)
 
@@ -86,7 +92,13 @@ class SealFinisher:
                 f"one sealed at {end}"
             )
         if log.tail.end_offset > end:
-            _log.info("cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end)
+            event(
+                _log,
+                logging.INFO,
+                "cutting_unacknowledged_tail",
+                segment_id=replica.segment_id,
+                end_offset=end,
+            )
             await log.cut(end)
             tail = log.tail
         await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)

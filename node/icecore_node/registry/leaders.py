@@ -5,6 +5,7 @@ by its replica, which knows no role any more then.
 """
 
 from icecore.errors import NotLeaderError
+from icecore.model import NodeId
 from icecore_node.identity.readers import PartitionKey
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.replica import Replica
@@ -14,7 +15,7 @@ from icecore_node.roles.leader import Leader
 class Leaders:
     """All leaders of a node. Loop only."""
 
-    def __init__(self, table: ReplicaTable, node_id: int) -> None:
+    def __init__(self, table: ReplicaTable, node_id: NodeId) -> None:
         self._table = table
         self._node_id = node_id
         self._leaders: dict[PartitionKey, Leader] = {}
@@ -34,7 +35,8 @@ class Leaders:
         return [leader for leader in found if leader is not None]
 
     def leader(self, topic_id: bytes, topic: str, partition: int, epoch: int) -> Leader:
-        """The leader of a partition's active segment. ``epoch`` 0 = any.
+        """The leader of a partition's active segment. ``epoch`` 0 = any; a plain number, as the
+        request has it, because this is asked twice for each batch.
 
         Raises NotLeaderError (with a hint) or UnknownTopicError.
         """

@@ -23,7 +23,7 @@ class SettingAside:
         await self._damage.until_said(replica)
         replica.end_role("it is set aside")
         await replica.log.worker.run(
-            self._store.quarantine, replica.segment_id, "replaced by a repair"
+            self._store.removal.quarantine, replica.segment_id, "replaced by a repair"
         )
         self._table.remove(replica)
         self._damage.report_whole(replica.segment_id)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from icecore.errors import SHORTAGES, IcecoreError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.damage import Damage
@@ -56,19 +57,19 @@ class FollowerSpace:
 
     async def _follow_again(self, replica: Replica) -> None:
         role = replica.role
-        while replica.idle or (role is not None and replica.role is role):
+        while replica.life.is_idle or (role is not None and replica.role is role):
             await asyncio.sleep(RETRY_S)
             if not await self._has_room():
                 continue
             async with self._orders.alone(replica.segment_id):
-                if not (replica.idle or (role is not None and replica.role is role)):
+                if not (replica.life.is_idle or (role is not None and replica.role is role)):
                     return
                 replica.end_role("room again")
                 role = None
                 if not await self._settle(replica):
                     continue
                 self._give_role(replica)
-            _log.info("room again, following segment_id=%d", replica.segment_id)
+            event(_log, logging.INFO, "following_again", segment_id=replica.segment_id)
             return
 
     async def _has_room(self) -> bool:
@@ -77,7 +78,7 @@ class FollowerSpace:
         try:
             _, free_bytes = await context.executor.run(context.files.space)
         except IcecoreError as error:
-            _log.warning("how much space is left is unknown error=%s", error)
+            event(_log, logging.WARNING, "disk_space_unknown", error=error)
             return False
         return free_bytes >= 2 * context.settings.preallocate_bytes
 
@@ -93,10 +94,10 @@ class FollowerSpace:
         """Follow again what the coordinator says, if that was paused."""
         if not self.is_paused:
             return
-        waiting = [each for each in self._table if each.idle and each.base_offset >= 0]
+        waiting = [each for each in self._table if each.life.is_idle and each.base_offset >= 0]
         for replica in waiting:
             async with self._orders.alone(replica.segment_id):
-                if replica.idle and not await self._settle(replica):
+                if replica.life.is_idle and not await self._settle(replica):
                     self.follow_again(replica)
         self.is_paused = False
         for replica in waiting:
@@ -108,7 +109,9 @@ class FollowerSpace:
         try:
             await replica.log.settle()
         except SHORTAGES as error:
-            _log.warning("not settled yet segment_id=%d error=%s", replica.segment_id, error)
+            event(
+                _log, logging.WARNING, "not_settled_yet", segment_id=replica.segment_id, error=error
+            )
             return False
         except IcecoreError as error:
             self._damage.condemn(replica, f"not usable after a failed append: {error}")

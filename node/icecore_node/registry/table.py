@@ -7,7 +7,7 @@ its partitions, an offset to the replica that serves it.
 from collections.abc import Iterator
 
 from icecore.errors import NotReplicaError, OffsetOutOfRangeError, UnknownTopicError
-from icecore.model import Segment
+from icecore.model import NO_SEGMENT, NodeId, Segment, SegmentId
 from icecore_node.identity.readers import PartitionKey, Readers
 from icecore_node.registry.topic_names import TopicNames
 from icecore_node.replica.life import Life, Removed
@@ -22,8 +22,8 @@ class PartitionReplicas:
         self.partition = partition
         self.replicas: list[Replica] = []
         self.log_start_offset = 0
-        self.tail_segment_id = 0
-        self.tail_replicas: tuple[int, ...] = ()
+        self.tail_segment_id = NO_SEGMENT
+        self.tail_replicas: tuple[NodeId, ...] = ()
         self.tail_base_offset = 0
 
     @property
@@ -37,7 +37,7 @@ class PartitionReplicas:
             self.replicas.append(replica)
             self.replicas.sort(key=lambda each: (each.base_offset, each.segment_id))
 
-    def find(self, offset: int, segment_id: int = 0) -> Replica:
+    def find(self, offset: int, segment_id: SegmentId = NO_SEGMENT) -> Replica:
         """The replica that serves ``offset``.
 
         Raises:
@@ -45,12 +45,12 @@ class PartitionReplicas:
             NotReplicaError: Other nodes hold that part.
         """
         for replica in reversed(self.replicas):
-            if segment_id not in (0, replica.segment_id):
+            if segment_id not in (NO_SEGMENT, replica.segment_id):
                 continue
             if replica.covers(offset):
                 if replica.life is Life.LED and offset > replica.high_watermark:
                     self._out_of_range(offset, replica.high_watermark)
-                if replica.idle and offset >= replica.high_watermark:
+                if replica.life.is_idle and offset >= replica.high_watermark:
                     break  # it will never know more: others do
                 return replica
         if offset < self.log_start_offset:
@@ -72,7 +72,9 @@ class PartitionReplicas:
         """Where the partition starts."""
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
 
-    def note_tail(self, segment_id: int, replicas: tuple[int, ...], base_offset: int) -> None:
+    def note_tail(
+        self, segment_id: SegmentId, replicas: tuple[NodeId, ...], base_offset: int
+    ) -> None:
         """Who holds the tail of the partition, for hints to clients."""
         if base_offset >= self.tail_base_offset:
             self.tail_segment_id = segment_id
@@ -86,13 +88,13 @@ class ReplicaTable:
     def __init__(self, readers: Readers) -> None:
         self.names = TopicNames()
         self._readers = readers
-        self._replicas: dict[int, Replica] = {}
+        self._replicas: dict[SegmentId, Replica] = {}
         self._partitions: dict[PartitionKey, PartitionReplicas] = {}
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._replicas.values()))
 
-    def get(self, segment_id: int) -> Replica | None:
+    def get(self, segment_id: SegmentId) -> Replica | None:
         """The replica of a segment, whatever it is."""
         return self._replicas.get(segment_id)
 

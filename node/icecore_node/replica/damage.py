@@ -9,7 +9,14 @@ import asyncio
 import logging
 
 from icecore.errors import IcecoreError
-from icecore.model import SegmentState
+from icecore.model import (
+    NodeId,
+    SegmentId,
+    SegmentState,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
 from icecore_node.identity.readers import Readers
@@ -34,9 +41,9 @@ class Damage:
         A leader gives up its segment; of a follower its leader is told at once. What was found of
         a replica that is GONE says nothing about the one that has replaced it.
         """
-        if not replica.intact:
+        if not replica.life.is_intact:
             return
-        _log.critical("UNKNOWN segment_id=%d why=%s", replica.segment_id, why)
+        event(_log, logging.CRITICAL, "condemned", segment_id=replica.segment_id, why=why)
         self._context.metrics.replicas_damaged.inc()
         replica.move(Condemned(why))
         task = self._context.tasks.start(self._remember(replica, why))
@@ -49,7 +56,9 @@ class Damage:
         try:
             await self._context.executor.run(self._context.store.condemn, [replica.segment_id], why)
         except IcecoreError as error:
-            _log.error("not remembered segment_id=%d error=%s", replica.segment_id, error)
+            event(
+                _log, logging.ERROR, "damage_not_stored", segment_id=replica.segment_id, error=error
+            )
         self._news.report_unknown(replica.segment_id)
 
     async def until_said(self, replica: Replica) -> None:
@@ -59,15 +68,15 @@ class Damage:
 
     def report_dispute(self, replica: Replica, why: str) -> None:
         """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
-        _log.critical("page segment_id=%d why=%s", replica.segment_id, why)
+        event(_log, logging.CRITICAL, "disputed", segment_id=replica.segment_id, why=why)
         self._context.metrics.disputes.inc()
         self._news.report_dispute(replica.segment_id)
 
-    def report_missing(self, segment_id: int) -> None:
+    def report_missing(self, segment_id: SegmentId) -> None:
         """There is no whole replica here; whoever lists one must hear of it."""
         self._news.report_unknown(segment_id)
 
-    def report_whole(self, segment_id: int) -> None:
+    def report_whole(self, segment_id: SegmentId) -> None:
         """There is one now: what was to be said of an earlier try holds no longer."""
         self._news.forget_unknown(segment_id)
 
@@ -81,7 +90,7 @@ class Damage:
         await asyncio.gather(*self._condemning.values(), return_exceptions=True)
 
 
-def is_shut_out(replica: Replica, node_id: int) -> bool:
+def is_shut_out(replica: Replica, node_id: NodeId) -> bool:
     """Whether a promise keeps us out of a segment that the coordinator believes to be ACTIVE.
 
     A recovery changes the record first and fences then. So somebody else fenced, or the coordinator
@@ -89,7 +98,7 @@ def is_shut_out(replica: Replica, node_id: int) -> bool:
     """
     known = replica.segment
     return (
-        replica.intact
+        replica.life.is_intact
         and known is not None
         and known.state is SegmentState.ACTIVE
         and node_id in known.replicas

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
+from icecore.model import Epoch, SegmentId
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_replication.producers import ProducerTable
 
@@ -52,7 +53,7 @@ class Role(Protocol):
         """The replica is to do something else."""
         ...
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
         ...
 
@@ -84,6 +85,26 @@ class Life(Enum):
     """Damaged, or not provably whole: it plays no role and counts for nothing."""
     GONE = "gone"
     """Deleted, about to be, or set aside: it plays no role and counts for nothing."""
+
+    @property
+    def is_intact(self) -> bool:
+        """Neither UNKNOWN nor GONE."""
+        return self in INTACT
+
+    @property
+    def is_idle(self) -> bool:
+        """Intact, and neither led, followed nor sealed: fenced, or waiting for an assignment."""
+        return self in IDLE
+
+    @property
+    def counts(self) -> bool:
+        """Whether where such a log ends may be told to a coordinator; else it is UNKNOWN."""
+        return self in COUNTS
+
+    @property
+    def is_donor(self) -> bool:
+        """Whether copies may be made of such a log."""
+        return self in DONORS
 
 
 WITH_ROLE: Final = frozenset({Life.LED, Life.FOLLOWED})
@@ -143,7 +164,7 @@ class RoleEnded:
 class Promised:
     """It appends nothing below this epoch, which is higher than its own, any more."""
 
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +245,9 @@ MOVES: Final[Mapping[tuple[Life, type], Life]] = {
 class IllegalMove(AssertionError):
     """An event that can't happen to a replica in this life: a mistake in this node's code."""
 
-    def __init__(self, segment_id: int, life: Life, event: object, story: Iterable[str]) -> None:
+    def __init__(
+        self, segment_id: SegmentId, life: Life, event: object, story: Iterable[str]
+    ) -> None:
         """
         Args:
             segment_id: Of the replica.

@@ -12,7 +12,19 @@ from collections.abc import Mapping, Sized
 from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
-from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.model import (
+    Epoch,
+    ProducerEpoch,
+    ProducerId,
+    Segment,
+    SegmentId,
+    SegmentSettings,
+    SegmentState,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
@@ -42,7 +54,7 @@ IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
 another way than its record says would be lost to whoever goes by the record."""
 
 
-def check_token(identity: Identity, token: int) -> None:
+def check_token(identity: Identity, token: Token) -> None:
     """Raises InvalidRequestError for a token that no coordinator can have."""
     if token > identity.token + TOKEN_JUMP_MAX:
         raise InvalidRequestError(
@@ -57,7 +69,7 @@ def check_length(items: Sized) -> None:
         raise InvalidRequestError(f"{len(items)} items in one call, at most {ITEMS_MAX} are taken")
 
 
-def check_promise(replica: Replica, epoch: int) -> None:
+def check_promise(replica: Replica, epoch: Epoch) -> None:
     """Raises InvalidRequestError for a promise that would lock the replica up for ever."""
     if epoch > replica.identity.epoch + PROMISE_JUMP_MAX:
         raise InvalidRequestError(
@@ -104,18 +116,19 @@ def check_same(replica: Replica, identity: SegmentIdentity) -> None:
     ours = (have.topic_id, have.partition, have.generation, have.epoch)
     if ours == (identity.topic_id, identity.partition, identity.generation, identity.epoch):
         return
-    _log.critical(
-        "event=open_contradicts segment_id=%d topic_id=%s partition=%d generation=%d epoch=%d "
-        "asked_topic_id=%.64s asked_partition=%d asked_generation=%d asked_epoch=%d",
-        replica.segment_id,
-        have.topic_id.hex(),
-        have.partition,
-        have.generation,
-        have.epoch,
-        identity.topic_id.hex(),
-        identity.partition,
-        identity.generation,
-        identity.epoch,
+    event(
+        _log,
+        logging.CRITICAL,
+        "open_contradicts",
+        segment_id=replica.segment_id,
+        topic_id=have.topic_id,
+        partition=have.partition,
+        generation=have.generation,
+        epoch=have.epoch,
+        asked_topic_id=identity.topic_id[:32],
+        asked_partition=identity.partition,
+        asked_generation=identity.generation,
+        asked_epoch=identity.epoch,
     )
     raise InvalidRequestError(
         f"segment {replica.segment_id} is here with another topic, partition, generation or epoch"
@@ -131,7 +144,7 @@ def not_implemented(settings: SegmentSettings) -> str:
     )
 
 
-def check_implemented(segment_id: int, settings: SegmentSettings) -> None:
+def check_implemented(segment_id: SegmentId, settings: SegmentSettings) -> None:
     """Raises UnsupportedError for a segment that this node can't keep as its record says."""
     if what := not_implemented(settings):
         raise UnsupportedError(f"segment {segment_id}: this node does not implement {what}")
@@ -153,7 +166,9 @@ def check_open(
             raise InvalidRequestError(f"segment {identity.segment_id}: {error}") from error
 
 
-def check_producer_fence(fences: ProducerFences, producer_id: int, min_epoch: int) -> None:
+def check_producer_fence(
+    fences: ProducerFences, producer_id: ProducerId, min_epoch: ProducerEpoch
+) -> None:
     """Raises InvalidRequestError for an epoch that the producer's name can't have reached."""
     known = fences.min_epoch(producer_id)
     if min_epoch > known + EPOCH_JUMP_MAX:
@@ -176,17 +191,17 @@ def check_write_back(
 ) -> None:
     """Raises InvalidRequestError when the order contradicts the stored seal, or would cut off what
     readers may have seen. ``lossy`` says that a person has accepted the latter (R46)."""
-    if not replica.intact:
+    if not replica.life.is_intact:
         return
     why = contradiction(replica, end_offset, expected_digest, is_lossy=segment.lossy)
     if why:
-        _log.critical("order refused segment_id=%d why=%s", replica.segment_id, why)
+        event(_log, logging.CRITICAL, "order_refused", segment_id=replica.segment_id, why=why)
         raise InvalidRequestError(f"segment {replica.segment_id}: {why}")
 
 
 def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy: bool) -> str:
     """Why an intact replica can't be part of a segment with this end; empty when it can."""
-    tail = replica.tail
+    tail = replica.log.tail
     if replica.sealed:
         if (tail.end_offset, tail.digest) != (end_offset, digest or tail.digest):
             return f"it is sealed here at {tail.end_offset}, not at {end_offset} with that digest"
@@ -201,7 +216,7 @@ def objection(replica: Replica, segment: Segment) -> str:
     """Why a replica can't do what a record says; empty when it can."""
     if what := not_implemented(segment.settings):
         return f"this node does not implement {what}"
-    if segment.state is SegmentState.SEALED and replica.intact:
+    if segment.state is SegmentState.SEALED and replica.life.is_intact:
         end = (segment.end_offset, segment.seal_digest)
         return contradiction(replica, *end, is_lossy=segment.lossy)
     return ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from icecore.errors import FencedError
+from icecore.model import SegmentId, Token
 from icecore_node.context import Identity
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class _Turn:
 class Order:
     """An order of the coordinator on one segment, from its arrival to its end."""
 
-    def __init__(self, identity: Identity, segment_id: int, token: int) -> None:
+    def __init__(self, identity: Identity, segment_id: SegmentId, token: Token) -> None:
         self._identity = identity
         self._segment_id = segment_id
         self._token = token
@@ -72,18 +73,18 @@ class Orders:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._turns: dict[int, _Turn] = {}
-        self._under_way: dict[int, dict[Order, None]] = {}
-        self._deleted: dict[int, None] = {}
+        self._turns: dict[SegmentId, _Turn] = {}
+        self._under_way: dict[SegmentId, dict[Order, None]] = {}
+        self._deleted: dict[SegmentId, None] = {}
         """Newest last."""
 
     @asynccontextmanager
-    async def alone(self, *segment_ids: int) -> AsyncIterator[None]:
+    async def alone(self, *segment_ids: SegmentId) -> AsyncIterator[None]:
         """Work on these segments while nobody else does.
 
         Always in ascending order, so that two who want the same ones don't wait for each other.
         """
-        held: list[tuple[int, _Turn]] = []
+        held: list[tuple[SegmentId, _Turn]] = []
         try:
             for segment_id in sorted(set(segment_ids)):
                 turn = self._turns.setdefault(segment_id, _Turn())
@@ -100,13 +101,13 @@ class Orders:
                 turn.lock.release()
                 self._leave(segment_id, turn)
 
-    def _leave(self, segment_id: int, turn: _Turn) -> None:
+    def _leave(self, segment_id: SegmentId, turn: _Turn) -> None:
         turn.wanted_by -= 1
         if not turn.wanted_by:
             del self._turns[segment_id]
 
     @asynccontextmanager
-    async def carry_out(self, segment_id: int, token: int) -> AsyncIterator[Order]:
+    async def carry_out(self, segment_id: SegmentId, token: Token) -> AsyncIterator[Order]:
         """An order of the coordinator with this token; nobody else works on the segment.
 
         Raises FencedError when it holds no longer by the time that its turn comes.
@@ -123,18 +124,18 @@ class Orders:
             if not mine and self._under_way.get(segment_id) is mine:
                 del self._under_way[segment_id]
 
-    def overtake(self, segment_id: int, why: str) -> None:
+    def overtake(self, segment_id: SegmentId, why: str) -> None:
         """Orders on this segment that arrived until now must change nothing more."""
         for order in self._under_way.get(segment_id, ()):
             order.overtake(why)
 
-    def note_deleted(self, segment_id: int) -> None:
+    def note_deleted(self, segment_id: SegmentId) -> None:
         """The segment is to be deleted: orders on it may still be on their way."""
         self._deleted.pop(segment_id, None)
         self._deleted[segment_id] = None
         if len(self._deleted) > DELETED_KEPT_MAX:
             del self._deleted[next(iter(self._deleted))]
 
-    def was_deleted(self, segment_id: int) -> bool:
+    def was_deleted(self, segment_id: SegmentId) -> bool:
         """Whether this process was told to delete it."""
         return segment_id in self._deleted

@@ -5,11 +5,12 @@ and of sealed replicas, which keep none in memory. Blocks; for I/O workers and r
 """
 
 from icecore.codec import batch
+from icecore.model import SegmentId
 from icecore_node.storage.port import Store
 from icecore_replication.producers import ProducerTable, snapshot_digest
 
 
-def producers_at(store: Store, segment_id: int, end_offset: int) -> ProducerTable:
+def producers_at(store: Store, segment_id: SegmentId, end_offset: int) -> ProducerTable:
     """The table as it was when the log ended at ``end_offset``.
 
     Raises NotReplicaError, StorageError.
@@ -21,7 +22,7 @@ def producers_at(store: Store, segment_id: int, end_offset: int) -> ProducerTabl
     return table
 
 
-def state_at(store: Store, segment_id: int, end_offset: int) -> tuple[bytes, bytes]:
+def state_at(store: Store, segment_id: SegmentId, end_offset: int) -> tuple[bytes, bytes]:
     """Snapshot and digest of ``producers_at``. Raises NotReplicaError, StorageError."""
     return with_digest(producers_at(store, segment_id, end_offset))
 

@@ -8,9 +8,10 @@ nothing about the bytes (R52).
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError, StorageError
+from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.producer_state import state_at
@@ -20,6 +21,7 @@ from icecore_node.storage.engine import LogTail
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 VERIFY_STEP_BYTES = 256 << 10
 
@@ -85,21 +87,21 @@ class ReplicaReading:
         except SHORTAGES:
             raise
         except IcecoreError as error:
-            _log.info("not verified segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.INFO, "not_verified", segment_id=replica.segment_id, error=error)
             return False
         if walk.digest != (replica.full_digest or walk.digest):
             why = "its full digest is not what it was when it was sealed"
             self._damage.condemn(replica, why)
         metrics.scrubbed_segments.inc()
-        return replica.intact
+        return replica.life.is_intact
 
-    async def _guarded(self, replica: Replica, read: Callable[..., T], *args: object) -> T:
+    async def _guarded(self, replica: Replica, read: Callable[[*Ts], T], *args: *Ts) -> T:
         try:
             return await self._context.executor.run(read, *args)
         except SHORTAGES:
             raise
         except StorageError as error:
-            _log.warning("unreadable segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.WARNING, "unreadable", segment_id=replica.segment_id, error=error)
         try:
             # Again in line with the log's changes: damage, or did a cut get in the way?
             return await replica.log.worker.run(read, *args)

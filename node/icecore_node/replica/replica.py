@@ -1,15 +1,16 @@
 """One copy of one segment on this node: its life, its log, and what is known of its segment.
 
 What a replica may do follows from its ``Life`` (``replica/life.py``), and ``move`` is the only way
-to change that. Its role, if it has one, is a ``Leader`` or a ``Follower``, which own the protocol
-core and know the replica; the replica knows of them only how to end them.
+to change that. Where its log ends and which producers are in it, its ``log`` knows. Its role, if it
+has one, is a ``Leader`` or a ``Follower``, which own the protocol core and know the replica; the
+replica knows of them only how to end them.
 
 Nobody but this file writes the fields of a replica (a test sees to it); all of it runs on the loop.
 """
 
 from collections import deque
 
-from icecore.model import Segment
+from icecore.model import NO_EPOCH, Epoch, Incarnation, NodeId, Segment, SegmentId
 from icecore_node.io.io_pool import LogIo
 from icecore_node.replica import life as lives
 from icecore_node.replica.life import MOVES, Event, IllegalMove, Life, Role
@@ -32,7 +33,7 @@ class Replica:
         producers: ProducerTable | None,
         *,
         life: Life,
-        promised_epoch: int = 0,
+        promised_epoch: Epoch = NO_EPOCH,
         sealed_end_offset: int | None = None,
         full_digest: bytes = b"",
     ) -> None:
@@ -66,7 +67,7 @@ class Replica:
     # --- what it is -----------------------------------------------------------------------------
 
     @property
-    def segment_id(self) -> int:
+    def segment_id(self) -> SegmentId:
         """Of the segment this is a copy of."""
         return self.identity.segment_id
 
@@ -81,49 +82,9 @@ class Replica:
         return self.identity.base_offset
 
     @property
-    def tail(self) -> LogTail:
-        """The end of the log, appends under way included."""
-        return self.log.tail
-
-    @property
-    def durable_tail(self) -> LogTail:
-        """The end of the log as far as it is fsynced."""
-        return self.log.durable_tail
-
-    @property
-    def producers(self) -> ProducerTable:
-        """The table through the end of the log. Sealed replicas keep none: ``producer_state``."""
-        return self.log.producers
-
-    @property
-    def intact(self) -> bool:
-        """Whether it is neither UNKNOWN nor GONE."""
-        return self.life in lives.INTACT
-
-    @property
-    def counts(self) -> bool:
-        """Whether where this log ends may be told to a coordinator; else it is UNKNOWN."""
-        return self.life in lives.COUNTS
-
-    @property
-    def is_donor(self) -> bool:
-        """Whether copies may be made of this log."""
-        return self.life in lives.DONORS
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether it is a copy that is not whole yet."""
-        return self.life is Life.COPYING
-
-    @property
     def sealed(self) -> bool:
         """Whether the bytes are final here; also of one that was found damaged since."""
         return self.sealed_end_offset is not None
-
-    @property
-    def idle(self) -> bool:
-        """Intact, and neither led, followed nor sealed: fenced, or waiting for an assignment."""
-        return self.life in lives.IDLE
 
     @property
     def high_watermark(self) -> int:
@@ -132,26 +93,27 @@ class Replica:
             return self.sealed_end_offset
         if self.role is not None:
             return self.role.high_watermark
-        durable_end_offset = self.durable_tail.end_offset  # appends of an ended role may still fail
-        return max(self.base_offset, min(self.tail.max_known_high_watermark, durable_end_offset))
+        log = self.log
+        durable_end_offset = log.durable_tail.end_offset  # appends of an ended role may still fail
+        return max(self.base_offset, min(log.tail.max_known_high_watermark, durable_end_offset))
 
-    def facts(self, node_id: int, incarnation: int) -> ReplicaFacts:
+    def facts(self, node_id: NodeId, incarnation: Incarnation) -> ReplicaFacts:
         """What matters for the role that a record gives it in this process of this node."""
         return ReplicaFacts(
             node_id=node_id,
             incarnation=incarnation,
             base_offset=self.base_offset,
             promised_epoch=self.promised_epoch,
-            is_intact=self.intact,
+            is_intact=self.life.is_intact,
             is_sealed=self.sealed,
-            is_all_durable=self.tail.end_offset == self.durable_tail.end_offset,
+            is_all_durable=self.log.tail.end_offset == self.log.durable_tail.end_offset,
             has_led=self.led_in_this_process,
         )
 
     def covers(self, offset: int) -> bool:
         """Whether a reader at ``offset`` belongs to this replica (the end of a sealed segment
         belongs to its successor)."""
-        if not self.intact or self.base_offset < 0 or offset < self.base_offset:
+        if not self.life.is_intact or self.base_offset < 0 or offset < self.base_offset:
             return False
         return self.sealed_end_offset is None or offset < self.sealed_end_offset
 
@@ -207,8 +169,8 @@ class Replica:
             self.move(lives.RoleEnded(why))
 
     def _check(self) -> None:
-        life, tail = self.life, self.tail
-        assert self.durable_tail.end_offset <= tail.end_offset
+        life, tail = self.life, self.log.tail
+        assert self.log.durable_tail.end_offset <= tail.end_offset
         assert (self.role is not None) == (life in lives.WITH_ROLE), life
         assert life is not Life.PREPARED or self.base_offset < 0, self.base_offset
         assert life not in lives.DONORS or self.base_offset >= 0, life

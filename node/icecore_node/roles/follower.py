@@ -14,7 +14,14 @@ from typing import Protocol, assert_never
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
-from icecore.model import Segment
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
@@ -45,7 +52,12 @@ class Link(Protocol):
         ...
 
     def report(
-        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+        self,
+        segment_id: SegmentId,
+        epoch: Epoch,
+        durable_end_offset: int,
+        header_crc32c: int,
+        attach: bool,
     ) -> None:
         """Tell the leader how far the log is durable."""
         ...
@@ -102,11 +114,13 @@ class Follower:
         self._undurable: deque[tuple[int, int, int]] = deque()
         """(end offset, bytes, header CRC) of appends under way: their credit goes back to the
         leader when they are durable."""
-        self._durable_header_crc32c = replica.tail.last_header_crc32c
+        self._durable_header_crc32c = replica.log.tail.last_header_crc32c
         self._arrived: dict[int, _Arrived] = {}
         self._last_delivery_id = 0
-        tail = replica.tail
-        assert tail.end_offset == replica.durable_tail.end_offset, "first what is there is settled"
+        tail = replica.log.tail
+        assert tail.end_offset == replica.log.durable_tail.end_offset, (
+            "first what is there is settled"
+        )
         self.core = FollowerCore(
             segment,
             tail.end_offset,
@@ -116,11 +130,6 @@ class Follower:
         )
         self._checked = context.checked(self.core)
         link.attach(self)
-
-    @property
-    def leader_id(self) -> int:
-        """The node followed."""
-        return self.segment.leader
 
     @property
     def high_watermark(self) -> int:
@@ -138,14 +147,14 @@ class Follower:
         """Stop following."""
         self._link.detach(self)
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
-        _log.debug("fenced segment_id=%d epoch=%d", self.replica.segment_id, epoch)
+        event(_log, logging.DEBUG, "fenced", segment_id=self.replica.segment_id, epoch=epoch)
         self._link.detach(self)
 
     def give_up(self, why: str) -> None:
         """Stop following, and tell the leader so."""
-        _log.debug("gave up following segment_id=%d why=%s", self.replica.segment_id, why)
+        event(_log, logging.DEBUG, "gave_up_following", segment_id=self.replica.segment_id, why=why)
         self._link.leave(self)
 
     def update(self, segment: Segment) -> None:
@@ -169,14 +178,14 @@ class Follower:
             batches = self._fresh(data)
         except CorruptBatchError as error:
             # Damaged on the way: nothing was appended; the leader sends it again.
-            _log.warning("bad data segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.WARNING, "data_corrupt", segment_id=replica.segment_id, error=error)
             self._link.return_credit(len(data))
             self.feed(inputs.DataCorrupt(str(error)))
             return
         replica.log.note_watermark(entry.high_watermark)
         self._link.return_credit(len(data) - sum(each.batch_length for _, each in batches))
         if not batches:
-            self.feed(inputs.WatermarkReceived(entry.epoch, entry.high_watermark))
+            self.feed(inputs.WatermarkReceived(Epoch(entry.epoch), entry.high_watermark))
             return
         first, last = batches[0][1], batches[-1][1]
         self._last_delivery_id = delivery_id = self._last_delivery_id + 1
@@ -184,7 +193,7 @@ class Follower:
         self.feed(
             inputs.DataReceived(
                 delivery_id=delivery_id,
-                epoch=entry.epoch,
+                epoch=Epoch(entry.epoch),
                 base_offset=first.base_offset,
                 end_offset=last.end_offset,
                 prev_header_crc32c=first.prev_header_crc32c,
@@ -220,7 +229,13 @@ class Follower:
             self._link.return_credit(credit)
             self.feed(inputs.LocalDurable(durable_end_offset))
         if error is not None:
-            _log.error("append failed segment_id=%d error=%s", self.replica.segment_id, error)
+            event(
+                _log,
+                logging.ERROR,
+                "append_failed",
+                segment_id=self.replica.segment_id,
+                error=error,
+            )
             self.feed(inputs.LocalFailed(error))
             if isinstance(error, SHORTAGES):
                 self.give_up(str(error))
@@ -247,7 +262,7 @@ class Follower:
                 dropped = self._arrived.pop(delivery_id).batches
                 self._link.return_credit(sum(each.batch_length for _, each in dropped))
             case effects.ReportProgress():
-                durable_tail = replica.durable_tail
+                durable_tail = replica.log.durable_tail
                 assert effect.durable_end_offset <= durable_tail.end_offset, "not durable here"
                 is_its_end = self._durable_header_crc32c == durable_tail.last_header_crc32c
                 assert is_its_end, "reported with the chain of another end"
@@ -259,13 +274,19 @@ class Follower:
                     effect.attach,
                 )
             case effects.AdvanceHighWatermark():
-                is_durable = effect.high_watermark <= replica.durable_tail.end_offset
+                is_durable = effect.high_watermark <= replica.log.durable_tail.end_offset
                 assert is_durable, "visible before it is durable here"
                 self._readers.wake(replica.partition_key)
             case effects.Quarantine():
                 self._damage.condemn(replica, effect.why)
             case effects.StopFollowing():
-                _log.info("stopped following segment_id=%d why=%s", replica.segment_id, effect.why)
+                event(
+                    _log,
+                    logging.INFO,
+                    "stopped_following",
+                    segment_id=replica.segment_id,
+                    why=effect.why,
+                )
                 self._link.detach(self)
             case _:
                 assert_never(effect)

@@ -16,7 +16,16 @@ from typing import Protocol, assert_never
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import IcecoreError
-from icecore.model import Acks, Segment
+from icecore.model import (
+    Acks,
+    Epoch,
+    NodeId,
+    Segment,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
@@ -42,8 +51,8 @@ class Produced:
     """The answer to one batch."""
 
     base_offset: int
-    segment_id: int
-    epoch: int
+    segment_id: SegmentId
+    epoch: Epoch
     append_timestamp_ms: int
     durable_copies: int
     duplicate: bool
@@ -60,19 +69,19 @@ class ProduceWaiter(Protocol):
 class AttachedFollower(Protocol):
     """What goes to one follower's node, ``serving/sender.py``."""
 
-    def mark_data(self, segment_id: int) -> None:
+    def mark_data(self, segment_id: SegmentId) -> None:
         """There is a new batch."""
         ...
 
-    def on_durable(self, segment_id: int) -> None:
+    def on_durable(self, segment_id: SegmentId) -> None:
         """A group is on our disk."""
         ...
 
-    def mark_watermark(self, segment_id: int) -> None:
+    def mark_watermark(self, segment_id: SegmentId) -> None:
         """The high watermark moved."""
         ...
 
-    def drop(self, segment_id: int) -> None:
+    def drop(self, segment_id: SegmentId) -> None:
         """The segment is led no longer."""
         ...
 
@@ -134,19 +143,19 @@ class Leader:
         self._on_record = on_record
         self.replica = replica
         self.segment = segment
-        self.streams: dict[int, AttachedFollower] = {}
+        self.streams: dict[NodeId, AttachedFollower] = {}
         """Attached followers by node id."""
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        assert replica.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
+        assert replica.log.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
         self.core = LeaderCore(
             LeaderStart(
                 segment=segment,
                 node_id=context.identity.node_id,
                 incarnation=context.identity.incarnation,
-                producers=replica.producers,
-                max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
+                producers=replica.log.producers,
+                max_append_timestamp_ms=replica.log.tail.max_append_timestamp_ms,
                 nodes=context.peers.nodes,
                 now_ms=context.clock.monotonic_ms(),
                 producer_fences=context.producer_fences.min_epochs,
@@ -169,7 +178,7 @@ class Leader:
     @property
     def log(self) -> LedLog:
         """How far it is."""
-        return LedLog(self.core.high_watermark, self.replica.durable_tail.length_bytes)
+        return LedLog(self.core.high_watermark, self.replica.log.durable_tail.length_bytes)
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -219,7 +228,7 @@ class Leader:
         """Lead no longer."""
         self.feed(inputs.Stopped(why))
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: Epoch) -> None:
         """The replica promised this epoch."""
         self.feed(inputs.Fenced(epoch))
 
@@ -260,7 +269,7 @@ class Leader:
             case effects.CollectSealDigests():
                 self._start(self._collect_digests(effect))
             case effects.SendSeal():
-                ends = {self.replica.tail.end_offset, self.replica.durable_tail.end_offset}
+                ends = {self.replica.log.tail.end_offset, self.replica.log.durable_tail.end_offset}
                 assert ends == {effect.end_offset}, "what is sealed is all of the log, durable"
                 self._start(self._send_seal(effect))
             case effects.ReportDispute():
@@ -289,7 +298,7 @@ class Leader:
             base_offset=effect.base_offset,
             append_timestamp_ms=effect.append_timestamp_ms,
             high_watermark=self.core.high_watermark,
-            prev_header_crc32c=replica.tail.last_header_crc32c,
+            prev_header_crc32c=replica.log.tail.last_header_crc32c,
         )
         stamped = StampedBatch(
             header_bytes=header_bytes,
@@ -301,13 +310,13 @@ class Leader:
             header_crc32c=crc,
         )
         request = replica.log.extend(stamped)
-        assert replica.tail.end_offset <= self.core.log_end_offset, "log and core differ"
+        assert replica.log.tail.end_offset <= self.core.log_end_offset, "log and core differ"
         replica.log.worker.append(request, self)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)
         end_offset = effect.base_offset + pending.batch.header.record_count
-        is_durable = end_offset <= self.replica.durable_tail.end_offset
+        is_durable = end_offset <= self.replica.log.durable_tail.end_offset
         assert is_durable, "an ack for what is not durable here"
         is_visible = self.core.acked_end <= self.core.high_watermark
         assert is_visible, "an ack for what readers can't see"
@@ -324,7 +333,7 @@ class Leader:
         )
 
     def _advance(self, high_watermark: int) -> None:
-        durable_end_offset = self.replica.durable_tail.end_offset
+        durable_end_offset = self.replica.log.durable_tail.end_offset
         assert high_watermark <= durable_end_offset, "visible before it is durable here"
         self._readers.wake(self.replica.partition_key)
         for stream in self.streams.values():
@@ -332,7 +341,7 @@ class Leader:
         self._news.watermark_moved(self.replica.segment_id, self.log)
 
     def _step_down(self, why: str) -> None:
-        _log.info("leadership ended segment_id=%d why=%s", self.replica.segment_id, why)
+        event(_log, logging.INFO, "leadership_ended", segment_id=self.replica.segment_id, why=why)
         for stream in list(self.streams.values()):
             stream.drop(self.replica.segment_id)
         self.streams.clear()
@@ -375,11 +384,13 @@ class Leader:
                 self.replica.segment_id, self.segment.epoch
             )
         except IcecoreError as error:
-            _log.info(
-                "no successor segment_id=%d why=%s error=%s",
-                self.replica.segment_id,
-                effect.why,
-                error,
+            event(
+                _log,
+                logging.INFO,
+                "no_successor",
+                segment_id=self.replica.segment_id,
+                why=effect.why,
+                error=error,
             )
             self.feed(inputs.SuccessorFailed(error))
         else:
@@ -388,8 +399,8 @@ class Leader:
     async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
         digests = {
             self._identity.node_id: (
-                self.replica.tail.digest,
-                self.replica.producers.digest(),
+                self.replica.log.tail.digest,
+                self.replica.log.producers.digest(),
             )
         }
         others = [node for node in effect.nodes if node != self._identity.node_id]
@@ -403,7 +414,7 @@ class Leader:
         )
         self.feed(inputs.SealDigests(effect.end_offset, digests))
 
-    async def _ask_digest(self, node_id: int, end_offset: int) -> tuple[bytes, bytes] | None:
+    async def _ask_digest(self, node_id: NodeId, end_offset: int) -> tuple[bytes, bytes] | None:
         request = replication_pb2.SealPrepareRequest(
             cluster_id=self._identity.cluster_id,
             segment_id=self.replica.segment_id,
@@ -418,11 +429,13 @@ class Leader:
                 timeout_s=SEAL_PREPARE_TIMEOUT_S,
             )
         except IcecoreError as error:
-            _log.warning(
-                "no seal digest segment_id=%d node_id=%d error=%s",
-                self.replica.segment_id,
-                node_id,
-                error,
+            event(
+                _log,
+                logging.WARNING,
+                "no_seal_digest",
+                segment_id=self.replica.segment_id,
+                node_id=node_id,
+                error=error,
             )
             return None
         answer = replication_pb2.SealPrepareResponse.FromString(bytes(body))
@@ -438,10 +451,10 @@ class Leader:
             seal_digest=effect.seal_digest,
             replicas=effect.replicas,
             successor_segment_id=effect.successor_segment_id,
-            producer_snapshot=replica.producers.snapshot(),
+            producer_snapshot=replica.log.producers.snapshot(),
             producer_digest=effect.producer_digest,
-            max_append_timestamp_ms=replica.tail.max_append_timestamp_ms,
-            length_bytes=replica.tail.length_bytes,
+            max_append_timestamp_ms=replica.log.tail.max_append_timestamp_ms,
+            length_bytes=replica.log.tail.length_bytes,
         )
         try:
             sealed, successor = await self._coordinator.seal(seal)

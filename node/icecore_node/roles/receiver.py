@@ -10,7 +10,16 @@ import asyncio
 import logging
 
 from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
-from icecore.model import NodeState
+from icecore.model import (
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeState,
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import ClientStream, Received
@@ -26,11 +35,11 @@ RECONNECT_S = 0.1
 class LeaderLink:
     """The stream to one leader node."""
 
-    def __init__(self, context: NodeContext, leader_id: int) -> None:
+    def __init__(self, context: NodeContext, leader_id: NodeId) -> None:
         self._context = context
         self._leader_id = leader_id
-        self._followers: dict[int, Follower] = {}
-        self._progress: dict[int, replication_pb2.ProgressEntry] = {}
+        self._followers: dict[SegmentId, Follower] = {}
+        self._progress: dict[SegmentId, replication_pb2.ProgressEntry] = {}
         self._credit_bytes = 0
         self._wanted = asyncio.Event()
         """There is something to follow."""
@@ -79,7 +88,12 @@ class LeaderLink:
             self._changed()
 
     def report(
-        self, segment_id: int, epoch: int, durable_end_offset: int, header_crc32c: int, attach: bool
+        self,
+        segment_id: SegmentId,
+        epoch: Epoch,
+        durable_end_offset: int,
+        header_crc32c: int,
+        attach: bool,
     ) -> None:
         """Tell the leader in the next message; a newer report replaces an older one."""
         if self._stream is None or segment_id not in self._followers:
@@ -118,12 +132,16 @@ class LeaderLink:
                 try:
                     await self._converse(peer.address, peer.incarnation)
                 except IcecoreError as error:
-                    _log.debug("stream to node_id=%d broke: %s", self._leader_id, error)
+                    event(
+                        _log, logging.DEBUG, "stream_broken", node_id=self._leader_id, error=error
+                    )
                 except Exception:  # one segment's trouble must not end all that come from there
-                    _log.exception("unexpected on the stream to node_id=%d", self._leader_id)
+                    event(
+                        _log, logging.ERROR, "stream_failed", node_id=self._leader_id, exc_info=True
+                    )
             await asyncio.sleep(RECONNECT_S)
 
-    async def _converse(self, address: str, leader_incarnation: int) -> None:
+    async def _converse(self, address: str, leader_incarnation: Incarnation) -> None:
         stream = self._context.net.open_stream(address, REPLICATION["Replicate"])
         try:
             self._progress.clear()
@@ -181,7 +199,7 @@ class LeaderLink:
         try:
             self._take(body)
         except (InvalidRequestError, CorruptBatchError) as error:
-            _log.error("unreadable message from node_id=%d: %s", self._leader_id, error)
+            event(_log, logging.ERROR, "message_unreadable", node_id=self._leader_id, error=error)
             return False
         return True
 
@@ -194,7 +212,7 @@ class LeaderLink:
             end = position + entry.batches_length
             if end > len(data):
                 raise CorruptBatchError("lengths exceed the data")
-            follower = self._followers.get(entry.segment_id)
+            follower = self._followers.get(SegmentId(entry.segment_id))
             if follower is None:
                 self.return_credit(entry.batches_length)
             elif entry.rejected:
@@ -204,11 +222,13 @@ class LeaderLink:
             position = end
 
     def _rejected(self, follower: Follower, reason: str) -> None:
-        _log.info(
-            "leader node_id=%d rejects segment_id=%d reason=%s",
-            self._leader_id,
-            follower.replica.segment_id,
-            reason,
+        event(
+            _log,
+            logging.INFO,
+            "rejected_by_leader",
+            node_id=self._leader_id,
+            segment_id=follower.replica.segment_id,
+            why=reason,
         )
         follower.on_rejected(reason)
 
@@ -218,9 +238,9 @@ class LeaderLinks:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
-        self._links: dict[int, LeaderLink] = {}
+        self._links: dict[NodeId, LeaderLink] = {}
 
-    def to(self, leader_id: int) -> LeaderLink:
+    def to(self, leader_id: NodeId) -> LeaderLink:
         """The link to a leader node, made when needed."""
         link = self._links.get(leader_id)
         if link is None:

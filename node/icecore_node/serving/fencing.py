@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from icecore.errors import SHORTAGES, IcecoreError
+from icecore.model import Epoch, SegmentId, Token
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
@@ -53,7 +54,7 @@ class Fencing:
             await context.executor.run(
                 context.store.promises.persist,
                 [(replica.segment_id, epoch) for replica, epoch in promised],
-                request.token,
+                Token(request.token),
             )
         check()
         by_id = {
@@ -61,12 +62,13 @@ class Fencing:
             for (replica, _), shortage in zip(promised, settled, strict=True)
         }
         for ref, answer in zip(request.segments, answers, strict=True):
-            if ref.segment_id not in by_id:
+            segment_id = SegmentId(ref.segment_id)
+            if segment_id not in by_id:
                 continue
-            replica, shortage = by_id[ref.segment_id]
+            replica, shortage = by_id[segment_id]
             if shortage is not None:
                 answer.error.CopyFrom(convert.error_to_proto(shortage))
-            elif replica is self._table.get(ref.segment_id):
+            elif replica is self._table.get(segment_id):
                 describe(replica, answer)
                 self._damage.note_promise(replica)
         if request.salvage:
@@ -76,36 +78,37 @@ class Fencing:
 
     def _promise(
         self, request: coordinator_pb2.FenceRequest
-    ) -> tuple[list[coordinator_pb2.FencedReplica], list[tuple[Replica, int]]]:
+    ) -> tuple[list[coordinator_pb2.FencedReplica], list[tuple[Replica, Epoch]]]:
         """Nothing is appended below the epochs from now on; who promised which."""
         answers: list[coordinator_pb2.FencedReplica] = []
-        promised: list[tuple[Replica, int]] = []
+        promised: list[tuple[Replica, Epoch]] = []
         for ref in request.segments:
-            self._orders.overtake(ref.segment_id, "a fence came")
-            replica = self._table.get(ref.segment_id)
+            segment_id, epoch = SegmentId(ref.segment_id), Epoch(ref.epoch)
+            self._orders.overtake(segment_id, "a fence came")
+            replica = self._table.get(segment_id)
             answers.append(coordinator_pb2.FencedReplica())
-            if replica is None or not replica.counts:
+            if replica is None or not replica.life.counts:
                 continue  # UNKNOWN, never "empty"
-            if ref.epoch < replica.promised_epoch:
+            if epoch < replica.promised_epoch:
                 error = order_checks.promised(replica)
                 answers[-1].error.CopyFrom(convert.error_to_proto(error))
                 continue
             try:
-                order_checks.check_promise(replica, ref.epoch)
+                order_checks.check_promise(replica, epoch)
             except IcecoreError as error:
                 answers[-1].error.CopyFrom(convert.error_to_proto(error))
                 continue
-            if ref.epoch > replica.identity.epoch:
-                replica.move(Promised(ref.epoch))
+            if epoch > replica.identity.epoch:
+                replica.move(Promised(epoch))
             else:
-                replica.end_role(f"epoch {ref.epoch} was promised")
-            promised.append((replica, ref.epoch))
+                replica.end_role(f"epoch {epoch} was promised")
+            promised.append((replica, epoch))
         return answers, promised
 
     async def _settle(self, replica: Replica) -> IcecoreError | None:
         """The shortage for which it cannot be told where the log ends: not now, and no damage."""
         async with self._orders.alone(replica.segment_id):
-            if not replica.counts:
+            if not replica.life.counts:
                 return None
             try:
                 await replica.log.settle()
@@ -118,14 +121,14 @@ class Fencing:
 
 def describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
     """From now on no write-back may cut what was told here, until the end is decided."""
-    if not replica.counts:
+    if not replica.life.counts:
         return
-    tail = replica.durable_tail
+    tail = replica.log.durable_tail
     replica.note_told(tail.end_offset)
     answer.intact = True
     answer.durable_end_offset = tail.end_offset
     answer.last_header_crc32c = tail.last_header_crc32c
     answer.digest = tail.digest
     answer.max_known_high_watermark = max(
-        replica.tail.max_known_high_watermark, replica.high_watermark
+        replica.log.tail.max_known_high_watermark, replica.high_watermark
     )

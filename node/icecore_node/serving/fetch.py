@@ -9,6 +9,7 @@ import asyncio
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnsupportedError
+from icecore.model import SegmentId
 from icecore.rpc import convert, framing
 from icecore.rpc.ports import Body, CallContext, Received
 from icecore.v1 import data_pb2
@@ -140,7 +141,7 @@ class FetchHandler:
         waiting.watch(held.key)  # from before we look
         result.log_start_offset = held.log_start_offset
         result.next_offset = entry.offset
-        replica = held.find(entry.offset, entry.segment_id)
+        replica = held.find(entry.offset, SegmentId(entry.segment_id))
         _describe(replica, held, result)
         end = replica.high_watermark
         if entry.offset >= end:
@@ -177,7 +178,7 @@ class FetchHandler:
         self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
     ) -> None:
         held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
-        newest = next((each for each in reversed(held.replicas) if each.intact), None)
+        newest = next((each for each in reversed(held.replicas) if each.life.is_intact), None)
         target = entry.WhichOneof("target")
         if target == "earliest":
             result.offset = held.log_start_offset
@@ -199,7 +200,7 @@ class FetchHandler:
         context = self._context
         end = held.log_start_offset
         for replica in list(held.replicas):
-            if not replica.intact or entry.segment_id not in (0, replica.segment_id):
+            if not replica.life.is_intact or entry.segment_id not in (0, replica.segment_id):
                 continue
             end = max(end, replica.high_watermark)
             started_ms = context.clock.monotonic_ms()
@@ -249,7 +250,9 @@ def _describe(
 ) -> None:
     result.segment_id = replica.segment_id
     result.epoch = replica.identity.epoch
-    result.high_watermark = max(each.high_watermark for each in held.replicas if each.intact)
+    result.high_watermark = max(
+        each.high_watermark for each in held.replicas if each.life.is_intact
+    )
     if replica.sealed_end_offset is not None:
         result.segment_sealed = True
         result.sealed_end_offset = replica.sealed_end_offset

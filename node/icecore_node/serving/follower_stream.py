@@ -10,6 +10,8 @@ import logging
 from dataclasses import dataclass
 
 from icecore.errors import NotReplicaError
+from icecore.model import Incarnation, NodeId, SegmentId
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.ports import Received, ServerStream
 from icecore.v1 import replication_pb2
@@ -40,7 +42,7 @@ class FollowerStream:
     """One open stream."""
 
     def __init__(
-        self, parts: StreamParts, stream: ServerStream, node_id: int, incarnation: int
+        self, parts: StreamParts, stream: ServerStream, node_id: NodeId, incarnation: Incarnation
     ) -> None:
         self._table = parts.table
         self._leaders = parts.leaders
@@ -49,7 +51,7 @@ class FollowerStream:
         self.node_id = node_id
         self.incarnation = incarnation
         self._sender = FollowerSender(parts.context, parts.reading, parts.framer, stream)
-        self._early: dict[int, replication_pb2.ProgressEntry] = {}
+        self._early: dict[SegmentId, replication_pb2.ProgressEntry] = {}
         """Attach requests for segments that we are not known to lead yet."""
         self._superseded = asyncio.Event()
 
@@ -130,26 +132,28 @@ class FollowerStream:
 
     def _leader_for(self, entry: replication_pb2.ProgressEntry) -> Leader | None:
         """The leader that an entry is meant for; None when it is refused, or has to wait."""
-        replica = self._table.get(entry.segment_id)
+        segment_id = SegmentId(entry.segment_id)
+        replica = self._table.get(segment_id)
         leader = self._leaders.of(replica) if replica is not None else None
         if leader is None:
             if entry.attach:
                 if replica is not None and replica.promised_epoch > entry.epoch:
-                    self._sender.reject(entry.segment_id, "FENCED")
+                    self._sender.reject(segment_id, "FENCED")
                 else:
-                    self._early[entry.segment_id] = entry
+                    self._early[segment_id] = entry
             return None
         if entry.epoch != leader.segment.epoch:
-            self._sender.reject(entry.segment_id, "FENCED")
+            self._sender.reject(segment_id, "FENCED")
             return None
         return leader
 
     def _progress(self, leader: Leader, entry: replication_pb2.ProgressEntry) -> None:
+        segment_id = leader.replica.segment_id
         if entry.leaving:
-            if self._sender.detach(entry.segment_id):
+            if self._sender.detach(segment_id):
                 leader.streams.pop(self.node_id, None)
                 leader.feed(inputs.FollowerLeft(self.node_id))
-        elif self._sender.is_attached(entry.segment_id):
+        elif self._sender.is_attached(segment_id):
             leader.feed(
                 inputs.FollowerProgress(self.node_id, self.incarnation, entry.durable_end_offset)
             )
@@ -158,11 +162,11 @@ class FollowerStream:
 
     async def _chain_agrees(self, leader: Leader, entry: replication_pb2.ProgressEntry) -> bool:
         """Whether the follower's log is a prefix of ours, by the header CRC at its end."""
-        log_end_offset = leader.replica.tail.end_offset
+        log_end_offset = leader.replica.log.tail.end_offset
         if entry.durable_end_offset > log_end_offset:
             # The core will notice that a follower holds more than its leader, and self-fence.
             return True
-        tail: LogTail | None = leader.replica.tail
+        tail: LogTail | None = leader.replica.log.tail
         if entry.durable_end_offset != log_end_offset:
             try:
                 tail = await self._reading.tail_at(leader.replica, entry.durable_end_offset)
@@ -170,19 +174,21 @@ class FollowerStream:
                 return False  # it is we who are damaged
         if tail is not None and tail.last_header_crc32c == entry.last_header_crc32c:
             return True
-        _log.error(
-            "follower diverged segment_id=%d node_id=%d durable_end_offset=%d",
-            entry.segment_id,
-            self.node_id,
-            entry.durable_end_offset,
+        event(
+            _log,
+            logging.ERROR,
+            "follower_diverged",
+            segment_id=entry.segment_id,
+            node_id=self.node_id,
+            durable_end_offset=entry.durable_end_offset,
         )
         leader.feed(inputs.FollowerDiverged(self.node_id, entry.durable_end_offset))
-        self._sender.reject(entry.segment_id, "DIVERGED")
+        self._sender.reject(leader.replica.segment_id, "DIVERGED")
         return False
 
     def _attach(self, leader: Leader, entry: replication_pb2.ProgressEntry) -> None:
         if self.node_id not in leader.segment.replicas:
-            self._sender.reject(entry.segment_id, "NOT_REPLICA")
+            self._sender.reject(leader.replica.segment_id, "NOT_REPLICA")
             return
         leader.streams[self.node_id] = self._sender
         self._sender.attach(leader, entry.durable_end_offset)

@@ -1,6 +1,7 @@
 """What the coordinator orders and asks of leaders: rolls, fences of producers, ends of seals."""
 
 from icecore.errors import IcecoreError, NotLeaderError, NotReplicaError
+from icecore.model import ProducerEpoch, ProducerId, SegmentId
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
@@ -23,38 +24,39 @@ class LeaderOrders:
 
     def roll(
         self, request: coordinator_pb2.RollRequest
-    ) -> tuple[list[IcecoreError | None], list[int]]:
+    ) -> tuple[list[IcecoreError | None], list[SegmentId]]:
         """Seal these segments now; per item the error, and which are led but empty."""
         errors: list[IcecoreError | None] = []
-        empty: list[int] = []
+        empty: list[SegmentId] = []
         why = repr(request.why[:WHY_MAX]) if request.why else "asked by the coordinator"
         for ref in request.segments:
-            replica = self._table.get(ref.segment_id)
+            segment_id = SegmentId(ref.segment_id)
+            replica = self._table.get(segment_id)
             leader = replica.role if replica is not None else None
             if not isinstance(leader, Leader):
-                errors.append(NotLeaderError(f"segment {ref.segment_id} is not led here"))
+                errors.append(NotLeaderError(f"segment {segment_id} is not led here"))
                 continue
-            if leader.replica.tail.end_offset == leader.replica.base_offset:
-                empty.append(ref.segment_id)
+            if leader.replica.log.tail.end_offset == leader.replica.base_offset:
+                empty.append(segment_id)
             leader.feed(inputs.RollRequested(why))
             errors.append(None)
         return errors, empty
 
-    def held_end(self, segment_id: int) -> coordinator_pb2.HeldEnd:
+    def held_end(self, segment_id: SegmentId) -> coordinator_pb2.HeldEnd:
         """What we hold of a segment that is to be sealed, in our own words (R64)."""
         replica = self._table.get(segment_id)
-        if replica is None or not replica.counts or replica.sealed:
+        if replica is None or not replica.life.counts or replica.sealed:
             error = NotReplicaError(f"no intact open replica of segment {segment_id} here")
             return coordinator_pb2.HeldEnd(error=convert.error_to_proto(error))
         if replica.promised_epoch > replica.identity.epoch:
             refusal = order_checks.promised(replica)
             return coordinator_pb2.HeldEnd(error=convert.error_to_proto(refusal))
-        leader, tail = self._leaders.of(replica), replica.durable_tail
-        seen = max(replica.tail.max_known_high_watermark, replica.high_watermark)
+        leader, tail = self._leaders.of(replica), replica.log.durable_tail
+        seen = max(replica.log.tail.max_known_high_watermark, replica.high_watermark)
         return coordinator_pb2.HeldEnd(
             durable_end_offset=tail.end_offset,
             seal_digest=tail.digest,
-            producer_digest=replica.producers.digest(),
+            producer_digest=replica.log.producers.digest(),
             high_watermark=seen,
             sealing=leader is not None and leader.core.sealing_end_offset == tail.end_offset,
             length_bytes=tail.length_bytes,
@@ -70,14 +72,16 @@ class LeaderOrders:
         """
         context = self._context
         answer = coordinator_pb2.FenceProducersResponse(incarnation=context.identity.incarnation)
-        for fence in request.fences:
-            order_checks.check_producer_fence(
-                context.producer_fences, fence.producer_id, fence.min_epoch
-            )
-        for fence in request.fences:
-            context.producer_fences.fence(fence.producer_id, fence.min_epoch)
+        fences = [
+            (ProducerId(fence.producer_id), ProducerEpoch(fence.min_epoch))
+            for fence in request.fences
+        ]
+        for producer_id, min_epoch in fences:
+            order_checks.check_producer_fence(context.producer_fences, producer_id, min_epoch)
+        for producer_id, min_epoch in fences:
+            context.producer_fences.fence(producer_id, min_epoch)
             for leader in self._leaders.all():
-                last = leader.core.producers.last_sequence(fence.producer_id)
+                last = leader.core.producers.last_sequence(producer_id)
                 if last is not None:
                     answer.positions.add(
                         topic_id=leader.segment.topic_id,

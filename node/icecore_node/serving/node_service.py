@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from icecore.errors import FencedError, ThrottledError
+from icecore.model import SegmentId, Token
 from icecore.rpc import convert, framing, parts
 from icecore.rpc.methods import NODE
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
@@ -71,18 +72,19 @@ class NodeService:
             order_checks.check_length(request.fences)
         else:
             order_checks.check_length(request.segments)
-        order_checks.check_token(identity, request.token)
+        token = Token(request.token)
+        order_checks.check_token(identity, token)
         if request.incarnation != identity.incarnation:
             meant = request.incarnation
             raise FencedError(
                 f"this is incarnation {identity.incarnation}, the order is for {meant}"
             )
-        if request.token < identity.token:
+        if token < identity.token:
             raise FencedError(
-                f"coordinator token {request.token} is older than {identity.token}",
+                f"coordinator token {token} is older than {identity.token}",
                 token=identity.token,
             )
-        identity.hear(request.token)
+        identity.hear(token)
 
     async def fence(self, body: Received, _: CallContext) -> bytes:
         """Stop appends below the new epochs; answer with the durable ends after that."""
@@ -107,8 +109,9 @@ class NodeService:
         """Bring replicas to exactly [base, end) and report their digests and producer states."""
         request = framing.parse(coordinator_pb2.WriteBackRequest, body)
         self._check(request)
+        token = Token(request.token)
         results = await asyncio.gather(
-            *(self._write_backs.write_back(item, request.token) for item in request.segments)
+            *(self._write_backs.write_back(item, token) for item in request.segments)
         )
         return coordinator_pb2.WriteBackResponse(
             incarnation=self._context.identity.incarnation, results=_that_fit(results)
@@ -131,7 +134,9 @@ class NodeService:
         self._check(request)
         return coordinator_pb2.CheckSealResponse(
             incarnation=self._context.identity.incarnation,
-            replicas=[self._leader_orders.held_end(ref.segment_id) for ref in request.segments],
+            replicas=[
+                self._leader_orders.held_end(SegmentId(ref.segment_id)) for ref in request.segments
+            ],
         ).SerializeToString()
 
     async def fence_producers(self, body: Received, _: CallContext) -> bytes:

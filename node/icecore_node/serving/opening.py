@@ -15,6 +15,8 @@ from icecore.errors import (
     OutOfResourcesError,
     ReadOnlyError,
 )
+from icecore.model import Epoch, Generation, SegmentId
+from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
@@ -43,27 +45,28 @@ class Opening:
             items: What to open.
             check: Raises what refuses the order by now.
         """
-        async with self._orders.alone(*(each.segment.segment_id for each in items)):
+        segment_ids = convert.segment_ids(each.segment.segment_id for each in items)
+        async with self._orders.alone(*segment_ids):
             check()
             errors = self._refused(items)
             await self._create(items, errors)
             check()
             confirms = [
                 self._confirm(item)
-                for item in items
-                if item.confirm and errors.get(item.segment.segment_id) is None
+                for item, segment_id in zip(items, segment_ids, strict=True)
+                if item.confirm and errors.get(segment_id) is None
             ]
             errors.update(await asyncio.gather(*confirms))
-        return [errors.get(each.segment.segment_id) for each in items]
+        return [errors.get(each) for each in segment_ids]
 
     def _refused(
         self, items: Sequence[coordinator_pb2.OpenSegment]
-    ) -> dict[int, IcecoreError | None]:
+    ) -> dict[SegmentId, IcecoreError | None]:
         """The errors of those that nobody should have ordered so; nothing of them is stored."""
-        errors: dict[int, IcecoreError | None] = {}
-        seen: set[int] = set()
+        errors: dict[SegmentId, IcecoreError | None] = {}
+        seen: set[SegmentId] = set()
         for item in items:
-            segment_id = item.segment.segment_id
+            segment_id = SegmentId(item.segment.segment_id)
             try:
                 if segment_id in seen:
                     raise InvalidRequestError(f"segment {segment_id} is named twice")
@@ -77,7 +80,7 @@ class Opening:
     async def _create(
         self,
         items: Sequence[coordinator_pb2.OpenSegment],
-        errors: dict[int, IcecoreError | None],
+        errors: dict[SegmentId, IcecoreError | None],
     ) -> None:
         """Make those that are not here and have no error yet; adds what goes wrong."""
         context = self._context
@@ -94,7 +97,7 @@ class Opening:
         if not fresh:
             return
         identities, starts = _to_create(items, fresh)
-        created = await context.executor.run(context.store.create, identities, starts)
+        created = await context.executor.run(context.store.creation.create, identities, starts)
         for identity, error in zip(fresh, created, strict=True):
             errors[identity.segment_id] = _refusal(error)
             if error is None:
@@ -108,15 +111,17 @@ class Opening:
             cluster_id=self._context.identity.cluster_id,
             topic_id=segment.topic_id,
             partition=segment.partition,
-            segment_id=segment.segment_id,
-            generation=segment.generation,
-            epoch=segment.epoch,
+            segment_id=SegmentId(segment.segment_id),
+            generation=Generation(segment.generation),
+            epoch=Epoch(segment.epoch),
             engine=segment.settings.engine or SEGMENT_ENGINE,
         )
 
-    async def _confirm(self, item: coordinator_pb2.OpenSegment) -> tuple[int, IcecoreError | None]:
+    async def _confirm(
+        self, item: coordinator_pb2.OpenSegment
+    ) -> tuple[SegmentId, IcecoreError | None]:
         """Fix base and starting state, once. The caller works on the segment alone."""
-        segment_id = item.segment.segment_id
+        segment_id = SegmentId(item.segment.segment_id)
         replica = self._table.get(segment_id)
         if replica is None:
             return segment_id, NotReplicaError(f"segment {segment_id} was not prepared here")
@@ -126,7 +131,7 @@ class Opening:
         try:
             producers = ProducerTable(item.producer_snapshot)
             tail = await replica.log.worker.run(
-                self._context.store.confirm,
+                self._context.store.creation.confirm,
                 identity,
                 item.producer_snapshot,
                 item.max_append_timestamp_ms,
@@ -150,7 +155,7 @@ class Opening:
             return error
         is_untouched = (
             replica.life is Life.IDLE
-            and replica.tail.end_offset == replica.base_offset == item.segment.base_offset
+            and replica.log.tail.end_offset == replica.base_offset == item.segment.base_offset
         )
         if is_untouched and known == start:
             return None
@@ -166,11 +171,11 @@ def _refusal(error: IcecoreError | None) -> IcecoreError | None:
 
 def _to_create(
     items: Sequence[coordinator_pb2.OpenSegment], fresh: Sequence[SegmentIdentity]
-) -> tuple[list[SegmentIdentity], dict[int, tuple[bytes, int]]]:
+) -> tuple[list[SegmentIdentity], dict[SegmentId, tuple[bytes, int]]]:
     """Arguments of ``Store.create``: what is to be confirmed needs no second sync."""
     final = {each.segment.segment_id: each for each in items if each.confirm}
     identities: list[SegmentIdentity] = []
-    starts: dict[int, tuple[bytes, int]] = {}
+    starts: dict[SegmentId, tuple[bytes, int]] = {}
     for each in fresh:
         base_offset = each.base_offset
         if (item := final.get(each.segment_id)) is not None:

@@ -6,6 +6,7 @@ side of a copy is ``upkeep/copying.py``.
 """
 
 from icecore.errors import FencedError, InvalidRequestError, NotReplicaError
+from icecore.model import Incarnation, NodeId, SegmentId
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Body, CallContext, Received, ServerStream, UnaryHandler
@@ -40,7 +41,7 @@ class ReplicationService:
         self._parts = StreamParts(
             context=context, table=table, leaders=leaders, reading=reading, framer=Framer()
         )
-        self._streams: dict[int, FollowerStream] = {}
+        self._streams: dict[NodeId, FollowerStream] = {}
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler, but for the stream."""
@@ -65,19 +66,20 @@ class ReplicationService:
         self._context.identity.check_cluster(first.cluster_id)
         if first.leader_incarnation != self._context.identity.incarnation:
             raise FencedError("this is another incarnation of the leader")
-        peer = self._context.peers.get(first.node_id)
-        if peer is None or peer.incarnation != first.incarnation:
-            raise FencedError(f"node {first.node_id} is not registered with that incarnation here")
-        served = FollowerStream(self._parts, stream, first.node_id, first.incarnation)
-        older = self._streams.get(first.node_id)
+        node_id, incarnation = NodeId(first.node_id), Incarnation(first.incarnation)
+        peer = self._context.peers.get(node_id)
+        if peer is None or peer.incarnation != incarnation:
+            raise FencedError(f"node {node_id} is not registered with that incarnation here")
+        served = FollowerStream(self._parts, stream, node_id, incarnation)
+        older = self._streams.get(node_id)
         if older is not None:
             older.supersede()
-        self._streams[first.node_id] = served
+        self._streams[node_id] = served
         try:
             await served.run(first)
         finally:
-            if self._streams.get(first.node_id) is served:
-                del self._streams[first.node_id]
+            if self._streams.get(node_id) is served:
+                del self._streams[node_id]
 
     # --- donors ---------------------------------------------------------------------------------
 
@@ -85,12 +87,12 @@ class ReplicationService:
         """Raw batches of one replica; with the starting state when read from the base."""
         request = framing.parse(replication_pb2.ReadSegmentRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
-        replica = self._donor(request.segment_id)
+        replica = self._donor(SegmentId(request.segment_id))
         if replica.identity.generation != request.generation:
             raise NotReplicaError(
                 f"segment {request.segment_id} is here in generation {replica.identity.generation}"
             )
-        start, end = request.start_offset, min(request.end_offset, replica.tail.end_offset)
+        start, end = request.start_offset, min(request.end_offset, replica.log.tail.end_offset)
         header = replication_pb2.ReadSegmentHeader()
         if start == replica.base_offset:
             snapshot, max_append_timestamp_ms = await self._context.executor.run(
@@ -108,21 +110,21 @@ class ReplicationService:
         """An in-sync follower's digests through the leader's end."""
         request = framing.parse(replication_pb2.SealPrepareRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
-        replica = self._donor(request.segment_id)
+        replica = self._donor(SegmentId(request.segment_id))
         if replica.promised_epoch > request.epoch or replica.life is not Life.FOLLOWED:
             raise FencedError(f"segment {request.segment_id} is not followed here any more")
         assert replica.role is not None
         durable_end_offset = replica.role.durable_end_offset
-        if not durable_end_offset == replica.tail.end_offset == request.end_offset:
+        if not durable_end_offset == replica.log.tail.end_offset == request.end_offset:
             raise InvalidRequestError(
                 f"durable through {durable_end_offset} here, not {request.end_offset}"
             )
         return replication_pb2.SealPrepareResponse(
-            seal_digest=replica.tail.digest, producer_digest=replica.producers.digest()
+            seal_digest=replica.log.tail.digest, producer_digest=replica.log.producers.digest()
         ).SerializeToString()
 
-    def _donor(self, segment_id: int) -> Replica:
+    def _donor(self, segment_id: SegmentId) -> Replica:
         replica = self._table.get(segment_id)
-        if replica is None or not replica.is_donor:
+        if replica is None or not replica.life.is_donor:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return replica

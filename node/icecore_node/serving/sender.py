@@ -14,6 +14,8 @@ import logging
 from dataclasses import dataclass
 
 from icecore.errors import SHORTAGES, IcecoreError
+from icecore.model import SegmentId
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.ports import Body, ServerStream
 from icecore.v1 import replication_pb2
@@ -92,14 +94,14 @@ class FollowerSender:
         self._framer = framer
         self._stream = stream
         self._credit_bytes = 0
-        self._sent: dict[int, _Sent] = {}
-        self._unsent: dict[int, None] = {}
-        self._behind: dict[int, None] = {}
+        self._sent: dict[SegmentId, _Sent] = {}
+        self._unsent: dict[SegmentId, None] = {}
+        self._behind: dict[SegmentId, None] = {}
         """Segments whose next batches are read from disk, the first of them perhaps now."""
-        self._evicted: set[int] = set()
+        self._evicted: set[SegmentId] = set()
         """Segments whose next batches left the cache before they were on disk."""
-        self._watermarks: dict[int, None] = {}
-        self._rejected: dict[int, replication_pb2.ReplicaDataEntry] = {}
+        self._watermarks: dict[SegmentId, None] = {}
+        self._rejected: dict[SegmentId, replication_pb2.ReplicaDataEntry] = {}
         self._is_turn_due = False
         self._is_full = False
         """The follower's transport is full: what is sent waits until it is not."""
@@ -111,18 +113,18 @@ class FollowerSender:
 
     # --- called by leaders ----------------------------------------------------------------------
 
-    def mark_data(self, segment_id: int) -> None:
+    def mark_data(self, segment_id: SegmentId) -> None:
         """A led segment has a new batch."""
         self._unsent[segment_id] = None
         self._changed()
 
-    def on_durable(self, segment_id: int) -> None:
+    def on_durable(self, segment_id: SegmentId) -> None:
         """A group of a led segment is on disk."""
         if segment_id in self._evicted:
             self._evicted.discard(segment_id)
             self.mark_data(segment_id)
 
-    def mark_watermark(self, segment_id: int) -> None:
+    def mark_watermark(self, segment_id: SegmentId) -> None:
         """A led segment's high watermark moved."""
         self._watermarks[segment_id] = None
         if self._watermark_timer is None:
@@ -134,7 +136,7 @@ class FollowerSender:
         self._watermarks_due = True
         self._changed()
 
-    def drop(self, segment_id: int) -> None:
+    def drop(self, segment_id: SegmentId) -> None:
         """We lead this segment no longer."""
         self.detach(segment_id)
         self.reject(segment_id, "NOT_LEADER")
@@ -156,17 +158,17 @@ class FollowerSender:
         self.mark_watermark(segment_id)
         self.mark_data(segment_id)
 
-    def detach(self, segment_id: int) -> bool:
+    def detach(self, segment_id: SegmentId) -> bool:
         """Send a segment no more; whether it was sent before."""
         self._unsent.pop(segment_id, None)
         self._watermarks.pop(segment_id, None)
         return self._sent.pop(segment_id, None) is not None
 
-    def is_attached(self, segment_id: int) -> bool:
+    def is_attached(self, segment_id: SegmentId) -> bool:
         """Whether a segment is sent."""
         return segment_id in self._sent
 
-    def reject(self, segment_id: int, reason: str) -> None:
+    def reject(self, segment_id: SegmentId, reason: str) -> None:
         """Tell the follower why a segment is not sent."""
         self._rejected[segment_id] = replication_pb2.ReplicaDataEntry(
             segment_id=segment_id, rejected=reason
@@ -293,7 +295,7 @@ class FollowerSender:
                 if goes_on and segment_id in self._sent:
                     self.mark_data(segment_id)
 
-    async def _send_from_disk(self, segment_id: int) -> bool:
+    async def _send_from_disk(self, segment_id: SegmentId) -> bool:
         """One message of one segment; whether there is more to send of it now."""
         sent = self._sent.get(segment_id)
         if sent is None:
@@ -305,7 +307,7 @@ class FollowerSender:
                 leader.replica, start, room, leader.core.durable_end_offset
             )
         except IcecoreError as error:
-            _log.error("cannot read for follower segment_id=%d error=%s", segment_id, error)
+            event(_log, logging.ERROR, "follower_read_failed", segment_id=segment_id, error=error)
             if isinstance(error, SHORTAGES):
                 loop = asyncio.get_running_loop()
                 loop.call_later(READ_AGAIN_S, self._read_again, segment_id)
@@ -318,7 +320,7 @@ class FollowerSender:
             self._write(outgoing)
         return True
 
-    def _read_again(self, segment_id: int) -> None:
+    def _read_again(self, segment_id: SegmentId) -> None:
         """A shortage may have ended; nobody else wakes the sender for what is on disk already."""
         if segment_id in self._sent:
             self.mark_data(segment_id)

@@ -4,6 +4,12 @@ import asyncio
 import logging
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.model import (
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Peers
@@ -21,11 +27,11 @@ class WriteBacks:
         self._peers = peers
         self._copier = copier
         self._salvage = salvage
-        self._under_way: dict[tuple[int, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
+        self._under_way: dict[tuple[Token, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
         """By token and order."""
 
     async def write_back(
-        self, item: coordinator_pb2.WriteBackSegment, token: int
+        self, item: coordinator_pb2.WriteBackSegment, token: Token
     ) -> coordinator_pb2.WrittenBack:
         """An order that arrives once more while it is carried out gets the same answer."""
         key = (token, item.SerializeToString(deterministic=True))
@@ -46,7 +52,7 @@ class WriteBacks:
         return found
 
     async def _carry_out(
-        self, item: coordinator_pb2.WriteBackSegment, token: int
+        self, item: coordinator_pb2.WriteBackSegment, token: Token
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
         asked = Copying(
@@ -62,11 +68,13 @@ class WriteBacks:
                 await self._salvage.readmit(segment)
             return await self._copier.bring_to(asked, token)
         except IcecoreError as error:
-            _log.warning(
-                "write-back failed segment_id=%d end_offset=%d donor=%.300r error=%s",
-                segment.segment_id,
-                item.end_offset,
-                item.donor_address,
-                error,
+            event(
+                _log,
+                logging.WARNING,
+                "write_back_failed",
+                segment_id=segment.segment_id,
+                end_offset=item.end_offset,
+                donor=item.donor_address[:300],
+                error=error,
             )
             return coordinator_pb2.WrittenBack(error=convert.error_to_proto(error))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
+from icecore.model import Incarnation, NodeId
 from icecore.process.log import event
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.files.file_system import OsFileSystem
@@ -30,7 +31,7 @@ class DataFolder:
     """An open data folder. ``close`` releases everything it holds."""
 
     path: Path
-    node_id: int
+    node_id: NodeId
     cluster_id: bytes
     """Empty before the first registration."""
     disk_id: bytes
@@ -44,7 +45,7 @@ class DataFolder:
     def open(
         cls,
         path: Path,
-        node_id: int,
+        node_id: NodeId,
         cluster_id: bytes | None = None,
         *,
         syncfs: SyncFs = "auto",
@@ -94,7 +95,7 @@ class DataFolder:
         return cls(path, node_id, found or b"", disk_id, files, index, control, lock_fd)
 
     @property
-    def incarnation(self) -> int:
+    def incarnation(self) -> Incarnation:
         """The last one persisted, 0 when none."""
         return self.control.disk.incarnation
 
@@ -112,7 +113,7 @@ class DataFolder:
         """The last one persisted, 0 when none."""
         return self.control.disk.disk_counter
 
-    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+    def keep_incarnation(self, incarnation: Incarnation, disk_counter: int) -> None:
         """Persist the incarnation and the counter that it begins with; before the first beat."""
         self.control.disk.keep_incarnation(incarnation, disk_counter)
 
@@ -175,7 +176,7 @@ def _open_control(path: Path) -> ControlStore:
 
 
 def _check_owner(
-    control: ControlStore, path: Path, node_id: int, cluster_id: bytes | None
+    control: ControlStore, path: Path, node_id: NodeId, cluster_id: bytes | None
 ) -> bytes | None:
     """The cluster the folder belongs to."""
     database = control.database

@@ -22,11 +22,12 @@ from typing import Final, Protocol, TypeAlias
 
 from icecore.codec.batch import Buffer
 from icecore.errors import IcecoreError
+from icecore.model import Epoch, Generation, SegmentId
 
 SEGMENT_ENGINE: Final = "segment"
 """What the settings of a segment call the engine with one file per segment."""
 
-Condemn: TypeAlias = Callable[[Mapping[int, str]], None]
+Condemn: TypeAlias = Callable[[Mapping[SegmentId, str]], None]
 """Stores for each segment id why its log can't be trusted, durably, in one sync."""
 
 
@@ -47,9 +48,9 @@ class SegmentIdentity:
     cluster_id: bytes
     topic_id: bytes
     partition: int
-    segment_id: int
-    generation: int
-    epoch: int
+    segment_id: SegmentId
+    generation: Generation
+    epoch: Epoch
     base_offset: int = -1
     """-1 while prepared; ``confirm`` writes the real one."""
     engine: str = SEGMENT_ENGINE
@@ -104,7 +105,7 @@ class BatchMark:
 class AppendRequest:
     """Contiguous stamped batches for one segment, in order, as a list of buffers."""
 
-    segment_id: int
+    segment_id: SegmentId
     buffers: list[Buffer]
     marks: list[BatchMark]
     tail: LogTail
@@ -126,7 +127,7 @@ class NewLog:
 class CreatedLog:
     """A log that was made, and is durable under its name."""
 
-    segment_id: int
+    segment_id: SegmentId
     replaces_data: bool
     """In its place lay bytes that may have been confirmed once; they were set aside."""
 
@@ -180,16 +181,16 @@ class LogReader(Protocol):
     """Reads of logs, by segment id. Each method raises NotReplicaError when there is no such log,
     and StorageError when it is damaged."""
 
-    def holds(self, segment_id: int) -> bool:
+    def holds(self, segment_id: SegmentId) -> bool:
         """Whether there is such a log, in use."""
         ...
 
-    def tail(self, segment_id: int) -> LogTail:
+    def tail(self, segment_id: SegmentId) -> LogTail:
         """The durable tail."""
         ...
 
     def read(
-        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """Whole batches from the one that holds ``offset``, at least one and about ``max_bytes``,
         none beyond ``end_offset``; and the offset after them. Every byte is CRC-checked.
@@ -202,26 +203,26 @@ class LogReader(Protocol):
         ...
 
     def offset_for_time(
-        self, segment_id: int, timestamp_ms: int, end_offset: int
+        self, segment_id: SegmentId, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """(base offset, append time) of the first batch below ``end_offset`` with append time
         >= ``timestamp_ms``; None when there is none. Exact."""
         ...
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
+    def tail_at(self, segment_id: SegmentId, end_offset: int) -> LogTail | None:
         """The tail as it was when the log ended there; None when no batch ends there."""
         ...
 
-    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+    def headers(self, segment_id: SegmentId, end_offset: int) -> list[bytes]:
         """152-byte headers of all batches below ``end_offset``."""
         ...
 
-    def full_digest(self, segment_id: int) -> bytes:
+    def full_digest(self, segment_id: SegmentId) -> bytes:
         """SHA-256 tree (1 MiB leaves) over the batch bytes of a sealed log, read from disk and
         CRC-checked."""
         ...
 
-    def verification(self, segment_id: int) -> Verification:
+    def verification(self, segment_id: SegmentId) -> Verification:
         """Start to read a sealed log back, to see whether it is still what was sealed.
 
         Raises:
@@ -279,7 +280,7 @@ class Engine(Protocol):
 
     def create(
         self, logs: Sequence[NewLog], remember: Callable[[Sequence[CreatedLog]], None]
-    ) -> dict[int, IcecoreError]:
+    ) -> dict[SegmentId, IcecoreError]:
         """Make logs that this engine does not hold. ``remember`` gets those that were made; when it
         raises, they go again.
 
@@ -304,7 +305,7 @@ class Engine(Protocol):
         """
         ...
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """Cut an unsealed log at a batch border, durably. The largest high watermark that was known
         stays known.
 
@@ -315,7 +316,7 @@ class Engine(Protocol):
 
     def seal(
         self,
-        segment_id: int,
+        segment_id: SegmentId,
         end_offset: int,
         seal_digest: bytes,
         remember: Callable[[LogEnd], None],

@@ -18,17 +18,29 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
+from icecore.model import (
+    Epoch,
+    Generation,
+    SegmentId,
+)
+from icecore_node.storage.batches.batch_scan import (
+    BatchScan,
+    empty_tail,
+    find_own_batches,
+)
+from icecore_node.storage.batches.log_digest import (
+    check_whole,
+    digest_of,
+)
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
-from icecore_node.storage.segment_engine.segment_digest import check_whole, digest_of
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
 )
 from icecore_node.storage.segment_engine.segment_names import file_name
-from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
 from icecore_replication.digest import current_digest
 
 
@@ -38,9 +50,9 @@ class ReplicaReport:
 
     topic_id: str
     partition: int
-    segment_id: int
-    generation: int
-    epoch: int
+    segment_id: SegmentId
+    generation: Generation
+    epoch: Epoch
     state: str
     base_offset: int
     end_offset: int = -1
@@ -135,7 +147,7 @@ def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
         for _ in scan:
             report.batches += 1
         if is_sealed:
-            check_whole(scan, end_position)
+            check_whole(scan)
             report.full_digest = digest_of(file, FILE_HEADER_LENGTH, end_position).hex()
         else:
             _check_nothing_behind(file, found, scan)

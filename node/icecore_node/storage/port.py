@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from icecore.errors import IcecoreError
+from icecore.model import Epoch, SegmentId, Token
 from icecore_node.storage.engine import AppendRequest, LogReader, LogTail, SegmentIdentity
 
 
@@ -36,7 +37,7 @@ class FoundReplica:
 class StoredReplicas(LogReader, Protocol):
     """Reads of replicas, each from the engine that keeps it."""
 
-    def starting_state(self, segment_id: int) -> tuple[bytes, int]:
+    def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:
         """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.
 
         Raises:
@@ -48,11 +49,11 @@ class StoredReplicas(LogReader, Protocol):
 class StoredPromises(Protocol):
     """Which epochs may append."""
 
-    def epoch_of(self, segment_id: int) -> int:
+    def epoch_of(self, segment_id: SegmentId) -> Epoch:
         """The highest epoch promised for a segment, 0 when none was."""
         ...
 
-    def persist(self, promises: Sequence[tuple[int, int]], token: int) -> None:
+    def persist(self, promises: Sequence[tuple[SegmentId, Epoch]], token: Token) -> None:
         """Remember promises (segment id, epoch) and the coordinator's token, durably, in one sync.
 
         Raises:
@@ -64,12 +65,12 @@ class StoredPromises(Protocol):
 class StoredRemains(Protocol):
     """What can be proved of UNKNOWN replicas (R46)."""
 
-    def tail(self, segment_id: int) -> LogTail | None:
+    def tail(self, segment_id: SegmentId) -> LogTail | None:
         """The end of the longest part that CRCs and chain prove; None when nothing of this replica
         can be proved, which is no empty log."""
         ...
 
-    def readmit(self, segment_id: int) -> FoundReplica:
+    def readmit(self, segment_id: SegmentId) -> FoundReplica:
         """Make that part of a quarantined replica its log, durably. To this start and the next it
         is not intact all the same, until it is sealed.
 
@@ -80,32 +81,13 @@ class StoredRemains(Protocol):
         ...
 
 
-class Store(Protocol):
-    """All replicas of one node. Call ``start_up`` once, before anything else."""
-
-    @property
-    def reader(self) -> StoredReplicas:
-        """For reads."""
-        ...
-
-    @property
-    def promises(self) -> StoredPromises:
-        """For epochs."""
-        ...
-
-    @property
-    def salvage(self) -> StoredRemains:
-        """For what is not trusted."""
-        ...
-
-    def start_up(self) -> list[FoundReplica]:
-        """Finish what was ordered, judge and repair every known replica; once."""
-        ...
+class StoredCreation(Protocol):
+    """How a replica comes to be."""
 
     def create(
         self,
         identities: Sequence[SegmentIdentity],
-        starts: Mapping[int, tuple[bytes, int]],
+        starts: Mapping[SegmentId, tuple[bytes, int]],
         is_copy: bool = False,
     ) -> list[IcecoreError | None]:
         """Make replicas: bytes and records are durable on return. Idempotent.
@@ -132,35 +114,15 @@ class Store(Protocol):
         """
         ...
 
-    def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
-        """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
-        ...
-
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
-        """Cut an unsealed log at a batch border, durably.
-
-        Raises:
-            InvalidRequestError: No batch ends there, or the replica is sealed or only prepared.
-        """
-        ...
-
-    def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
-        """Mark sealed, durably: from now on bytes never change. Idempotent.
-
-        Raises:
-            InvalidRequestError: The log does not end there with this digest.
-        """
-        ...
-
-    def certify(self, segment_id: int) -> None:
+    def certify(self, segment_id: SegmentId) -> None:
         """A copy is complete now, durably."""
         ...
 
-    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
-        """Replicas are UNKNOWN from now on, durably; their bytes stay."""
-        ...
 
-    def quarantine(self, segment_id: int, why: str) -> None:
+class StoredRemoval(Protocol):
+    """How a replica goes."""
+
+    def quarantine(self, segment_id: SegmentId, why: str) -> None:
         """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
 
         Raises:
@@ -168,13 +130,70 @@ class Store(Protocol):
         """
         ...
 
-    def delete(self, segment_ids: Sequence[int], token: int) -> None:
+    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
         """Remove replicas on the coordinator's order, durably. Idempotent.
 
         Raises:
             FencedError: The token is old; then nothing is changed.
             StorageError: A file is in the way; the order stays.
         """
+        ...
+
+
+class Store(Protocol):
+    """All replicas of one node. Call ``start_up`` once, before anything else."""
+
+    @property
+    def reader(self) -> StoredReplicas:
+        """For reads."""
+        ...
+
+    @property
+    def promises(self) -> StoredPromises:
+        """For epochs."""
+        ...
+
+    @property
+    def salvage(self) -> StoredRemains:
+        """For what is not trusted."""
+        ...
+
+    @property
+    def creation(self) -> StoredCreation:
+        """For what comes."""
+        ...
+
+    @property
+    def removal(self) -> StoredRemoval:
+        """For what goes."""
+        ...
+
+    def start_up(self) -> list[FoundReplica]:
+        """Finish what was ordered, judge and repair every known replica; once."""
+        ...
+
+    def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
+        """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
+        ...
+
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
+        """Cut an unsealed log at a batch border, durably.
+
+        Raises:
+            InvalidRequestError: No batch ends there, or the replica is sealed or only prepared.
+        """
+        ...
+
+    def seal(self, segment_id: SegmentId, end_offset: int, seal_digest: bytes) -> None:
+        """Mark sealed, durably: from now on bytes never change. Idempotent.
+
+        Raises:
+            InvalidRequestError: The log does not end there with this digest.
+        """
+        ...
+
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
+        """Replicas are UNKNOWN from now on, durably; their bytes stay."""
         ...
 
     def sync_index(self) -> None:

@@ -7,6 +7,7 @@ asked for, and what they find into what the node is told.
 from collections.abc import Mapping
 
 from icecore.errors import NotReplicaError, UnsupportedError
+from icecore.model import SegmentId
 from icecore_node.storage.control.control_store import SEALED, ControlStore, ReplicaRow
 from icecore_node.storage.engine import (
     NO_TAIL,
@@ -17,6 +18,7 @@ from icecore_node.storage.engine import (
     LogTail,
     SegmentIdentity,
 )
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.port import FoundReplica
 from icecore_replication.digest import current_digest
 
@@ -36,15 +38,17 @@ class ReplicaCatalog:
         self.control = control
         self.engines = engines
         self.cluster_id = cluster_id
+        self.changing = Lock()
+        """Held by what adds and removes replicas; never taken by appends and reads."""
 
-    def row(self, segment_id: int) -> ReplicaRow:
+    def row(self, segment_id: SegmentId) -> ReplicaRow:
         """What is remembered of a replica. Raises NotReplicaError when there is none."""
         row = self.control.row(segment_id)
         if row is None:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
         return row
 
-    def engine(self, segment_id: int) -> Engine:
+    def engine(self, segment_id: SegmentId) -> Engine:
         """Who keeps the bytes of a replica. Raises NotReplicaError, UnsupportedError."""
         return self.engine_named(self.row(segment_id).engine)
 

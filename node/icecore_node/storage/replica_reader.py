@@ -1,6 +1,7 @@
 """Reads of replicas: each from the engine that keeps it, and what is remembered instead of read."""
 
 from icecore.errors import InvalidRequestError
+from icecore.model import SegmentId
 from icecore_node.storage.control.control_store import SEALED
 from icecore_node.storage.engine import LogTail, Verification
 from icecore_node.storage.replica_catalog import ReplicaCatalog
@@ -13,38 +14,38 @@ class ReplicaReader:
     def __init__(self, catalog: ReplicaCatalog) -> None:
         self._catalog = catalog
 
-    def holds(self, segment_id: int) -> bool:
+    def holds(self, segment_id: SegmentId) -> bool:
         """See ``LogReader.holds``."""
         row = self._catalog.control.row(segment_id)
         return row is not None and self._catalog.engine_named(row.engine).reader.holds(segment_id)
 
-    def tail(self, segment_id: int) -> LogTail:
+    def tail(self, segment_id: SegmentId) -> LogTail:
         """See ``LogReader.tail``."""
         return self._catalog.engine(segment_id).reader.tail(segment_id)
 
     def read(
-        self, segment_id: int, offset: int, max_bytes: int, end_offset: int
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``LogReader.read``."""
         engine = self._catalog.engine(segment_id)
         return engine.reader.read(segment_id, offset, max_bytes, end_offset)
 
     def offset_for_time(
-        self, segment_id: int, timestamp_ms: int, end_offset: int
+        self, segment_id: SegmentId, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """See ``LogReader.offset_for_time``."""
         engine = self._catalog.engine(segment_id)
         return engine.reader.offset_for_time(segment_id, timestamp_ms, end_offset)
 
-    def tail_at(self, segment_id: int, end_offset: int) -> LogTail | None:
+    def tail_at(self, segment_id: SegmentId, end_offset: int) -> LogTail | None:
         """See ``LogReader.tail_at``."""
         return self._catalog.engine(segment_id).reader.tail_at(segment_id, end_offset)
 
-    def headers(self, segment_id: int, end_offset: int) -> list[bytes]:
+    def headers(self, segment_id: SegmentId, end_offset: int) -> list[bytes]:
         """See ``LogReader.headers``."""
         return self._catalog.engine(segment_id).reader.headers(segment_id, end_offset)
 
-    def full_digest(self, segment_id: int) -> bytes:
+    def full_digest(self, segment_id: SegmentId) -> bytes:
         """As ``LogReader.full_digest``, but read once: from then on it is remembered.
 
         Raises:
@@ -60,11 +61,11 @@ class ReplicaReader:
         control.change_row(segment_id, full_digest=digest)
         return digest
 
-    def verification(self, segment_id: int) -> Verification:
+    def verification(self, segment_id: SegmentId) -> Verification:
         """See ``LogReader.verification``."""
         return self._catalog.engine(segment_id).reader.verification(segment_id)
 
-    def starting_state(self, segment_id: int) -> tuple[bytes, int]:
+    def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:
         """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.
 
         Raises:

@@ -3,6 +3,7 @@
 from functools import partial
 
 from icecore.errors import NotReplicaError
+from icecore.model import SegmentId
 from icecore_node.storage.control.control_store import CONFIRMED, QUARANTINED
 from icecore_node.storage.engine import LogTail
 from icecore_node.storage.port import FoundReplica
@@ -15,7 +16,7 @@ class ReplicaSalvage:
     def __init__(self, catalog: ReplicaCatalog) -> None:
         self._catalog = catalog
 
-    def tail(self, segment_id: int) -> LogTail | None:
+    def tail(self, segment_id: SegmentId) -> LogTail | None:
         """The end of the longest part that CRCs and chain prove; None when nothing of this replica
         can be proved, which is no empty log."""
         row = self._catalog.control.row(segment_id)
@@ -24,7 +25,7 @@ class ReplicaSalvage:
         engine = self._catalog.engine_named(row.engine)
         return engine.salvage.tail(self._catalog.known(row))
 
-    def readmit(self, segment_id: int) -> FoundReplica:
+    def readmit(self, segment_id: SegmentId) -> FoundReplica:
         """Make that part of a quarantined replica its log, durably. To this start and the next it
         is not intact all the same, until it is sealed.
 

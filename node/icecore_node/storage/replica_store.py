@@ -1,10 +1,11 @@
 """All replicas of one node: their bytes, which engines keep, and what must never be forgotten.
 
 The control store says which replicas there are, which engine keeps each, what was promised, sealed,
-condemned and ordered to go; the engines (``engine.py``) have the bytes. Here is the order between
-the two, which makes a crash at any point harmless: what is made or sealed is durable before its
-record says so (R34), and used only after; what goes or is set aside is recorded before its first
-byte moves (R41, R69).
+condemned and ordered to go; the engines (``engine.py``) have the bytes. The order between the two
+makes a crash at any point harmless: what is made or sealed is durable before its record says so
+(R34), and used only after; what goes or is set aside is recorded before its first byte moves (R41,
+R69). Here are the start of the node and the logs in use; how a replica comes and goes is in
+``replica_creation.py`` and ``replica_removal.py``.
 
 All methods block. ``append_group`` and what changes a log run on the I/O worker of its partition,
 the others on any thread. Each method that touches the disk may raise OutOfSpaceError or
@@ -14,16 +15,16 @@ OutOfResourcesError: a shortage, which says nothing about any replica (R52).
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 
-from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
+from icecore.errors import (
+    NotReplicaError,
+)
+from icecore.model import (
+    SegmentId,
+)
 from icecore.process.log import event
-from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
-    PREPARED,
     QUARANTINED,
     SEALED,
     ControlStore,
@@ -31,18 +32,16 @@ from icecore_node.storage.control.control_store import (
 )
 from icecore_node.storage.engine import (
     AppendRequest,
-    CreatedLog,
     Engine,
     FoundLog,
     LogEnd,
     LogTail,
-    NewLog,
-    SegmentIdentity,
 )
-from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
+from icecore_node.storage.replica_creation import ReplicaCreation
 from icecore_node.storage.replica_reader import ReplicaReader
+from icecore_node.storage.replica_removal import ReplicaRemoval
 from icecore_node.storage.replica_salvage import ReplicaSalvage
 
 _log = logging.getLogger(__name__)
@@ -66,10 +65,10 @@ class ReplicaStore:
         self._control = control
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
         self._only = next(iter(engines.values())) if len(engines) == 1 else None
-        self._life = Lock()
-        """Serializes what adds and removes replicas; never taken by appends and reads."""
         self.reader = ReplicaReader(catalog)
         self.salvage = ReplicaSalvage(catalog)
+        self.creation = ReplicaCreation(catalog)
+        self.removal = ReplicaRemoval(catalog)
         self.promises = control.promises
 
     # --- start-up -----------------------------------------------------------------------------
@@ -80,10 +79,10 @@ class ReplicaStore:
         Torn tails are cut. Damage in the middle of a log never is: such a replica is not intact,
         and stays so. What is wrong with one replica costs no other (R55).
         """
-        self._finish_deletions()
+        self.removal.finish_deletions()
         self._obey_earlier_version()
         rows = self._control.rows()
-        logs: dict[int, FoundLog] = {}
+        logs: dict[SegmentId, FoundLog] = {}
         for name, engine in self._catalog.engines.items():
             own = [row for row in rows if row.engine == name]
             sound = [row for row in own if _is_trusted(row)]
@@ -100,21 +99,6 @@ class ReplicaStore:
             event(_log, logging.ERROR, "log_unknown", segment_id=row.segment_id, why=log.damage)
         return self._catalog.found(row, log)
 
-    def _finish_deletions(self) -> None:
-        """What an earlier process was ordered and had not done; each on its own if one fails."""
-        if not (intents := self._control.intents()):
-            return
-        for group in (intents, *([each] for each in intents)):
-            try:
-                self._remove(group)
-            except DiskFailedError:
-                raise
-            except IcecoreError as error:  # the coordinator orders it again
-                event(_log, logging.ERROR, "not_deleted", segments=len(group), error=error)
-            else:
-                if group is intents:
-                    return
-
     def _obey_earlier_version(self) -> None:
         """It noted a failed sync without saying whose: any log that was open may be concerned."""
         noted = self._control.database.get("poisoned")
@@ -122,117 +106,6 @@ class ReplicaStore:
             unsealed = [row.segment_id for row in self._control.rows() if row.state == CONFIRMED]
             self.condemn(unsealed, f"a sync had failed: {noted.decode()}")
             self._control.database.put(poisoned=None)
-
-    # --- create and confirm -------------------------------------------------------------------
-
-    def create(
-        self,
-        identities: Sequence[SegmentIdentity],
-        starts: Mapping[int, tuple[bytes, int]] = MappingProxyType({}),
-        is_copy: bool = False,
-    ) -> list[IcecoreError | None]:
-        """Make replicas: bytes and records are durable on return. Idempotent.
-
-        One control-store sync for all that one engine keeps.
-
-        Args:
-            identities: What to make; the engine of each keeps its bytes.
-            starts: Segment id to producer snapshot and ``max_append_timestamp_ms``. Those in it are
-                confirmed at the base of their identity in the same stroke, others only prepared.
-            is_copy: They are not intact until ``certify`` or ``seal``: what they are to hold is
-                elsewhere.
-
-        Returns:
-            For each why it could not be made: OutOfSpaceError etc., InvalidRequestError when
-            another replica of the segment is here, StorageError when that is UNKNOWN,
-            UnsupportedError for an engine that this node has not.
-        """
-        errors: dict[int, IcecoreError] = {}
-        new: defaultdict[str, list[ReplicaRow]] = defaultdict(list)
-        with self._life:
-            if identities and not self._catalog.cluster_id:  # just registered
-                self._catalog.cluster_id = identities[0].cluster_id
-            for identity in identities:
-                segment_id = identity.segment_id
-                try:
-                    row = self._new_row(identity, starts.get(segment_id), is_copy=is_copy)
-                except IcecoreError as error:
-                    errors[segment_id] = error
-                else:
-                    new[identity.engine] += [] if row is None else [row]
-            for name, rows in new.items():
-                errors.update(self._create(self._catalog.engine_named(name), rows))
-        return [errors.get(identity.segment_id) for identity in identities]
-
-    def _new_row(
-        self, identity: SegmentIdentity, start: tuple[bytes, int] | None, *, is_copy: bool
-    ) -> ReplicaRow | None:
-        """The record of a replica to be made; None when it is here. Raises why it can't be made."""
-        segment_id = identity.segment_id
-        if identity.cluster_id != self._catalog.cluster_id:
-            raise InvalidRequestError("a replica of another cluster")
-        engine = self._catalog.engine_named(identity.engine)
-        old = self._control.row(segment_id)
-        is_rebuilding = is_copy or (old is not None and old.state == QUARANTINED)
-        row = ReplicaRow.prepared(identity, int(is_rebuilding))
-        if start is not None:
-            row = row.confirmed(identity.base_offset, *start)
-        if old is None:
-            return row
-        have = replace(self._catalog.identity(old), base_offset=-1)
-        if have != replace(identity, base_offset=-1) and old.state != QUARANTINED:
-            raise InvalidRequestError(f"segment {segment_id} is here as {have}")
-        if engine.reader.holds(segment_id):
-            return None
-        if old.state in (CONFIRMED, SEALED):
-            raise StorageError(f"segment {segment_id} is UNKNOWN: {old.damage}")
-        return row
-
-    def _create(self, engine: Engine, rows: Sequence[ReplicaRow]) -> dict[int, IcecoreError]:
-        by_id = {row.segment_id: row for row in rows}
-
-        def remember(created: Sequence[CreatedLog]) -> None:
-            made = [
-                replace(by_id[log.segment_id], rebuilding=1)
-                if log.replaces_data
-                else by_id[log.segment_id]
-                for log in created
-            ]
-            # Of what is here now only: a promise tells that the segment was here once.
-            self._control.put_rows(made, [(row.segment_id, row.epoch) for row in made])
-
-        logs = [NewLog(self._catalog.identity(row), row.start_timestamp_ms) for row in rows]
-        return engine.create(logs, remember) if logs else {}
-
-    def confirm(
-        self, identity: SegmentIdentity, producer_snapshot: bytes, max_append_timestamp_ms: int
-    ) -> LogTail:
-        """Fix base offset and starting state of a created replica, durably. Idempotent; another
-        base is accepted while the log is empty.
-
-        Raises:
-            NotReplicaError: It was not created here.
-            InvalidRequestError: It holds data under another base.
-        """
-        segment_id = identity.segment_id
-        row, engine = self._catalog.row(segment_id), self._catalog.engine(segment_id)
-        tail = engine.reader.tail(segment_id)
-        if identity.base_offset < 0:
-            raise InvalidRequestError(f"segment {segment_id} cannot be confirmed")
-        have = replace(self._catalog.identity(row), base_offset=-1)
-        if replace(identity, base_offset=-1) != have:
-            raise InvalidRequestError(f"segment {segment_id} is here as {have}")
-        confirmed = row.confirmed(identity.base_offset, producer_snapshot, max_append_timestamp_ms)
-        if row.state != PREPARED:
-            if confirmed == replace(row, state=CONFIRMED):
-                return tail
-            if tail.end_offset != row.base_offset or row.state == SEALED:
-                raise InvalidRequestError(f"segment {segment_id} holds data already")
-            # Back to prepared first: what says its base is overwritten now, and may be torn by a
-            # crash.
-            self._control.change_row(segment_id, state=PREPARED, base_offset=-1)
-        remember = partial(self._control.put_rows, [confirmed])
-        return engine.confirm(identity, max_append_timestamp_ms, remember)
 
     # --- append -------------------------------------------------------------------------------
 
@@ -253,7 +126,7 @@ class ReplicaStore:
 
     # --- the end of a log ---------------------------------------------------------------------
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """Cut an unsealed log at a batch border, durably.
 
         Raises:
@@ -261,7 +134,7 @@ class ReplicaStore:
         """
         return self._catalog.engine(segment_id).truncate(segment_id, end_offset)
 
-    def seal(self, segment_id: int, end_offset: int, seal_digest: bytes) -> None:
+    def seal(self, segment_id: SegmentId, end_offset: int, seal_digest: bytes) -> None:
         """Mark sealed, durably: from now on bytes never change. Idempotent.
 
         Raises:
@@ -285,58 +158,9 @@ class ReplicaStore:
 
         self._catalog.engine(segment_id).seal(segment_id, end_offset, seal_digest, remember)
 
-    def certify(self, segment_id: int) -> None:
-        """A copy, or a replica created again after a loss, is complete now, durably; until then (or
-        until it is sealed) ``start_up`` reports it as not intact."""
-        row = self._control.row(segment_id)
-        if row is not None and row.rebuilding:
-            self._control.change_row(segment_id, rebuilding=0)
-
-    # --- setting aside and deleting -----------------------------------------------------------
-
-    def condemn(self, segment_ids: Sequence[int], why: str) -> None:
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
         """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
         self._control.condemn(dict.fromkeys(segment_ids, why))
-
-    def quarantine(self, segment_id: int, why: str) -> None:
-        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
-
-        Raises:
-            NotReplicaError: There is no such replica.
-        """
-        with self._life:
-            row = self._catalog.row(segment_id)
-            if row.state == QUARANTINED:
-                return
-            # UNKNOWN before anything moves: a crash must not find it merely missing.
-            self._control.change_row(segment_id, damage=why)
-            self._catalog.engine_named(row.engine).set_aside(self._catalog.identity(row))
-            self._control.change_row(segment_id, state=QUARANTINED)
-        event(_log, logging.ERROR, "quarantined", segment_id=segment_id, why=why)
-
-    def delete(self, segment_ids: Sequence[int], token: int) -> None:
-        """Remove replicas on the coordinator's order, which is stored first, with one control-store
-        sync for all of them. What is not here counts as removed. Idempotent.
-
-        Raises:
-            FencedError: The token is old; then nothing is changed.
-            StorageError: A file is in the way; the order stays.
-        """
-        with self._life:
-            here = [one for one in dict.fromkeys(segment_ids) if self._control.row(one) is not None]
-            if here:
-                self._control.put_intents(here, token)
-                self._remove(here)
-
-    def _remove(self, segment_ids: Sequence[int]) -> None:
-        """Carry out stored orders and forget them."""
-        by_engine: defaultdict[str, list[SegmentIdentity]] = defaultdict(list)
-        for row in map(self._control.row, segment_ids):
-            if row is not None:
-                by_engine[row.engine].append(self._catalog.identity(row))
-        for name, identities in by_engine.items():
-            self._catalog.engine_named(name).drop(identities)
-        self._control.finish_intents(segment_ids)
 
     # --- while it runs, and the end of the process --------------------------------------------
 

@@ -19,7 +19,15 @@ from icecore.errors import (
     NotReplicaError,
     StorageError,
 )
-from icecore.model import Segment, SegmentState
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentState,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.v1 import coordinator_pb2, replication_pb2
@@ -86,7 +94,7 @@ class SegmentCopier:
         self._seals = seals
         self._aside = aside
 
-    async def bring_to(self, asked: Copying, token: int) -> coordinator_pb2.WrittenBack:
+    async def bring_to(self, asked: Copying, token: Token) -> coordinator_pb2.WrittenBack:
         """Make the local log end exactly where it is asked to.
 
         Raises NotReplicaError, InvalidRequestError (longer and different, wrong digest),
@@ -113,7 +121,7 @@ class SegmentCopier:
                 return await self._conclude(replica, asked)
             except IcecoreError:
                 held = self._table.get(segment_id)
-                if asked.donor_address and (held is None or not held.is_donor):
+                if asked.donor_address and (held is None or not held.life.is_donor):
                     self._damage.report_missing(segment_id)
                 raise
 
@@ -122,7 +130,7 @@ class SegmentCopier:
 
     async def _conclude(self, replica: Replica, asked: Copying) -> coordinator_pb2.WrittenBack:
         """Report a log that is what was ordered; set one aside that can't be made so."""
-        tail, end_offset = replica.tail, asked.end_offset
+        tail, end_offset = replica.log.tail, asked.end_offset
         if tail.end_offset == end_offset and asked.expected_digest in (b"", tail.digest):
             if asked.seal:
                 sealed = asked.segment.changed(end_offset=end_offset, seal_digest=tail.digest)
@@ -133,7 +141,9 @@ class SegmentCopier:
             return await self._report(replica, asked.segment)
         if asked.donor_address:
             self._damage.report_dispute(replica, f"not the donor's log at {end_offset}")
-            if replica.is_partial or is_recorded(replica, end_offset, asked.expected_digest):
+            if replica.life is Life.COPYING or is_recorded(
+                replica, end_offset, asked.expected_digest
+            ):
                 await self._aside.set_aside(replica)
         raise InvalidRequestError(
             f"segment {replica.segment_id} ends at {tail.end_offset} here or its digest differs "
@@ -146,15 +156,15 @@ class SegmentCopier:
         if self._orders.was_deleted(segment_id):
             raise NotReplicaError(f"segment {segment_id} was deleted here")
         replica = self._table.get(segment_id)
-        if replica is not None and replica.sealed and replica.intact and donor_address:
+        if replica is not None and replica.sealed and replica.life.is_intact and donor_address:
             # The coordinator does not count it: it may be damaged although nobody met that here.
             await self._reading.verify(replica)
             order.check()
-        if replica is not None and not replica.intact and donor_address:
+        if replica is not None and not replica.life.is_intact and donor_address:
             await self._aside.set_aside(replica)
             replica = None
         is_begun = replica is not None and replica.base_offset >= 0
-        if replica is not None and is_begun and (replica.is_donor or donor_address):
+        if replica is not None and is_begun and (replica.life.is_donor or donor_address):
             return replica
         if not donor_address:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
@@ -163,8 +173,8 @@ class SegmentCopier:
     async def _shut_out(self, replica: Replica) -> None:
         """A write-back ends the role here, so it is a promise, too: else nobody would find out that
         this replica of an ACTIVE segment plays none."""
-        promise = replica.identity.epoch + 1
-        if replica.idle or replica.promised_epoch >= promise:
+        promise = Epoch(replica.identity.epoch + 1)
+        if replica.life.is_idle or replica.promised_epoch >= promise:
             return
         replica.move(Promised(promise))
         context = self._context
@@ -177,7 +187,7 @@ class SegmentCopier:
         """Cut what is longer (once proved equal up to the end), fetch what is missing."""
         store, segment = self._context.store, asked.segment
         end_offset, donor_address = asked.end_offset, asked.donor_address
-        if replica.tail.end_offset > end_offset:
+        if replica.log.tail.end_offset > end_offset:
             if segment.state is not SegmentState.SEALED and end_offset < replica.told_end_offset:
                 # An order of an earlier round: a later one may have decided by what we told.
                 raise FencedError(
@@ -195,18 +205,22 @@ class SegmentCopier:
             if at_end.digest != asked.expected_digest:
                 return
             # Beyond the sealed end nothing was acknowledged, by construction.
-            _log.info(
-                "cutting unacknowledged tail segment_id=%d at=%d", replica.segment_id, end_offset
+            event(
+                _log,
+                logging.INFO,
+                "cutting_unacknowledged_tail",
+                segment_id=replica.segment_id,
+                end_offset=end_offset,
             )
             await replica.log.cut(end_offset)
-        while replica.tail.end_offset < end_offset:
+        while replica.log.tail.end_offset < end_offset:
             if not donor_address:
                 raise InvalidRequestError(
-                    f"segment {segment.segment_id} ends at {replica.tail.end_offset}, not "
+                    f"segment {segment.segment_id} ends at {replica.log.tail.end_offset}, not "
                     f"{end_offset}, and no donor was named"
                 )
             _, data = await order.unless_overtaken(
-                self._ask(donor_address, segment, replica.tail.end_offset, end_offset)
+                self._ask(donor_address, segment, replica.log.tail.end_offset, end_offset)
             )
             _check(order, replica)
             if not data:
@@ -283,7 +297,9 @@ class SegmentCopier:
         producers = ProducerTable(header.producer_snapshot)
         replica = prepared
         if replica is None:
-            (error,) = await context.executor.run(context.store.create, [identity], {}, True)
+            (error,) = await context.executor.run(
+                context.store.creation.create, [identity], {}, True
+            )
             if error is not None:
                 raise error
             replica = Replica(context.log_io, identity, NO_TAIL, None, life=Life.PREPARED)
@@ -292,7 +308,7 @@ class SegmentCopier:
         order.check()
         identity = replace(replica.identity, base_offset=segment.base_offset)
         tail = await replica.log.worker.run(
-            context.store.confirm,
+            context.store.creation.confirm,
             identity,
             header.producer_snapshot,
             header.max_append_timestamp_ms,
@@ -305,9 +321,9 @@ class SegmentCopier:
 
     async def _report(self, replica: Replica, segment: Segment) -> coordinator_pb2.WrittenBack:
         """What the coordinator needs to seal, or to go on from a sealed segment."""
-        store, segment_id, tail = self._context.store, replica.segment_id, replica.tail
-        if replica.is_partial:
-            await replica.log.worker.run(store.certify, segment_id)
+        store, segment_id, tail = self._context.store, replica.segment_id, replica.log.tail
+        if replica.life is Life.COPYING:
+            await replica.log.worker.run(store.creation.certify, segment_id)
             replica.move(CopyWhole())
         self._damage.report_whole(segment_id)
         if segment.state is not SegmentState.SEALED:
@@ -315,7 +331,7 @@ class SegmentCopier:
         if replica.sealed:
             snapshot, digest = await self._reading.producer_state(replica, tail.end_offset)
         else:
-            snapshot, digest = with_digest(replica.producers)
+            snapshot, digest = with_digest(replica.log.producers)
         return coordinator_pb2.WrittenBack(
             seal_digest=tail.digest,
             producer_snapshot=snapshot,
@@ -328,7 +344,7 @@ class SegmentCopier:
 def _check(order: Order, replica: Replica) -> None:
     """After an await: the order still holds, and so does the replica."""
     order.check()
-    if not replica.intact:
+    if not replica.life.is_intact:
         raise NotReplicaError(f"segment {replica.segment_id} was found damaged here meanwhile")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId, Token
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.ports import DiskFailedError, WorkerQueue
@@ -28,8 +29,8 @@ GROUP_MAX = 16
 
 @dataclass(slots=True)
 class _Deletion:
-    segment_id: int
-    token: int
+    segment_id: SegmentId
+    token: Token
     future: "asyncio.Future[None]"
     error: IcecoreError | None = None
 
@@ -41,12 +42,12 @@ class Deletions:
         self._context = context
         self._table = table
         self._orders = orders
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[SegmentId, asyncio.Task[None]] = {}
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
         )
 
-    def order(self, segment_id: int) -> None:
+    def order(self, segment_id: SegmentId) -> None:
         """Carry out one order soon, also for a segment that is just being created here."""
         self._orders.note_deleted(segment_id)
         self._orders.overtake(segment_id, "it is deleted")
@@ -59,7 +60,7 @@ class Deletions:
         self._tasks[segment_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
 
-    async def _delete(self, segment_id: int) -> None:
+    async def _delete(self, segment_id: SegmentId) -> None:
         """First wait until nothing changes this log any more, on any thread. Nothing new begins,
         because the replica has lost its role."""
         async with self._orders.alone(segment_id):
@@ -107,10 +108,10 @@ class Deletions:
         self._queue.close()
 
 
-def _delete(store: Store, segment_ids: Sequence[int], token: int) -> IcecoreError | None:
+def _delete(store: Store, segment_ids: Sequence[SegmentId], token: Token) -> IcecoreError | None:
     """Delete, and return why it failed. A failed disk ends the process (see Executor.worker)."""
     try:
-        store.delete(segment_ids, token)
+        store.removal.delete(segment_ids, token)
     except DiskFailedError:
         raise
     except IcecoreError as error:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES, ConflictError, IcecoreError, StorageError
+from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
@@ -60,7 +61,7 @@ class DigestReporter:
                     done = []
 
     async def _compute(self, replica: Replica) -> bool:
-        if not replica.intact:
+        if not replica.life.is_intact:
             return False
         try:
             replica.note_digest(
@@ -69,15 +70,15 @@ class DigestReporter:
                 )
             )
         except SHORTAGES as error:
-            _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
-            if replica.intact:
+            event(_log, logging.WARNING, "no_digest", segment_id=replica.segment_id, error=error)
+            if replica.life.is_intact:
                 self._queue.put(replica)  # again with the next crowd
             return False
         except StorageError as error:
             self._damage.condemn(replica, str(error))
             return False
         except IcecoreError as error:
-            _log.warning("no digest segment_id=%d error=%s", replica.segment_id, error)
+            event(_log, logging.WARNING, "no_digest", segment_id=replica.segment_id, error=error)
             return False
         return True
 
@@ -96,13 +97,19 @@ class DigestReporter:
             try:
                 errors = await self._coordinator.report_digests(digests)
             except IcecoreError as error:
-                _log.info("digests not reported yet error=%s", error)
+                event(_log, logging.INFO, "digests_not_reported", error=error)
                 await asyncio.sleep(RETRY_S)
             else:
                 break
         for replica, verdict in zip(replicas, errors, strict=True):
             if isinstance(verdict, ConflictError) and self._queue.note_disputed(replica):
-                _log.warning("digest differs segment_id=%d why=%s", replica.segment_id, verdict)
+                event(
+                    _log,
+                    logging.WARNING,
+                    "digest_differs",
+                    segment_id=replica.segment_id,
+                    error=verdict,
+                )
                 await self._read_again(replica)
 
     async def _read_again(self, replica: Replica) -> None:

@@ -9,7 +9,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from icecore.model import Segment
+from icecore.model import (
+    Epoch,
+    Segment,
+    SegmentId,
+    Token,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.adoption import producers_of
@@ -46,19 +54,19 @@ class Salvage:
         context = self._context
         store = context.store
         asked = [
-            (ref, answer)
+            (SegmentId(ref.segment_id), Epoch(ref.epoch), answer)
             for ref, answer in zip(request.segments, answers, strict=True)
             if not answer.intact and not answer.HasField("error")
-            if ref.epoch >= store.promises.epoch_of(ref.segment_id)
+            if ref.epoch >= store.promises.epoch_of(SegmentId(ref.segment_id))
         ]
-        promises = [(ref.segment_id, ref.epoch) for ref, _ in asked]
-        await context.executor.run(store.promises.persist, promises, request.token)
+        promises = [(segment_id, epoch) for segment_id, epoch, _ in asked]
+        await context.executor.run(store.promises.persist, promises, Token(request.token))
         await context.pool.probe()  # what was under way when it was condemned is written, or not
-        for ref, answer in asked:
-            tail = await context.executor.run(store.salvage.tail, ref.segment_id)
-            replica = self._table.get(ref.segment_id)
-            if replica is not None and ref.epoch > replica.identity.epoch:
-                replica.move(Promised(ref.epoch))
+        for segment_id, epoch, answer in asked:
+            tail = await context.executor.run(store.salvage.tail, segment_id)
+            replica = self._table.get(segment_id)
+            if replica is not None and epoch > replica.identity.epoch:
+                replica.move(Promised(epoch))
             if tail is None:
                 continue
             answer.salvageable = True
@@ -75,7 +83,7 @@ class Salvage:
         context, segment_id = self._context, segment.segment_id
         async with self._one_at_a_time, self._orders.alone(segment_id):
             old = self._table.get(segment_id)
-            if old is not None and old.intact:
+            if old is not None and old.life.is_intact:
                 return
             if old is not None:
                 await self._aside.set_aside(old)
@@ -90,8 +98,11 @@ class Salvage:
             )
             replica.learn(segment)
             self._table.add(replica)
-            _log.critical(
-                "readmitted by an unclean recovery segment_id=%d end_offset=%d",
-                segment_id,
-                found.tail.end_offset,
+            event(
+                _log,
+                logging.CRITICAL,
+                "readmitted",
+                segment_id=segment_id,
+                end_offset=found.tail.end_offset,
+                why="unclean recovery",
             )

@@ -11,6 +11,12 @@ import asyncio
 import logging
 
 from icecore.errors import SHORTAGES
+from icecore.model import (
+    SegmentId,
+)
+from icecore.process.log import (
+    event,
+)
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
@@ -29,7 +35,7 @@ class Scrubber:
         self._context = context
         self._table = table
         self._reading = reading
-        self._done_ms: dict[int, float] = {}
+        self._done_ms: dict[SegmentId, float] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -39,7 +45,13 @@ class Scrubber:
                 try:
                     is_done = await self._reading.verify(replica, bytes_per_s)
                 except SHORTAGES as error:
-                    _log.warning("not read segment_id=%d error=%s", replica.segment_id, error)
+                    event(
+                        _log,
+                        logging.WARNING,
+                        "not_scrubbed",
+                        segment_id=replica.segment_id,
+                        error=error,
+                    )
                     break
                 if is_done:
                     self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()
@@ -50,7 +62,7 @@ class Scrubber:
         now_ms = self._context.clock.monotonic_ms()
         # Half of the time is for the pass itself.
         due_ms = now_ms - self._context.settings.scrub_days * DAY_MS / 2
-        sealed = [each for each in self._table if each.sealed and each.intact]
+        sealed = [each for each in self._table if each.sealed and each.life.is_intact]
         held = dict.fromkeys(each.segment_id for each in sealed)
         self._done_ms = {key: at for key, at in self._done_ms.items() if key in held}
         found = [each for each in sealed if self._done_ms.get(each.segment_id, due_ms) <= due_ms]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import check, figures, gates, memory, report, run
+from benchmarks import check, core_step, figures, gates, memory, report, run
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
 from benchmarks.cluster import Missing, System
 from benchmarks.gate_list import GROUPS, Gate, Group
@@ -275,3 +275,14 @@ def test_a_process_is_held_against_its_own_bound() -> None:
     assert not memory.figures_of("node-2", [100.0, bound + 1.0])["holds"]
     with pytest.raises(KeyError):
         memory.figures_of("stranger", [1.0])
+
+
+# --- the core -------------------------------------------------------------------------------------
+
+
+def test_a_step_of_the_core_has_a_figure_for_each_case() -> None:
+    found = core_step.measure(batches=100, rounds=1)  # 100: the last group is not full
+    assert set(found) == set(core_step.CHECKS)
+    for us_per_batch in found.values():
+        assert set(us_per_batch) == {str(group) for group in core_step.GROUPS}
+        assert all(us > 0 for us in us_per_batch.values())

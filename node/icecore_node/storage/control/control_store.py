@@ -14,6 +14,7 @@ from pathlib import Path
 from icecore.errors import (
     NotReplicaError,
 )
+from icecore.model import Epoch, Generation, SegmentId, Token
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
 from icecore_node.storage.control.disk_identity import DiskIdentity
@@ -26,11 +27,11 @@ PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "q
 class ReplicaRow:
     """One replica as the control store remembers it; field names are column names."""
 
-    segment_id: int
-    generation: int
+    segment_id: SegmentId
+    generation: Generation
     topic_id: bytes
     partition: int
-    epoch: int
+    epoch: Epoch
     base_offset: int = -1
     state: str = PREPARED
     damage: str = ""
@@ -116,7 +117,7 @@ class ControlStore:
 
     # --- replicas -----------------------------------------------------------------------------
 
-    def row(self, segment_id: int) -> ReplicaRow | None:
+    def row(self, segment_id: SegmentId) -> ReplicaRow | None:
         """The row of a replica."""
         return self._rows.get(segment_id)
 
@@ -126,13 +127,13 @@ class ControlStore:
             return sorted(self._rows.values(), key=lambda row: row.segment_id)
 
     def put_rows(
-        self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[int, int]] = ()
+        self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[SegmentId, Epoch]] = ()
     ) -> None:
         """Write rows and raise promises (lower ones are ignored) in one synced commit."""
         with self.database.lock:
             self._put_rows(rows, promises)
 
-    def change_row(self, segment_id: int, **changes: object) -> ReplicaRow:
+    def change_row(self, segment_id: SegmentId, **changes: object) -> ReplicaRow:
         """Change fields of one row in one synced commit. Raises NotReplicaError without a row."""
         with self.database.lock:  # other threads may change other fields of it, or delete it
             row = self._rows.get(segment_id)
@@ -142,7 +143,7 @@ class ControlStore:
             self._put_rows([row])
             return row
 
-    def condemn(self, damage: Mapping[int, str]) -> None:
+    def condemn(self, damage: Mapping[SegmentId, str]) -> None:
         """These replicas are UNKNOWN, each for its reason, in one synced commit; an earlier reason
         stays."""
         with self.database.lock:
@@ -152,7 +153,7 @@ class ControlStore:
             )
 
     def _put_rows(
-        self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[int, int]] = ()
+        self, rows: Sequence[ReplicaRow], promises: Iterable[tuple[SegmentId, Epoch]] = ()
     ) -> None:
         higher = self.promises.higher(promises)
         if not rows and not higher:
@@ -169,13 +170,13 @@ class ControlStore:
 
     # --- deletion -----------------------------------------------------------------------------
 
-    def intents(self) -> list[int]:
+    def intents(self) -> list[SegmentId]:
         """Segment ids of replicas whose deletion was ordered and may not have ended."""
         with self.database.lock:
             query = "SELECT segment_id FROM intents ORDER BY segment_id"
             return [segment_id for (segment_id,) in self.database.load(query)]
 
-    def put_intents(self, segment_ids: Sequence[int], token: int) -> None:
+    def put_intents(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
         """Remember deletions before their first side effect, in one synced commit.
 
         Raises FencedError for an old token.
@@ -191,7 +192,7 @@ class ControlStore:
             self.database.commit(change)
             self.promises.note([], token)
 
-    def finish_intents(self, segment_ids: Sequence[int]) -> None:
+    def finish_intents(self, segment_ids: Sequence[SegmentId]) -> None:
         """The files are gone: forget replicas and intents in one commit. Their promises stay."""
 
         def change(connection: sqlite3.Connection) -> None:

@@ -1,6 +1,7 @@
 """Whose disk this is, and which life of its node it is in; kept on the disk itself (R45, R58)."""
 
 from icecore.errors import WrongClusterError
+from icecore.model import Incarnation
 from icecore_node.storage.control.control_database import ControlDatabase
 
 
@@ -21,9 +22,9 @@ class DiskIdentity:
         return self._database.get("disk_id") or b""
 
     @property
-    def incarnation(self) -> int:
+    def incarnation(self) -> Incarnation:
         """The last incarnation persisted, 0 when none."""
-        return self._database.get_number("incarnation")
+        return Incarnation(self._database.get_number("incarnation"))
 
     def join_cluster(self, cluster_id: bytes) -> None:
         """Bind the disk to a cluster at the first registration, durably.
@@ -44,7 +45,7 @@ class DiskIdentity:
         """The last one persisted, 0 when none."""
         return self._database.get_number("disk_counter")
 
-    def keep_incarnation(self, incarnation: int, disk_counter: int) -> None:
+    def keep_incarnation(self, incarnation: Incarnation, disk_counter: int) -> None:
         """Persist the incarnation and the counter that it begins with; before the first beat."""
         self._database.put(incarnation=incarnation, disk_counter=disk_counter)
 

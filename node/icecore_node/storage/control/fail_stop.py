@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, SyncFailedError
 from icecore_node.storage.engine import Condemn
@@ -31,7 +32,7 @@ class FailStop:
     def __init__(self, condemn: Condemn) -> None:
         self._condemn = condemn
 
-    def sync(self, segment_ids: Sequence[int], sync: Callable[[], None]) -> None:
+    def sync(self, segment_ids: Sequence[SegmentId], sync: Callable[[], None]) -> None:
         """Call ``sync``.
 
         Args:

@@ -7,8 +7,10 @@ SyncFailedError for each errno; it is never tried again, because the kernel mark
 clean. What ``syncfs`` is trusted with is in ``whole_sync.py``.
 """
 
+import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import resource
 from collections.abc import Iterator, Sequence
@@ -123,6 +125,15 @@ class OsFile:
         """Make written bytes durable."""
         with _sync_errors(f"fdatasync {self._name}"):
             os.fdatasync(self._fd)
+
+    def drop_cached(self, position: int) -> None:
+        """Let the kernel forget clean pages from the one that holds ``position`` on.
+
+        Parts of pages would be kept, hence the whole page.
+        """
+        start = position - position % mmap.PAGESIZE
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, start, 0, os.POSIX_FADV_DONTNEED)
 
     def allocate(self, position: int, length: int) -> None:
         """Reserve ``length`` bytes from ``position`` on (reads as zeros)."""

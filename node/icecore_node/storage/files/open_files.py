@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from icecore.errors import NotReplicaError, OutOfResourcesError
+from icecore.model import SegmentId
 from icecore_node.ports import File
 from icecore_node.storage.files.locks import Lock
 
@@ -79,7 +80,7 @@ class LogFile:
 
     __slots__ = ("_closing", "_file", "_files", "_lock", "_segment_id", "_users", "name")
 
-    def __init__(self, segment_id: int, name: str, files: OpenFiles) -> None:
+    def __init__(self, segment_id: SegmentId, name: str, files: OpenFiles) -> None:
         self.name = name
         self._segment_id = segment_id
         self._files = files

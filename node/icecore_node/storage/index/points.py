@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icecore.errors import StorageError
+from icecore.model import Generation, SegmentId
 from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
 
 Put = tuple[str, bytes, bytes]
@@ -53,7 +54,7 @@ def key_prefix(identity: SegmentIdentity) -> int:
     return prefix_of(identity.segment_id, identity.generation)
 
 
-def prefix_of(segment_id: int, generation: int) -> int:
+def prefix_of(segment_id: SegmentId, generation: Generation) -> int:
     """The same for a replica of which only these two numbers are known."""
     return segment_id << 16 | generation
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from icecore.errors import IcecoreError, OutOfResourcesError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
@@ -54,9 +55,9 @@ class Creation:
         self._pool = pool
         self._open_files = open_files
 
-    def make(self, logs: Sequence[NewLog]) -> tuple[list[Created], dict[int, IcecoreError]]:
+    def make(self, logs: Sequence[NewLog]) -> tuple[list[Created], dict[SegmentId, IcecoreError]]:
         """New files, and by segment id why others could not be made."""
-        errors: dict[int, IcecoreError] = {}
+        errors: dict[SegmentId, IcecoreError] = {}
         made: list[Created] = []
         shortage = self._shortage()
         for log in logs:
@@ -109,7 +110,7 @@ class Creation:
         size_bytes = self._new_file(identity.segment_id, name, header)
         return Created(log, size_bytes, replaces_data)
 
-    def _new_file(self, segment_id: int, name: str, header: bytes) -> int:
+    def _new_file(self, segment_id: SegmentId, name: str, header: bytes) -> int:
         """Its size. No log has this file yet, so that a sync that fails condemns none."""
         recycled = self._pool.take(segment_id)
         if recycled is not None:

@@ -46,6 +46,7 @@ instead of two changed nothing.
 from collections.abc import Callable, Sequence
 
 from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError
+from icecore.model import SegmentId
 from icecore_node.ports import Buffer, DiskFailedError, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import AppendRequest, BatchMark
@@ -79,7 +80,7 @@ class GroupCommit:
         file_system: FileSystem,
         index: DerivedIndex,
         settings: StoreSettings,
-        find: Callable[[int], SegmentLog],
+        find: Callable[[SegmentId], SegmentLog],
         fail_stop: FailStop,
     ) -> None:
         """
@@ -92,7 +93,7 @@ class GroupCommit:
         self._settings = settings
         self._find = find
         self._fail_stop = fail_stop
-        self._unsynced: set[int] = set()
+        self._unsynced: set[SegmentId] = set()
         """Segments with bytes that were written and not yet synced, of all workers."""
 
     def append(self, requests: Sequence[AppendRequest]) -> None:
@@ -105,9 +106,9 @@ class GroupCommit:
 
     def _parts(self, requests: Sequence[AppendRequest]) -> tuple[list[_Part], list[AppendRequest]]:
         """Split by segment what fits into one round; the rest, in order, comes later."""
-        parts: dict[int, _Part] = {}
+        parts: dict[SegmentId, _Part] = {}
         rest: list[AppendRequest] = []
-        overflown: set[int] = set()
+        overflown: set[SegmentId] = set()
         limit = self._settings.group_bytes_max
         for request in requests:
             segment_id = request.segment_id

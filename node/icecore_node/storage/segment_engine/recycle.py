@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from icecore.errors import OutOfResourcesError, StorageError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import FileSystem
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
@@ -83,7 +84,7 @@ class RecyclePool:
         kept = sum(file.length_bytes for file in self._files)
         return kept + length_bytes <= self._settings.recycle_bytes_max
 
-    def take(self, segment_id: int) -> str | None:
+    def take(self, segment_id: SegmentId) -> str | None:
         """Name of a file to overwrite for ``segment_id``; the caller renames it."""
         for at, file in enumerate(self._files):
             if file.served < segment_id:
@@ -91,7 +92,7 @@ class RecyclePool:
                 return file.name
         return None
 
-    def put(self, name: str, segment_id: int) -> bool:
+    def put(self, name: str, segment_id: SegmentId) -> bool:
         """Move a file nobody reads into the pool; False when it isn't worth keeping.
 
         Durable once the caller has synced the folder it was in, and the pool's, which it does

@@ -7,6 +7,7 @@ forget the index. One sync per folder serves a whole group.
 
 from collections.abc import Callable, Sequence
 
+from icecore.model import SegmentId
 from icecore_node.ports import FileSystem
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.index import points
@@ -32,7 +33,7 @@ class Removal:
         index: points.EntryStore,
         pool: RecyclePool,
         sync_folder: Callable[[str], None],
-        forget: Callable[[int], SegmentLog | None],
+        forget: Callable[[SegmentId], SegmentLog | None],
     ) -> None:
         self._fs = file_system
         self._index = index

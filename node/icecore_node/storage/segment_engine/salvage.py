@@ -1,21 +1,20 @@
-"""What can still be proved of a log that is UNKNOWN, and how it is used again by a person's word.
+"""What is left of a log that is UNKNOWN, in files; what it is good for is in ``proven_logs.py``.
 
-A log may be condemned although most of its bytes are right: a sync failed, the folder was an
-old copy, one sector is bad. Whatever chains from the segment's seed under right CRCs is what the
-leader wrote; only what may have followed is not known. Nothing is patched: the provable part is
-copied into a new file, synced (what a failed sync left in the page cache may be on no disk), and
-the old file stays aside.
+Nothing is patched: the provable part is copied into a new file, synced (what a failed sync left in
+the page cache may be on no disk), and the old file stays aside.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, StorageError
+from icecore.errors import IcecoreError, InvalidRequestError, StorageError
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
+from icecore_node.storage.batches.batch_log import Place
+from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail
 from icecore_node.storage.control.fail_stop import FailStop
-from icecore_node.storage.engine import FoundLog, KnownLog, LogTail, SegmentIdentity
+from icecore_node.storage.engine import FoundLog, KnownLog, SegmentIdentity
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
@@ -27,7 +26,6 @@ from icecore_node.storage.segment_engine.segment_names import (
     files_of,
     folder_name,
 )
-from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail
 
 COPY_BYTES = 1 << 20
 
@@ -38,64 +36,52 @@ class Provable(NamedTuple):
     """The part of one file that is right from the first byte on."""
 
     name: str
-    tail: LogTail
-    position: int
+    end: Place
 
 
-class FileSalvage:
-    """``LogSalvage`` over segment files. All methods block; only ``restore`` changes anything.
+class FileRemains:
+    """``Remains`` in segment files. All methods block.
 
     Args:
         file_system: Of the data folder.
         fail_stop: Of the engine.
-        use: Judges a log whose file was put in its place, as a start would, and uses it.
+        judge: Judges a log whose file was put in its place, as a start would, and uses it.
     """
 
     def __init__(
         self,
         file_system: FileSystem,
         fail_stop: FailStop,
-        use: Callable[[KnownLog], FoundLog],
+        judge: Callable[[KnownLog], FoundLog],
     ) -> None:
         self._fs = file_system
         self._fail_stop = fail_stop
-        self._use = use
+        self._judge = judge
 
-    def tail(self, log: KnownLog) -> LogTail | None:
-        """See ``LogSalvage.tail``. None when no file has any record that can be proved: that is no
-        empty log."""
-        found = self._longest(log)
-        return None if found is None else found.tail
+    def provable(self, log: KnownLog) -> Iterator[Provable]:
+        """See ``Remains.provable``."""
+        for name in files_of(self._fs, file_name(log.identity)):
+            found = self._provable(name, log)
+            if found is not None:
+                yield found
 
-    def restore(self, log: KnownLog, remember: Callable[[], object]) -> FoundLog:
-        """See ``LogSalvage.restore``."""
+    def put_back(self, log: KnownLog, found: Provable) -> None:
+        """See ``Remains.put_back``."""
         identity = log.identity
-        found = self._longest(log)
-        if found is None:
-            raise NotReplicaError(f"nothing of segment {identity.segment_id} can be salvaged here")
-        name = file_name(identity)
-        self._fs.rename(self._copy(found, identity), name)
+        self._fs.rename(self._copy(found, identity), file_name(identity))
         self._fail_stop.sync([], lambda: self._fs.sync_dir(folder_name(identity)))
-        remember()
+
+    def use(self, log: KnownLog, found: Provable) -> FoundLog:
+        """See ``Remains.use``."""
         event(
             _log,
             logging.CRITICAL,
             "log_salvaged",
-            segment_id=identity.segment_id,
-            end_offset=found.tail.end_offset,
-            file=name,
+            segment_id=log.identity.segment_id,
+            end_offset=found.end[0].end_offset,
+            file=file_name(log.identity),
         )
-        return self._use(log)
-
-    def _longest(self, log: KnownLog) -> Provable | None:
-        """Of the file in its place and those set aside before."""
-        best: Provable | None = None
-        for name in files_of(self._fs, file_name(log.identity)):
-            found = self._provable(name, log)
-            end_offset = log.identity.base_offset if best is None else best.tail.end_offset
-            if found is not None and found.tail.end_offset > end_offset:
-                best = found
-        return best
+        return self._judge(log)
 
     def _provable(self, name: str, log: KnownLog) -> Provable | None:
         """Scan one file until something is not right; what can't be read is not right either."""
@@ -130,7 +116,7 @@ class FileSalvage:
             )
         finally:
             file.close()
-        return Provable(name, scan.tail, scan.position)
+        return Provable(name, (scan.tail, scan.position))
 
     def _copy(self, found: Provable, identity: SegmentIdentity) -> str:
         """A new, synced file with this part alone; its name is one of those set aside, so that
@@ -139,7 +125,7 @@ class FileSalvage:
         source, copy = self._fs.open(found.name), self._fs.open(name, create=True)
         try:
             copy.pwritev([encode_file_header(identity, is_confirmed=True)], 0)
-            _copy_bytes(source, copy, found.position)
+            _copy_bytes(source, copy, found.end[1])
             self._fail_stop.sync([identity.segment_id], copy.fdatasync)
         except IcecoreError as error:
             if not isinstance(error, DiskFailedError):

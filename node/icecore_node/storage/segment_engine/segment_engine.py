@@ -1,7 +1,7 @@
 """The default engine: one file per segment, and a RocksDB index that is derived from the files.
 
 Bytes go through ``group_commit.py``, new files through ``creation.py``, start-up through
-``start_up.py``, reads through ``segment_reader.py``; here is the life of a log: confirmed, cut,
+``start_up.py``, reads through ``batch_reader.py``; here is the life of a log: confirmed, cut,
 sealed, set aside, dropped. Names and headers of files are in ``segment_names.py`` and
 ``segment_header.py``.
 
@@ -12,17 +12,20 @@ it that only one thread at a time creates, sets aside and drops.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from icecore.errors import (
     SHORTAGES,
     IcecoreError,
-    InvalidRequestError,
     StorageError,
 )
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem, Index
+from icecore_node.storage.batches.batch_log import check_end, check_writable
+from icecore_node.storage.batches.batch_reader import BatchReader
+from icecore_node.storage.batches.batch_scan import empty_tail
+from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
     NO_TAIL,
@@ -34,7 +37,6 @@ from icecore_node.storage.engine import (
     LogEnd,
     LogTail,
     NewLog,
-    NotAsSealed,
     SegmentIdentity,
 )
 from icecore_node.storage.files.open_files import LogFile, OpenFiles
@@ -45,12 +47,11 @@ from icecore_node.storage.segment_engine.creation import Creation
 from icecore_node.storage.segment_engine.group_commit import GroupCommit
 from icecore_node.storage.segment_engine.recycle import RecyclePool
 from icecore_node.storage.segment_engine.removal import Removal
-from icecore_node.storage.segment_engine.salvage import FileSalvage
+from icecore_node.storage.segment_engine.salvage import FileRemains
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH, confirm_slot
 from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
 from icecore_node.storage.segment_engine.segment_names import aside_name, file_name, folder_name
-from icecore_node.storage.segment_engine.segment_reader import SegmentReader
-from icecore_node.storage.segment_engine.segment_scan import empty_tail
+from icecore_node.storage.segment_engine.segment_shortcuts import SegmentShortcuts
 from icecore_node.storage.segment_engine.start_up import StartUp, Verdict, report_unknown_files
 
 _log = logging.getLogger(__name__)
@@ -76,14 +77,14 @@ class SegmentEngine:
         self._fs = file_system
         self._settings = settings
         self._condemn = condemn
-        self._logs: dict[int, SegmentLog] = {}
+        self._logs: dict[SegmentId, SegmentLog] = {}
         file_system.make_dirs("segments")
         self._fail_stop = FailStop(condemn)
         self._open_files = OpenFiles(settings.open_files_max, file_system.open)
         pool = RecyclePool(file_system, settings, self._sync_folder)
         self._index = DerivedIndex(index, self._standing)
-        self.reader = SegmentReader(self._index, self._logs)
-        self.salvage = FileSalvage(file_system, self._fail_stop, self._judged)
+        self.reader = BatchReader(self._logs, SegmentShortcuts(self._index))
+        self.salvage = ProvenLogs(FileRemains(file_system, self._fail_stop, self._judged))
         self._commit = GroupCommit(
             file_system, self._index, settings, self._appendable, self._fail_stop
         )
@@ -97,7 +98,7 @@ class SegmentEngine:
         self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
     ) -> list[FoundLog]:
         """See ``Engine.start_up``."""
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[SegmentId, Verdict] = {}
         rebuilds = self._index.rebuilds
         self._judge_all(logs, verdicts)
         if self._index.rebuilds != rebuilds:
@@ -112,9 +113,9 @@ class SegmentEngine:
             event(_log, logging.ERROR, "folders_unreadable", error=error)
         return [_found(verdicts[log.identity.segment_id]) for log in logs]
 
-    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[int, Verdict]) -> None:
+    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[SegmentId, Verdict]) -> None:
         """Judge the logs that have no damage so far, use what is sound, condemn what is not."""
-        damage: dict[int, str] = {}
+        damage: dict[SegmentId, str] = {}
         for log in logs:
             segment_id = log.identity.segment_id
             if segment_id in verdicts and verdicts[segment_id].damage:
@@ -171,7 +172,7 @@ class SegmentEngine:
 
     def create(
         self, logs: Sequence[NewLog], remember: Callable[[Sequence[CreatedLog]], None]
-    ) -> dict[int, IcecoreError]:
+    ) -> dict[SegmentId, IcecoreError]:
         """See ``Engine.create``."""
         made, errors = self._creation.make(logs)
         try:
@@ -194,9 +195,9 @@ class SegmentEngine:
             self._sync_file(log)
         remember()
         log.identity = identity
-        log.start = empty_tail(identity, start_timestamp_ms)
-        log.end = (log.start, FILE_HEADER_LENGTH)
-        return log.start
+        tail = empty_tail(identity, start_timestamp_ms)
+        log.base = log.end = (tail, FILE_HEADER_LENGTH)
+        return tail
 
     # --- append -------------------------------------------------------------------------------
 
@@ -204,13 +205,11 @@ class SegmentEngine:
         """See ``Engine.append_group``."""
         self._commit.append(requests)
 
-    def _appendable(self, segment_id: int) -> SegmentLog:
+    def _appendable(self, segment_id: SegmentId) -> SegmentLog:
         log = self.reader.find(segment_id)
         if log.failed is not None:
             raise log.failed
-        if log.is_sealed or not log.is_confirmed:
-            state = "sealed" if log.is_sealed else "not confirmed"
-            raise InvalidRequestError(f"segment {segment_id} is {state}")
+        check_writable(log)
         return log
 
     def _sync_file(self, log: SegmentLog) -> None:
@@ -223,18 +222,10 @@ class SegmentEngine:
 
     # --- the end of a log ---------------------------------------------------------------------
 
-    def truncate(self, segment_id: int, end_offset: int) -> LogTail:
+    def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """See ``Engine.truncate``."""
         log = self.reader.find(segment_id)
-        if log.is_sealed or not log.is_confirmed:
-            raise InvalidRequestError(f"segment {segment_id} cannot be truncated")
-        found = self.reader.end_at(log, end_offset)
-        if found is None:
-            raise InvalidRequestError(f"no batch of segment {segment_id} ends at {end_offset}")
-        tail, position = found
-        # What was known stays known: the tripwire compares it with later decisions.
-        known = max(tail.max_known_high_watermark, log.tail.max_known_high_watermark)
-        tail = replace(tail, max_known_high_watermark=known)
+        tail, position = self.reader.cut_at(log, end_offset)
         with log.handle.using() as file:
             log.is_being_cut = True
             try:
@@ -248,21 +239,17 @@ class SegmentEngine:
 
     def seal(
         self,
-        segment_id: int,
+        segment_id: SegmentId,
         end_offset: int,
         seal_digest: bytes,
         remember: Callable[[LogEnd], None],
     ) -> None:
         """See ``Engine.seal``."""
         log = self.reader.find(segment_id)
-        tail, position = log.end
-        if not log.is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
-            raise NotAsSealed(
-                f"segment {segment_id} ends at {tail.end_offset} with digest {tail.digest.hex()}, "
-                f"to be sealed at {end_offset} with {seal_digest.hex()}"
-            )
+        check_end(log, end_offset, seal_digest)
         if log.is_sealed:
             return
+        tail, position = log.end
         with log.handle.using() as file:
             file.truncate(position)
             self._sync_file(log)
@@ -287,7 +274,7 @@ class SegmentEngine:
         """See ``Engine.drop``."""
         self._removal.remove(identities)
 
-    def _forget(self, segment_id: int) -> SegmentLog | None:
+    def _forget(self, segment_id: SegmentId) -> SegmentLog | None:
         return self._logs.pop(segment_id, None)
 
     def _sync_folder(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 ``create`` writes the first slot (base offset unknown), ``confirm`` the second: a slot is never
 overwritten by another content, so a crash cannot tear what was durable. Batches follow from
-position 4096 (``segment_scan.py``). A slot is, little endian: magic, version, header length,
+position 4096 (``batch_scan.py``). A slot is, little endian: magic, version, header length,
 cluster id, topic id, partition, generation, segment id, base offset (-1 = unknown), epoch, zeros,
 and in its last four bytes the CRC32C of all that.
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
 from icecore_node.ports import File
+from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
 from icecore_node.storage.files.open_files import LogFile
 from icecore_node.storage.index.points import PointMaker, key_prefix
@@ -95,10 +96,11 @@ class Recent:
 
 
 class SegmentLog:
-    """An open replica. ``tail`` and ``position`` move together in ``end``."""
+    """An open replica; a ``BatchLog``."""
 
     __slots__ = (
         "allocated",
+        "base",
         "end",
         "failed",
         "handle",
@@ -108,7 +110,6 @@ class SegmentLog:
         "points",
         "prefix",
         "recent",
-        "start",
         "tails",
     )
 
@@ -127,10 +128,10 @@ class SegmentLog:
         """
         self.identity = identity
         self.handle = handle
-        self.start = start
         self.prefix = key_prefix(identity)
-        self.end: tuple[LogTail, int] = (start, FILE_HEADER_LENGTH)
-        """Durable tail and position (bytes)."""
+        self.base: Place = (start, FILE_HEADER_LENGTH)
+        self.end: Place = self.base
+        """Durable tail and position (bytes); they move together."""
         self.allocated = size_bytes
         self.is_sealed = False
         self.is_being_cut = False
@@ -138,7 +139,7 @@ class SegmentLog:
         self.failed: IcecoreError | None = None
         """What went wrong in the middle of an append: nothing more until truncated or deleted."""
         self.recent = Recent()
-        self.tails: deque[tuple[LogTail, int]] = deque(maxlen=_RECENT_TAILS)
+        self.tails: deque[Place] = deque(maxlen=_RECENT_TAILS)
         self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
 
     @property
@@ -176,9 +177,9 @@ class SegmentLog:
         self.allocated = position
         self.failed = None
 
-    def nearest_tail(self, end_offset: int) -> tuple[LogTail, int]:
-        """The latest remembered (tail, position) at or before ``end_offset``."""
-        for tail, position in reversed(list(self.tails)):
-            if tail.end_offset <= end_offset:
-                return tail, position
-        return self.start, FILE_HEADER_LENGTH
+    def nearest_tail(self, end_offset: int) -> Place:
+        """The latest remembered place at or before ``end_offset``."""
+        for place in reversed(list(self.tails)):
+            if place[0].end_offset <= end_offset:
+                return place
+        return self.base

@@ -1,5 +1,8 @@
 """Start-up judgement of one log: clean, torn, damaged or lost, and what it really holds.
 
+What is beyond the durable end is read from the disk itself, not from the page cache, which may hold
+what an earlier process failed to sync.
+
 A crash may drop, keep or garble any sector written since the last sync; everything before that
 must be there. Since at most G bytes go to a file between two syncs, three cases can be told apart
 at the first invalid batch (position p): before the durable end, the durable tail is lost; with a
@@ -20,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from icecore.errors import SHORTAGES, IcecoreError, OutOfSpaceError, StorageError
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
+from icecore_node.storage.batches.batch_log import with_high_watermark
+from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail, find_own_batches
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
     NO_TAIL,
@@ -44,7 +49,6 @@ from icecore_node.storage.segment_engine.segment_header import (
 )
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
-from icecore_node.storage.segment_engine.segment_scan import BatchScan, empty_tail, find_own_batches
 
 _PUTS_PER_WRITE = 5000
 _log = logging.getLogger(__name__)
@@ -157,6 +161,7 @@ class StartUp:
         start = empty_tail(identity, log.start_timestamp_ms)
         durable = self._durable_entry(identity)
         durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
+        self._show_disk(identity, file, durable_position)
         size = file.size()
 
         # Below the durable end headers are enough: their chain must arrive exactly there.
@@ -182,7 +187,7 @@ class StartUp:
                 f"lost durable tail: {known.stop} at {known.position} before {durable_position}",
             )
             return
-        tail = _with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
+        tail = with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
         scan = BatchScan(file, identity, durable_position, tail, size, with_bodies=True)
         points += self._points(scan, verdict.headers)
         verdict.tail, verdict.position = scan.tail, scan.position
@@ -191,12 +196,22 @@ class StartUp:
         if durable == (verdict.position, verdict.tail) and not verdict.cut_bytes:
             if points:
                 self._write_index(points, identity, verdict.position, verdict.tail)
-            return  # nothing was seen that had not been synced before
-        # Only now is what the scan saw known to be on disk, not merely in the page cache. An index
-        # that said so before the sync would lead the file: a power cut in between would make a torn
-        # tail look like a lost one.
-        self._fail_stop.sync([identity.segment_id], file.fdatasync)
+            return  # nothing was seen that the index did not know
+        if size > verdict.position:  # it was cut: what is behind must never come back
+            self._fail_stop.sync([identity.segment_id], file.fdatasync)
+        # What the scan saw was synced before it was read. An index that said so earlier would lead
+        # the file: a power cut in between would make a torn tail look like a lost one.
         self._write_index(points, identity, verdict.position, verdict.tail)
+
+    def _show_disk(self, identity: SegmentIdentity, file: File, durable_position: int) -> None:
+        """Make the file look as it is on disk beyond what is known to be durable.
+
+        An earlier process may have died between a sync that failed and the note of it, or found no
+        room for the note (R53). Its bytes are in the page cache, clean and not on disk, and the
+        kernel reports an error once only.
+        """
+        self._fail_stop.sync([identity.segment_id], file.fdatasync)
+        file.drop_cached(durable_position)
 
     def _durable_entry(self, identity: SegmentIdentity) -> tuple[int, LogTail] | None:
         try:
@@ -228,7 +243,7 @@ class StartUp:
             after += 1
             high_watermark = max(high_watermark, found.header.high_watermark)
         # A stamp in the discarded tail is a promise somebody may have seen: keep it.
-        verdict.tail = _with_high_watermark(scan.tail, high_watermark)
+        verdict.tail = with_high_watermark(scan.tail, high_watermark)
         if after or scan.torn_high_watermark or any(file.pread(512, stop)[:8]):
             verdict.why = f"tail cut at {stop}: {scan.stop}"
             verdict.cut_bytes = size - stop
@@ -274,12 +289,6 @@ def _first_tail(log: KnownLog) -> LogTail:
     if log.sealed is not None:
         return log.sealed.tail
     return empty_tail(log.identity, log.start_timestamp_ms)
-
-
-def _with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:
-    if high_watermark <= tail.max_known_high_watermark:
-        return tail
-    return replace(tail, max_known_high_watermark=high_watermark)
 
 
 def _damaged(verdict: Verdict, damage: str) -> Verdict:

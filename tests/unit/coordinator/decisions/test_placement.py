@@ -11,6 +11,7 @@ from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
 from tests.support.cluster_states import Cluster
 
 MAX_LOAD = 12
+ACTIVE = Segment(1, b"t" * 16, "t", 0, SegmentState.ACTIVE, 1, leader_incarnation=1, version=1)
 
 
 def cluster(racks: list[str], states: list[NodeState] | None = None) -> Cluster:
@@ -32,10 +33,9 @@ def placer_on(state: Cluster) -> Placer:
 def with_segments(state: Cluster, placed: list[tuple[tuple[int, ...], int]]) -> Cluster:
     """Active segments on given nodes with given leaders."""
     for number, (nodes, leader) in enumerate(placed):
-        segment = Segment(
-            number + 1, b"t" * 16, "t", number, SegmentState.ACTIVE, 1,
-            leader=leader, leader_incarnation=1, replicas=nodes, isr=nodes, version=1,
-        )  # fmt: skip
+        segment = ACTIVE.changed(
+            segment_id=number + 1, partition=number, leader=leader, replicas=nodes, isr=nodes
+        )
         state.apply(Change((SegmentRecord(segment, nodes),)))
     return state
 

@@ -15,10 +15,10 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.coordinator_service import CoordinatorService
 from icecore_coordinator.state.cluster_state import ClusterState, Placement
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, NodeRecord
+from icecore_coordinator.state.records import Change
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.work.worker_ports import WorkerPorts
-from tests.support.cluster_states import ALL, KEY, SETTINGS, TOPIC, segment
+from tests.support.cluster_states import ALL, KEY, SETTINGS, TOPIC, registered, segment
 
 LIVE = Liveness()
 for _node_id in ALL:
@@ -55,12 +55,7 @@ async def open_segment(ledger: Ledger) -> None:
     """Segment 1, led by node 1."""
 
     def up(_: ClusterState) -> Change:
-        found = []
-        for node_id, incarnation in ALL.items():
-            node = NodeRecord(node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation,
-                              incarnation, version=1)  # fmt: skip
-            found.append(node)
-        return Change(tuple(found))
+        return Change(tuple(registered(*node) for node in ALL.items()))
 
     await ledger.decide(up)
     await ledger.decide(lambda state: create_topic(state, LIVE, "events", TOPIC, 1, SETTINGS))

@@ -22,14 +22,14 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.state.cluster_state import ClusterState, Placement
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, NodeRecord, PartitionKey
+from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.work import lossy_acts, topics
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.lossy_acts import LossyActs
 from icecore_coordinator.work.topics import Topics
 from icecore_coordinator.work.worker_ports import WorkerPorts
-from tests.support.cluster_states import ALL, SETTINGS, sealing
+from tests.support.cluster_states import ALL, SETTINGS, registered, sealing
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 
 
@@ -60,17 +60,7 @@ class World:
         return self.ledger.state
 
     async def start(self) -> None:
-        nodes = tuple(
-            NodeRecord(
-                node_id=node_id,
-                disk_id=b"d",
-                address=f"n{node_id}:1",
-                issued_incarnation=incarnation,
-                incarnation=incarnation,
-                version=1,
-            )
-            for node_id, incarnation in ALL.items()
-        )
+        nodes = tuple(registered(*node) for node in ALL.items())
         await self.ledger.decide(lambda _: Change(nodes))
         for node_id in ALL:
             self.live.note(node_id, state=NodeState.UP, is_connected=True)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from icecore import Consumer, Producer, Record
-from icecore.client.fetcher import Reader
+from icecore.client.reader import Reader
 from icecore.errors import (
     ConfigurationError,
     InvalidRequestError,

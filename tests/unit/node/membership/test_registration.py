@@ -57,12 +57,15 @@ class Replicas(dict[int, Any]):
 def a_replica(segment_id: int, **known: Any) -> Any:
     facts: dict[str, Any] = {"intact": True, "sealed": False, "base_offset": 0, "end": 0} | known
     replica = SimpleNamespace(
-        segment_id=segment_id, durable_tail=SimpleNamespace(end_offset=facts.pop("end")), **facts
+        segment_id=segment_id,
+        life=SimpleNamespace(is_intact=facts.pop("intact")),
+        log=SimpleNamespace(durable_tail=SimpleNamespace(end_offset=facts.pop("end"))),
+        **facts,
     )
 
     def move(event: object) -> None:
         assert isinstance(event, Condemned)
-        replica.intact = False
+        replica.life.is_intact = False
 
     replica.move = move
     return replica
@@ -127,14 +130,14 @@ async def test_an_old_folder_is_unknown_before_it_looks_new() -> None:
     await world.registration.register([])
     assert world.asked[0].disk_counter == 5
     assert world.done == ["condemned [1, 2]", "incarnation 9 counter 31"]
-    assert not any(each.intact for each in world.replicas.values())
+    assert not any(each.life.is_intact for each in world.replicas.values())
 
 
 async def test_a_log_that_went_back_is_unknown_alone() -> None:
     world = World(answered(unknown_segment_ids=[2], disk_counter=5))
     await world.registration.register([])
     assert world.done == ["condemned [2]", "incarnation 9 counter 6"]
-    assert [each.intact for each in world.replicas.values()] == [True, False]
+    assert [each.life.is_intact for each in world.replicas.values()] == [True, False]
 
 
 async def echo(body: bytes, _: CallContext) -> bytes:
@@ -241,7 +244,7 @@ async def test_every_fourth_beat_carries_a_counter_that_is_durable_and_what_grew
     first = await next_beat(report)
     assert first.disk_counter == folder.disk_counter == 6
     assert ends(first) == {1: 10, 2: 20}
-    replicas[0].durable_tail.end_offset = 11
+    replicas[0].log.durable_tail.end_offset = 11
     for _ in range(BEATS_PER_REPORT - 1):
         quiet = await next_beat(report)
         assert (quiet.disk_counter, ends(quiet)) == (0, {})

@@ -54,8 +54,8 @@ def replica(**changes: Any) -> Replica:
     fields = {
         "segment_id": 7,
         "identity": SimpleNamespace(epoch=5),
-        "tail": TAIL,
-        "intact": True,
+        "log": SimpleNamespace(tail=TAIL),
+        "life": Life.IDLE,
         "sealed": False,
         "high_watermark": 120,
         "promised_epoch": 5,
@@ -85,7 +85,7 @@ def test_a_sealed_replica_is_only_what_it_is() -> None:
 def test_nothing_is_cut_that_readers_have_seen_but_with_a_persons_word() -> None:
     check_write_back(replica(), segment(), 140, b"x")
     check_write_back(replica(), segment(lossy=True), 1, b"x")
-    check_write_back(replica(intact=False), segment(), 1, b"x")
+    check_write_back(replica(life=Life.UNKNOWN), segment(), 1, b"x")
     for held in (replica(), replica(high_watermark=145), replica(sealed=True)):
         with pytest.raises(InvalidRequestError):
             check_write_back(held, segment(), 139, b"x")
@@ -104,7 +104,7 @@ def test_a_promise_that_keeps_us_out_of_an_active_segment() -> None:
     assert is_shut_out(shut, 2)
     assert not is_shut_out(shut, 9)
     assert not is_shut_out(replica(), 2)
-    assert not is_shut_out(replica(promised_epoch=6, intact=False), 2)
+    assert not is_shut_out(replica(promised_epoch=6, life=Life.UNKNOWN), 2)
     recovering = segment(state=SegmentState.RECOVERING)
     assert not is_shut_out(replica(promised_epoch=6, segment=recovering), 2)
     assert not is_shut_out(replica(promised_epoch=6, segment=None), 2)
@@ -160,7 +160,7 @@ def test_a_record_that_no_replica_obeys() -> None:
     assert not objection(replica(), segment())
     assert not objection(replica(sealed=True), SEALED)
     assert objection(replica(sealed=True), SEALED.changed(seal_digest=b"x"))
-    assert not objection(replica(intact=False), SEALED.changed(seal_digest=b"x"))
+    assert not objection(replica(life=Life.UNKNOWN), SEALED.changed(seal_digest=b"x"))
     other = replace(segment().settings, engine="unheard-of")
     assert "engine 'unheard-of'" in objection(replica(), segment().changed(settings=other))
 

@@ -58,7 +58,7 @@ def test_appended_in_order_and_credited_when_durable() -> None:
     assert f.credit == 0
     f.worker.sync()
     assert f.credit == sent
-    assert f.replica.durable_tail == f.log.tails[2]
+    assert f.replica.log.durable_tail == f.log.tails[2]
     assert f.link.of("report")[-1] == [7, 1, 2, f.log.tails[2].last_header_crc32c, False]
 
 
@@ -75,7 +75,7 @@ def test_what_was_damaged_on_the_way_costs_no_credit() -> None:
     sent += f.send(1, 2)
     f.worker.sync()
     assert f.credit == sent
-    assert f.replica.tail == f.log.tail
+    assert f.replica.log.tail == f.log.tail
 
 
 def test_what_is_here_already_is_credited_at_once() -> None:
@@ -87,7 +87,7 @@ def test_what_is_here_already_is_credited_at_once() -> None:
     again = f.send(1, 2)  # straddles our end: only what is beyond counts
     f.worker.sync()
     assert f.credit == sent + again
-    assert f.replica.tail == f.log.tail
+    assert f.replica.log.tail == f.log.tail
 
 
 def test_a_mere_watermark_wakes_readers() -> None:
@@ -96,7 +96,7 @@ def test_a_mere_watermark_wakes_readers() -> None:
     f.worker.sync()
     f.send(high_watermark=1)
     assert len(f.readers.of("wake")) == 1
-    assert f.replica.tail.max_known_high_watermark == 1
+    assert f.replica.log.tail.max_known_high_watermark == 1
 
 
 def test_a_broken_chain_is_told_as_what_it_is() -> None:

@@ -69,7 +69,7 @@ class LedHere:
     def replicate(self) -> None:
         """Our disk and the followers have everything."""
         self.worker.sync()
-        end = self.replica.tail.end_offset
+        end = self.replica.log.tail.end_offset
         self.leader.feed(*(FollowerProgress(node, 10 + node, end) for node in OTHERS))
 
 
@@ -93,7 +93,7 @@ def test_append_times_go_on_when_the_clock_goes_back() -> None:
         led.produce(slot)
     stamped = [request.marks[0].append_timestamp_ms for request, _ in led.worker.queue]
     assert stamped == [500, 500, 600]
-    assert led.replica.tail.max_append_timestamp_ms == 600
+    assert led.replica.log.tail.max_append_timestamp_ms == 600
 
 
 def test_a_group_is_one_step_and_wakes_followers_once() -> None:
@@ -131,7 +131,7 @@ def test_a_node_that_ends_a_role_itself_says_so(caplog: pytest.LogCaptureFixture
     led.produce(0)
     with caplog.at_level("INFO"):
         led.replica.end_role("the segment is deleted")
-    assert "leadership ended segment_id=7 why=the segment is deleted" in caplog.text
+    assert 'event=leadership_ended segment_id=7 why="the segment is deleted"' in caplog.text
     assert "fenced" not in caplog.text
     lost = cast(IcecoreError, led.waiter.answers[0])
     assert (lost.reason, lost.message) == ("LEADER_LOST", "the segment is deleted")
@@ -149,7 +149,7 @@ async def test_a_follower_that_leaves_is_no_diverged_one() -> None:
     )
     stream = FollowerStream(parts, cast(Any, Calls()), node_id=3, incarnation=13)
     entry = replication_pb2.ProgressEntry
-    seed = led.replica.tail.last_header_crc32c
+    seed = led.replica.log.tail.last_header_crc32c
     attach = entry(
         segment_id=7, epoch=1, durable_end_offset=0, last_header_crc32c=seed, attach=True
     )

@@ -120,7 +120,7 @@ def test_a_broken_core_ends_the_node_with_one_line(caplog: pytest.LogCaptureFixt
     [broken] = shell.ended_by
     assert isinstance(broken, InvariantError) and "took StreamOpened" in str(broken)
     [line] = [record.getMessage() for record in caplog.records]
-    assert line == "event=invariant_broken segment_id=7 what='log ends'"
+    assert line == 'event=invariant_broken segment_id=7 what="log ends"'
 
 
 def ended_by(shell: Shell) -> list[str]:
@@ -187,4 +187,4 @@ def test_an_append_continues_a_log_that_may_grow(
     )
     with pytest.raises(AssertionError, match=why):
         replica.log.extend(stamped)
-    assert replica.tail.end_offset == held_base
+    assert replica.log.tail.end_offset == held_base

@@ -100,7 +100,7 @@ class Life:
         ids = [model.next_id, model.next_id + 1]
         model.next_id += 2
         model.creating = set(ids)
-        assert self.store.create([identity(one) for one in ids]) == [None, None]
+        assert self.store.creation.create([identity(one) for one in ids]) == [None, None]
         model.creating = set()
         model.segments.update({one: Expected(LogBuilder(one)) for one in ids})
 
@@ -110,14 +110,14 @@ class Life:
         model.next_id += 1
         model.creating = {one}
         log = LogBuilder(one)
-        assert self.store.create([log.identity], {one: (b"state", 0)}) == [None]
+        assert self.store.creation.create([log.identity], {one: (b"state", 0)}) == [None]
         model.creating = set()
         model.segments[one] = Expected(log, confirmed=True)
 
     def confirm(self) -> None:
         for one in self.model.segments.values():
             if not one.confirmed and not one.aside:
-                self.store.confirm(one.log.identity, b"state", 0)
+                self.store.creation.confirm(one.log.identity, b"state", 0)
                 one.confirmed = True
 
     def append(self) -> None:
@@ -147,7 +147,7 @@ class Life:
         if sealed:
             segment_id = self.rng.choice(sealed)
             self.model.deleting = {segment_id}
-            self.store.delete([segment_id], 1)
+            self.store.removal.delete([segment_id], 1)
             del self.model.segments[segment_id]
             self.model.deleting = set()
 
@@ -156,7 +156,7 @@ class Life:
         if len(open_ids) > 3:
             segment_id = self.rng.choice(open_ids)
             self.model.asiding = {segment_id}
-            self.store.quarantine(segment_id, "a test")
+            self.store.removal.quarantine(segment_id, "a test")
             self.model.segments[segment_id].aside = True
             self.model.asiding = set()
 

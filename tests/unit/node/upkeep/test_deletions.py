@@ -59,7 +59,10 @@ class Node:
         identity = Identity(1)
         identity.hear(7)
         self.context = SimpleNamespace(
-            executor=self, store=self, identity=identity, tasks=Tasks(_unexpected)
+            executor=self,
+            store=SimpleNamespace(removal=self),
+            identity=identity,
+            tasks=Tasks(_unexpected),
         )
         self.orders = Orders(identity)
         self.deletions = Deletions(cast(Any, self.context), cast(Any, self), self.orders)

@@ -121,9 +121,9 @@ async def test_what_is_readmitted_counts_for_nothing_but_this_until_it_is_sealed
     await node.salvage.readmit(record)
     assert node.done == ["aside 1"] * is_held + ["readmitted 1"]
     replica = node.held[1]
-    assert (replica.intact, replica.counts, replica.promised_epoch) == (True, False, 6)
+    assert (replica.life.is_intact, replica.life.counts, replica.promised_epoch) == (True, False, 6)
     replica.move(Sealed(TAIL))
-    assert replica.counts
+    assert replica.life.counts
 
 
 async def test_a_repeated_order_readmits_nothing_twice() -> None:
@@ -137,7 +137,7 @@ async def test_a_repeated_order_readmits_nothing_twice() -> None:
 
 def test_only_an_intact_confirmed_replica_counts() -> None:
     node = Node()
-    assert node.replica(Life.IDLE).counts
-    assert not node.replica(Life.UNKNOWN).counts
+    assert node.replica(Life.IDLE).life.counts
+    assert not node.replica(Life.UNKNOWN).life.counts
     prepared = SegmentIdentity(b"c" * 16, b"t" * 16, 0, 1, 0, 4)
-    assert not Replica(node.io, prepared, NO_TAIL, None, life=Life.PREPARED).counts
+    assert not Replica(node.io, prepared, NO_TAIL, None, life=Life.PREPARED).life.counts

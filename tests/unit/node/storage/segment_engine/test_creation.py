@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def with_data(folder: Folder) -> LogBuilder:
     log = LogBuilder(1)
-    assert folder.store.create([log.identity], {1: (b"", 0)}) == [None]
+    assert folder.store.creation.create([log.identity], {1: (b"", 0)}) == [None]
     request = log.request(1)
     folder.store.append_group([request])
     assert request.error is None
@@ -72,10 +72,10 @@ def test_a_folder_that_cannot_be_opened_is_no_failed_sync(
     fresh = [identity(each) for each in (2, 3)]
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", short_of(number, lambda name: name == "recycle"))
-        errors = folder.store.create(fresh)
+        errors = folder.store.creation.create(fresh)
         assert all(isinstance(error, OutOfResourcesError) for error in errors)
     assert len(list(tmp_path.rglob("*.log"))) == 1  # nothing is left behind
-    assert folder.store.create(fresh) == [None, None]
+    assert folder.store.creation.create(fresh) == [None, None]
     assert [found.intact for found in folder.start()] == [True, True, True]
 
 
@@ -103,12 +103,12 @@ def test_the_reserve_is_for_what_is_there(folder: Folder, monkeypatch: pytest.Mo
     with_data(folder)
     counts = iter([(95, 5), (94, 6), (92, 8)])
     monkeypatch.setattr(OsFileSystem, "descriptors", lambda _: next(counts))
-    [error, known] = folder.store.create([identity(2), identity(1)])
+    [error, known] = folder.store.creation.create([identity(2), identity(1)])
     assert isinstance(error, OutOfResourcesError) and error.retriable
     assert "94 of 100" in error.message and "ulimit" in error.message
     assert known is None  # it is there already: that takes nothing
     assert len(segment_engine(folder.store)._open_files) == 0  # idle files went first
-    assert folder.store.create([identity(2)]) == [None]
+    assert folder.store.creation.create([identity(2)]) == [None]
 
 
 def test_a_row_that_cannot_be_stored_leaves_no_file(
@@ -120,7 +120,7 @@ def test_a_row_that_cannot_be_stored_leaves_no_file(
     with monkeypatch.context() as patch:
         patch.setattr(ControlStore, "put_rows", put_rows)
         with pytest.raises(OutOfResourcesError):
-            folder.store.create([identity(2)], {2: (b"", 0)})
+            folder.store.creation.create([identity(2)], {2: (b"", 0)})
     assert list(tmp_path.rglob("*.log")) == []
-    assert folder.store.create([identity(2)], {2: (b"", 0)}) == [None]
+    assert folder.store.creation.create([identity(2)], {2: (b"", 0)}) == [None]
     assert [found.intact for found in folder.start()] == [True]

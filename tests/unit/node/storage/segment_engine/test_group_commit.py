@@ -36,7 +36,10 @@ class Group:
         self.store.start_up()
         self.logs = [LogBuilder(number) for number in range(1, COUNT + 1)]
         starts = {log.identity.segment_id: (b"", 0) for log in self.logs}
-        assert self.store.create([log.identity for log in self.logs], starts) == [None] * COUNT
+        assert (
+            self.store.creation.create([log.identity for log in self.logs], starts)
+            == [None] * COUNT
+        )
 
     def append(self, count: int = COUNT) -> list[IcecoreError | None]:
         requests = [log.request(1) for log in self.logs[:count]]

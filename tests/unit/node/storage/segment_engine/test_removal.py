@@ -79,7 +79,7 @@ def test_a_deletion_is_finished_after_a_crash(
     with monkeypatch.context() as patch:
         crash_at_call(call, function_name, patch, owner)
         with contextlib.suppress(KeyboardInterrupt):
-            disk.store.delete([1, 2], 3)
+            disk.store.removal.delete([1, 2], 3)
     assert disk.open() == []
     assert not disk.path(1).exists() and not disk.path(2).exists()
     log = confirmed(disk)
@@ -97,7 +97,7 @@ def test_nothing_goes_before_the_order_is_stored(
     with monkeypatch.context() as patch:
         crash_at("put_intents", patch, ControlStore)
         with pytest.raises(KeyboardInterrupt):
-            disk.store.delete([1, 2], 3)
+            disk.store.removal.delete([1, 2], 3)
     assert [found.tail for found in disk.open()] == [log.tail for log in logs]
 
 
@@ -111,7 +111,7 @@ def test_a_group_is_two_commits_whatever_its_size(
     monkeypatch.setattr(
         ControlDatabase, "commit", lambda self, change: (commits.append(1), commit(self, change))
     )
-    disk.store.delete(list(range(1, 9)), 3)
+    disk.store.removal.delete(list(range(1, 9)), 3)
     assert len(commits) == 2
 
 
@@ -131,9 +131,9 @@ def test_files_that_one_in_the_way_leaves_behind_go_later(
 
         patch.setattr(OsFileSystem, "unlink", refuse)
         with pytest.raises(StorageError, match="simulated"):
-            disk.store.delete([1, 2, 3], 3)
-        disk.store.delete([1], 3)
-        disk.store.delete([3], 3)
+            disk.store.removal.delete([1, 2, 3], 3)
+        disk.store.removal.delete([1], 3)
+        disk.store.removal.delete([3], 3)
         assert [disk.path(each).exists() for each in (1, 2, 3)] == [False, True, False]
     assert disk.open() == []
     assert not disk.path(2).exists()

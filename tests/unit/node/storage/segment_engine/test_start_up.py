@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import OutOfResourcesError, StorageError
+from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import ControlStore, ReplicaRow
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
@@ -46,7 +47,7 @@ class Node:
 
 def write(store: ReplicaStore, segment_id: int, *, sealed: bool) -> LogBuilder:
     log = LogBuilder(segment_id)
-    assert store.create([log.identity], {segment_id: (b"", 0)}) == [None]
+    assert store.creation.create([log.identity], {segment_id: (b"", 0)}) == [None]
     request = log.request(3)
     store.append_group([request])
     assert request.error is None
@@ -115,7 +116,7 @@ def test_a_deletion_that_does_not_end_keeps_nobody_down(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(SimFileSystem, "unlink", unlink)
         with pytest.raises(StorageError):
-            node.store.delete([1], 7)
+            node.store.removal.delete([1], 7)
         assert [each.identity.segment_id for each in node.start()] == [1, 2]
     assert [each.identity.segment_id for each in node.start()] == [2]
 
@@ -157,14 +158,27 @@ def test_the_index_never_leads_the_file_in_recovery(
     assert found.tail.end_offset >= acked
 
 
-def test_recovery_syncs_only_what_it_saw_for_the_first_time() -> None:
+def test_recovery_syncs_each_log_that_may_have_failed_to_sync_once() -> None:
     node = Node()
     for number in (1, 2, 3):
         write(node.store, number, sealed=number == 1)
     node.start()
     before = node.disk.syncs
     node.start()
-    assert node.disk.syncs == before
+    assert node.disk.syncs == before + 2  # the sealed one is left alone
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_durable() -> None:
+    node = Node()
+    log = write(node.store, 1, sealed=False)
+    durable = log.tail
+    node.disk.faults.failing_syncs = 1
+    node.control.execute("BEGIN")
+    with pytest.raises(DiskFailedError):
+        node.store.append_group([log.request(2)])
+    node.control.execute("ROLLBACK")  # the process died before the failure was stored
+    [found] = node.start()
+    assert found.intact and found.tail.end_offset == durable.end_offset, found.why
 
 
 def test_a_damaged_index_is_made_again() -> None:

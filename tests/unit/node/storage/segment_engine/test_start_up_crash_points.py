@@ -88,8 +88,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 def confirmed(disk: Disk, segment_id: int = 1) -> LogBuilder:
     log = LogBuilder(segment_id)
-    assert disk.store.create([identity(segment_id)]) == [None]
-    disk.store.confirm(log.identity, b"", 0)
+    assert disk.store.creation.create([identity(segment_id)]) == [None]
+    disk.store.creation.confirm(log.identity, b"", 0)
     return log
 
 
@@ -156,7 +156,7 @@ def test_every_crash_point_of_the_last_group(
         old = confirmed(disk, 0)
         for _ in range(8):
             append(disk, old, [400, 1000, 30])
-        disk.store.delete([0], 1)
+        disk.store.removal.delete([0], 1)
         assert list((disk.root / "recycle").iterdir())
     log = confirmed(disk)
     index_disks = {"empty": SimIndexDisk()}
@@ -234,11 +234,11 @@ def test_the_index_never_remembers_more_than_a_new_file_holds(disk: Disk, operat
     else:
         end = 0
         if operation == "delete":
-            disk.store.delete([1], 1)
+            disk.store.removal.delete([1], 1)
         else:
-            disk.store.quarantine(1, "a test")
+            disk.store.removal.quarantine(1, "a test")
         confirmed(disk)
-        disk.store.certify(1)
+        disk.store.creation.certify(1)
     disk.index_disk.power_cut(LosesAll())
     (found,) = disk.open()
     assert found.intact and found.tail.end_offset == end, found.why
@@ -336,9 +336,9 @@ def test_an_unknown_replica_is_replaced_only_through_quarantine(disk: Disk) -> N
     append(disk, confirmed(disk), [100])
     disk.path().unlink()
     disk.open()
-    (error,) = disk.store.create([identity(1)])
+    (error,) = disk.store.creation.create([identity(1)])
     assert isinstance(error, StorageError)
-    disk.store.quarantine(1, "gone")
+    disk.store.removal.quarantine(1, "gone")
     log = confirmed(disk)
     append(disk, log, [100])
     (found,) = disk.open()
@@ -357,7 +357,7 @@ def test_a_file_without_a_record_is_taken_again(disk: Disk) -> None:
         append(disk, log, [100])
         (found,) = disk.open()
         assert found.intact and found.tail.end_offset == 1
-        disk.store.delete([1], 1)
+        disk.store.removal.delete([1], 1)
         assert disk.open() == []
 
 
@@ -377,14 +377,14 @@ def test_a_confirmed_file_without_a_record_is_set_aside(disk: Disk) -> None:
 
 @pytest.mark.parametrize("torn", [b"", GARBAGE], ids=["written", "garbage"])
 def test_a_confirm_that_did_not_reach_the_control_store(disk: Disk, torn: bytes) -> None:
-    disk.store.create([identity(1)])
+    disk.store.creation.create([identity(1)])
     slot, position = confirm_slot(identity(1, 77))
     data = disk.path().read_bytes()
     disk.path().write_bytes(data[:position] + (torn or slot) + data[position + len(slot) :])
     (found,) = disk.open()
     assert found.intact and found.identity == identity(1)
     log = LogBuilder(1)
-    disk.store.confirm(log.identity, b"", 0)
+    disk.store.creation.confirm(log.identity, b"", 0)
     append(disk, log, [100])
     (found,) = disk.open()
     assert found.intact and found.tail == log.tail

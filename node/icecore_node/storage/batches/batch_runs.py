@@ -2,7 +2,7 @@
 
 A read of a client touches thousands of batches a second, so nothing is built per batch here. A run
 is whole batches, one behind the other; whether they are the right ones is proved by their CRCs, the
-segment id and the offsets, not by the chain (``segment_scan.py``). Positions are bytes, offsets
+segment id and the offsets, not by the chain (``batch_scan.py``). Positions are bytes, offsets
 count records.
 """
 
@@ -12,7 +12,7 @@ import google_crc32c
 
 from icecore.codec.batch import HEADER_LENGTH, crc32c, peek
 from icecore.errors import CorruptBatchError
-from icecore_node.ports import File
+from icecore_node.storage.batches.batch_log import Readable
 from icecore_node.storage.engine import SegmentIdentity
 
 _CRC = struct.Struct("<I")
@@ -54,7 +54,7 @@ def check_run(
     return offset
 
 
-def walk_to(file: File, position: int, end_position: int, offset: int) -> tuple[int, int, int]:
+def walk_to(file: Readable, position: int, end_position: int, offset: int) -> tuple[int, int, int]:
     """(position, length, end offset) of the batch that holds ``offset``, at or after ``position``.
 
     Hops over headers without checking them: what it arrives at is for the caller to verify.

@@ -1,10 +1,10 @@
-"""Reading the batches of a segment file one after the other, each checked before it is shown.
+"""Reading the batches of a log one after the other, each checked before it is shown.
 
 Batches follow the header without gaps, each a multiple of 8 bytes long, and each names the CRC of
 the one before it. A file may have had a former life (``recycle.py``), so behind the last batch
 anything may follow: zeros, or batches of another segment id. ``BatchScan`` therefore trusts the
 chain alone; ``find_own_batches`` looks for what lies behind a hole in it. Positions are bytes,
-offsets count records. Reads of clients take the shorter way in ``segment_runs.py``.
+offsets count records. Reads of clients take the shorter way in ``batch_runs.py``.
 """
 
 import struct
@@ -21,7 +21,7 @@ from icecore.codec.batch import (
 )
 from icecore.codec.chain import chain_seed, digest_seed, digest_step, segment_seed
 from icecore.errors import CorruptBatchError
-from icecore_node.ports import File
+from icecore_node.storage.batches.batch_log import Readable
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 
 _BATCH_SIGN = struct.pack("<IHH", MAGIC, VERSION, HEADER_LENGTH)
@@ -81,7 +81,7 @@ class BatchScan(Iterator[FoundBatch]):
 
     def __init__(
         self,
-        file: File,
+        file: Readable,
         identity: SegmentIdentity,
         position: int,
         tail: LogTail,
@@ -96,7 +96,7 @@ class BatchScan(Iterator[FoundBatch]):
         """HW stamp of a last batch whose header is whole and whose body is not."""
         self._file = file
         self.identity = identity
-        self._end_position = end_position
+        self.end_position = end_position
         self._with_bodies = with_bodies
         self._chunk = b""
         self._chunk_at = 0
@@ -108,14 +108,14 @@ class BatchScan(Iterator[FoundBatch]):
             # A jump past the chunk means large batches: then read no more than asked for.
             is_near = start <= len(self._chunk)
             want = max(length, _SCAN_BYTES if is_near or self._with_bodies else length)
-            want = min(want, self._end_position - position)
+            want = min(want, self.end_position - position)
             self._chunk = self._file.pread(want, position) if want > 0 else b""
             self._chunk_at, start = position, 0
         return self._chunk, start
 
     def __next__(self) -> FoundBatch:
         """The next batch, already part of ``tail``."""
-        if self.position + HEADER_LENGTH > self._end_position:
+        if self.position + HEADER_LENGTH > self.end_position:
             self.stop = "end of file"
             raise StopIteration
         try:
@@ -140,7 +140,7 @@ class BatchScan(Iterator[FoundBatch]):
             self.stop = f"offset {header.base_offset} where {self.tail.end_offset} is due"
         elif header.prev_header_crc32c != self.tail.last_header_crc32c:
             self.stop = "the chain is broken"
-        elif self.position + header.batch_length > self._end_position:
+        elif self.position + header.batch_length > self.end_position:
             self.stop = "the file ends inside a batch"
             self.torn_high_watermark = header.high_watermark
         else:
@@ -154,7 +154,7 @@ class BatchScan(Iterator[FoundBatch]):
 
 
 def find_own_batches(
-    file: File, identity: SegmentIdentity, position: int, end_position: int, min_offset: int
+    file: Readable, identity: SegmentIdentity, position: int, end_position: int, min_offset: int
 ) -> Iterator[FoundBatch]:
     """Whole, valid batches of this segment anywhere in [position, end_position), chained or not.
 
@@ -177,7 +177,7 @@ def find_own_batches(
 
 
 def _own_batch(
-    file: File, identity: SegmentIdentity, position: int, end_position: int
+    file: Readable, identity: SegmentIdentity, position: int, end_position: int
 ) -> FoundBatch | None:
     raw = file.pread(HEADER_LENGTH, position)
     try:

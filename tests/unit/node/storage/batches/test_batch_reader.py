@@ -1,13 +1,16 @@
-"""Digests are computed on a reader's thread, beside everything else that happens to a replica."""
+"""Reads happen on a reader's thread, beside everything else that happens to a replica."""
 
 from pathlib import Path
 
 import pytest
 
 from icecore.errors import NotReplicaError
+from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.segment_engine.segment_reader import SegmentReader
-from tests.conformance.store_harness import append, opened
+from icecore_node.storage.engine import NewLog
+from tests.conformance.log_builder import LogBuilder
+from tests.conformance.store_harness import FAR, append, opened
+from tests.support.memory_engine import Log, MemoryDisk, MemoryEngine
 from tests.unit.node.storage.segment_engine.test_start_up_crash_points import Disk
 
 
@@ -18,14 +21,14 @@ def test_a_segment_may_be_deleted_while_its_digest_is_computed(
     log = opened(store, 1)
     append(store, log, 3)
     store.seal(1, log.tail.end_offset, log.tail.digest)
-    compute = SegmentReader.full_digest
+    compute = BatchReader.full_digest
 
     def slowly(*arguments: object) -> bytes:
         digest = compute(*arguments)  # type: ignore[arg-type]
-        store.delete([1], 0)
+        store.removal.delete([1], 0)
         return digest
 
-    monkeypatch.setattr(SegmentReader, "full_digest", slowly)
+    monkeypatch.setattr(BatchReader, "full_digest", slowly)
     with pytest.raises(NotReplicaError):
         store.reader.full_digest(1)
     store.close()
@@ -45,3 +48,20 @@ def test_a_stored_digest_in_an_earlier_format_is_computed_again(tmp_path: Path) 
     assert disk.store.reader.full_digest(1) == full
     assert ControlStore(disk.control).rows()[0].full_digest == full
     disk.store.close()
+
+
+def test_a_log_that_grows_under_a_walk_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogBuilder(1)
+    engine = MemoryEngine(MemoryDisk(), lambda _: None)
+    engine.create([NewLog(log.identity)], lambda _: None)
+    engine.append_group([log.request()])
+    read = Log.pread
+
+    def grow(kept: Log, length: int, position: int) -> bytes:
+        data = read(kept, length, position)
+        engine.append_group([log.request()])
+        return data
+
+    monkeypatch.setattr(Log, "pread", grow)
+    assert engine.reader.headers(1, FAR) == log.headers()[:1]
+    assert len(log.headers()) > 1

@@ -1,0 +1,82 @@
+"""How a replica goes: set aside, because it is in the way, or deleted on the coordinator's order.
+
+That it goes is stored before its first byte moves (R41, R69): a crash in the middle finds a replica
+that is to go, never one that is merely missing.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+
+from icecore.errors import IcecoreError
+from icecore.model import SegmentId, Token
+from icecore.process.log import event
+from icecore_node.ports import DiskFailedError
+from icecore_node.storage.control.control_store import QUARANTINED
+from icecore_node.storage.engine import SegmentIdentity
+from icecore_node.storage.replica_catalog import ReplicaCatalog
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaRemoval:
+    """Takes replicas away from their engines. All methods block."""
+
+    def __init__(self, catalog: ReplicaCatalog) -> None:
+        self._catalog = catalog
+        self._control = catalog.control
+
+    def finish_deletions(self) -> None:
+        """What an earlier process was ordered and had not done; each on its own if one fails."""
+        if not (intents := self._control.intents()):
+            return
+        for group in (intents, *([each] for each in intents)):
+            try:
+                self._remove(group)
+            except DiskFailedError:
+                raise
+            except IcecoreError as error:  # the coordinator orders it again
+                event(_log, logging.ERROR, "not_deleted", segments=len(group), error=error)
+            else:
+                if group is intents:
+                    return
+
+    def quarantine(self, segment_id: SegmentId, why: str) -> None:
+        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
+
+        Raises:
+            NotReplicaError: There is no such replica.
+        """
+        with self._catalog.changing:
+            row = self._catalog.row(segment_id)
+            if row.state == QUARANTINED:
+                return
+            # UNKNOWN before anything moves: a crash must not find it merely missing.
+            self._control.change_row(segment_id, damage=why)
+            self._catalog.engine_named(row.engine).set_aside(self._catalog.identity(row))
+            self._control.change_row(segment_id, state=QUARANTINED)
+        event(_log, logging.ERROR, "quarantined", segment_id=segment_id, why=why)
+
+    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
+        """Remove replicas on the coordinator's order, which is stored first, with one control-store
+        sync for all of them. What is not here counts as removed. Idempotent.
+
+        Raises:
+            FencedError: The token is old; then nothing is changed.
+            StorageError: A file is in the way; the order stays.
+        """
+        with self._catalog.changing:
+            here = [one for one in dict.fromkeys(segment_ids) if self._control.row(one) is not None]
+            if here:
+                self._control.put_intents(here, token)
+                self._remove(here)
+
+    def _remove(self, segment_ids: Sequence[SegmentId]) -> None:
+        """Carry out stored orders and forget them."""
+        by_engine: defaultdict[str, list[SegmentIdentity]] = defaultdict(list)
+        for row in map(self._control.row, segment_ids):
+            if row is not None:
+                by_engine[row.engine].append(self._catalog.identity(row))
+        for name, identities in by_engine.items():
+            self._catalog.engine_named(name).drop(identities)
+        self._control.finish_intents(segment_ids)
