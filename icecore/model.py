@@ -133,3 +133,5 @@ class NodeInfo:
     incarnation: int
     state: NodeState = NodeState.UP
     rack: str = ""
+    native_address: str = ""
+    """Of the native transport; empty = the node speaks gRPC only."""

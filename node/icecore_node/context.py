@@ -13,6 +13,7 @@ from typing import Any
 
 from icecore.errors import UnavailableError, WrongClusterError
 from icecore.model import NodeInfo
+from icecore.rpc.addresses import Transport, peer_address
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.io.io_pool import IoPool, LogIo
@@ -50,10 +51,13 @@ class Identity:
         self.token = 0
         """Highest coordinator token seen; commands with a lower one are refused."""
         self.address = ""
+        self.native_address = ""
 
-    def begin(self, cluster_id: bytes, address: str) -> None:
-        """The data folder belongs to this cluster, if to any, and the node listens."""
-        self.cluster_id, self.address = cluster_id, address
+    def begin(self, cluster_id: bytes, address: str, native_address: str) -> None:
+        """The data folder belongs to this cluster, if to any, and the node listens; natively only
+        if it has such an address."""
+        self.cluster_id = cluster_id
+        self.address, self.native_address = address, native_address
 
     def lose(self) -> None:
         """There is no incarnation: nobody is served before the next one."""
@@ -85,9 +89,14 @@ class Identity:
 
 
 class Peers:
-    """All nodes as last pushed by the coordinator, ourselves included."""
+    """All nodes as last pushed by the coordinator, ourselves included.
 
-    def __init__(self) -> None:
+    Args:
+        transport: How they may be called.
+    """
+
+    def __init__(self, transport: Transport = "auto") -> None:
+        self._transport: Transport = transport
         self.nodes: dict[int, NodeInfo] = {}
 
     def learn(self, node: NodeInfo) -> bool:
@@ -101,11 +110,11 @@ class Peers:
         return self.nodes.get(node_id)
 
     def address(self, node_id: int) -> str:
-        """Where a peer listens. Raises UnavailableError when it is not known."""
+        """Where a peer is called. Raises UnavailableError when it is not known."""
         peer = self.nodes.get(node_id)
         if peer is None:
             raise UnavailableError(f"node {node_id} is not known here yet")
-        return peer.address
+        return peer_address(peer, self._transport)
 
 
 class ProducerFences:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sized
 from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
-from icecore.model import Segment, SegmentSettings, SegmentState
+from icecore.model import NodeState, Segment, SegmentSettings, SegmentState
 from icecore.rpc.convert import settings_from_proto
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
@@ -163,12 +163,20 @@ def check_producer_fence(fences: ProducerFences, producer_id: int, min_epoch: in
         )
 
 
-def check_donor(peers: Peers, address: str) -> None:
-    """Raises InvalidRequestError for a donor that is no node of this cluster."""
-    if address and all(peer.address != address for peer in peers.nodes.values()):
-        raise InvalidRequestError(
-            f"no node of this cluster that is known here has {address[:300]!r}"
-        )
+def donor_of(peers: Peers, address: str) -> str:
+    """Where the donor of a copy is called; orders name it by its gRPC address, which all nodes
+    understand, and each chooses its own transport. Empty as the order has it: no donor.
+
+    Raises InvalidRequestError for a donor that is no node of this cluster.
+    """
+    if not address:
+        return ""
+    # One that is gone may have had the same address.
+    known = sorted(peers.nodes.values(), key=lambda peer: peer.state is NodeState.DOWN)
+    for peer in known:
+        if peer.address == address:
+            return peers.address(peer.node_id)
+    raise InvalidRequestError(f"no node of this cluster that is known here has {address[:300]!r}")
 
 
 def check_write_back(

@@ -110,7 +110,8 @@ class LeaderLink:
             peer = self._context.peers.get(self._leader_id)
             if peer is not None and peer.state is not NodeState.DOWN:
                 try:
-                    await self._converse(peer.address, peer.incarnation)
+                    address = self._context.peers.address(self._leader_id)
+                    await self._converse(address, peer.incarnation)
                 except IcecoreError as error:
                     _log.debug("stream to node_id=%d broke: %s", self._leader_id, error)
                 except Exception:  # one segment's trouble must not end all that come from there
