@@ -7,7 +7,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from icecore.blocking import Admin, Consumer, Producer
+from icecore.cli.app import main
 from icecore.dev import LocalCluster
 from icecore.model import NodeState
 
@@ -18,10 +21,14 @@ _CALLS = re.compile(r'^icecore_rpc_calls_total\{transport="(\w+)"\} (\S+)$', re.
 
 def with_metrics(cluster: LocalCluster) -> LocalCluster:
     for node_id in cluster.addresses:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            cluster.node(node_id).metrics_listen = f"127.0.0.1:{probe.getsockname()[1]}"
+        cluster.node(node_id).metrics_listen = free_address()
     return cluster
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def calls(cluster: LocalCluster, node_id: int) -> dict[str, float]:
@@ -92,3 +99,18 @@ def test_a_node_without_it_is_called_over_grpc(tmp_path: Path) -> None:
         assert values(cluster) == values(cluster, transport="grpc") == list(range(3 * RECORDS))
         assert calls(cluster, 3)["native"] == 0 < calls(cluster, 3)["grpc"]
         assert min(calls(cluster, 2).values()) > 0
+
+
+def test_a_coordinator_may_listen_natively_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, address = LocalCluster(tmp_path / "cluster", nodes=1), free_address()
+    cluster.coordinator.extra += ["--native-listen", address]
+    cluster.node(1).extra += ["--coordinator", f"native://{address}"]
+    with cluster:
+        for bootstrap in (cluster.bootstrap, f"native://{address}"):
+            with Admin(bootstrap) as admin:
+                admin.create_topic(TOPIC, partitions=1, if_not_exists=True)
+            with pytest.raises(SystemExit) as ended:
+                main(["--bootstrap", bootstrap, "topic", "list"])
+            assert not ended.value.code and TOPIC in capsys.readouterr().out
