@@ -5,6 +5,7 @@ Both serve the same handlers; calls are counted by the transport that they came 
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from icecore.rpc.addresses import native
@@ -37,8 +38,10 @@ class Listeners:
 
     async def _serve(self, transport: str, address: str, handlers: Handlers) -> str:
         counter = self._context.metrics.calls[transport]
-        counted = Handlers(
-            _counted(handlers.unary, counter.inc), _counted(handlers.streams, counter.inc)
+        counted = replace(
+            handlers,
+            unary=_counted(handlers.unary, counter.inc),
+            streams=_counted(handlers.streams, counter.inc),
         )
         server = await self._context.net.serve(address, counted)
         self._servers.append(server)
