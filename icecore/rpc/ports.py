@@ -1,10 +1,10 @@
 """The ports through which servers and clients reach the world: clock, chance and the network.
 
-Production uses ``icecore/process/system.py`` and ``icecore/rpc/grpc_net.py`` (gRPC); the
-deterministic simulator supplies its own. Bodies are opaque bytes: who sends a message encodes it,
-so bulk data passes from socket to file without a message object in between. Everything here runs on
-one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``, which the simulator's loop
-makes virtual.
+Production uses ``icecore/process/system.py`` and ``icecore/rpc/transports.py`` (gRPC and the native
+transport); the deterministic simulator supplies its own. Bodies are opaque bytes: who sends a
+message encodes it, so bulk data passes from socket to file without a message object in between.
+Everything here runs on one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``,
+which the simulator's loop makes virtual.
 
 A body is sent as one buffer or as a list of buffers; a transport that can sends a list without
 joining it, so nothing in it may change until the message is gone. A body arrives as ``bytes`` or as
@@ -158,7 +158,10 @@ Done: TypeAlias = Callable[[Received | IcecoreError], None]
 
 
 class Net(Protocol):
-    """Calls between processes. Errors raised by a handler arrive as the same IcecoreError."""
+    """Calls between processes. Errors raised by a handler arrive as the same IcecoreError.
+
+    An address is ``host:port``, and may say which transport is meant (``rpc/addresses.py``).
+    """
 
     async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> Received:
         """One request, one answer.

@@ -126,6 +126,7 @@ class CoordinatorService:
             address=request.address,
             rack=request.rack,
             disk_counter=request.disk_counter,
+            native_address=request.native_address,
         )
         known, shrunk = await self._admission.register(asked, map(_held, request.segments))
         state = self._ledger.state

@@ -15,6 +15,7 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
+from icecore.rpc.addresses import native
 from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.native.client import Calls, class_of, error_of
 from icecore.rpc.native.connection import Connection
@@ -160,9 +161,9 @@ class NativeNet:
                 found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
                 return await _first_that_connects(found)
         except TimeoutError as error:
-            raise UnavailableError(f"{address} does not answer") from error
+            raise _unreachable(address, "no answer") from error
         except (OSError, ValueError) as error:
-            raise UnavailableError(f"cannot connect to {address}: {error}") from error
+            raise _unreachable(address, error) from error
 
     def _check_later(self) -> None:
         if self._checking is None and not self._closed:
@@ -267,6 +268,14 @@ class NativeNet:
         for connection in [*self._keys, *self._streams]:
             connection.lose("the network is closed")
         await asyncio.sleep(0)
+
+
+def _unreachable(address: str, why: object) -> UnavailableError:
+    """Says how to do without, for a firewall may know only the other port of a server."""
+    return UnavailableError(
+        f"can't connect to {native(address)}: {why} (if only its gRPC port can be reached: "
+        "transport=grpc)"
+    )
 
 
 async def _first_that_connects(found: Sequence[tuple[Any, ...]]) -> socket.socket:

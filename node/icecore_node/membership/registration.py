@@ -85,6 +85,7 @@ class Registration:
                 disk_id=folder.disk_id,
                 incarnation=folder.incarnation,
                 address=context.identity.address,
+                native_address=context.identity.native_address,
                 rack=context.settings.rack,
                 protocol_version=PROTOCOL_VERSION,
                 segments=inventory,

@@ -130,7 +130,8 @@ class LeaderLink:
             peer = self._context.peers.get(self._leader_id)
             if peer is not None and peer.state is not NodeState.DOWN:
                 try:
-                    await self._converse(peer.address, peer.incarnation)
+                    address = self._context.peers.address(self._leader_id)
+                    await self._converse(address, peer.incarnation)
                 except IcecoreError as error:
                     event(
                         _log, logging.DEBUG, "stream_broken", node_id=self._leader_id, error=error
