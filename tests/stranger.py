@@ -47,12 +47,13 @@ class Stranger:
     def __init__(self, net: Net, bootstrap: str) -> None:
         self._net = net
         self._bootstrap = bootstrap
-        self._incarnations: dict[str, int] = {}
+        self._incarnations: dict[str, tuple[int, int]] = {}
         """By address."""
 
     async def _ask(self, address: str, method: str, request: Any) -> bytes:
         if method.startswith("NodeService/") and "incarnation" in request.DESCRIPTOR.fields_by_name:
-            request.incarnation = self._incarnations.get(address, 0)  # as everybody may know it
+            # As everybody may know it.
+            request.node_id, request.incarnation = self._incarnations.get(address, (0, 0))
         body: bytes = request.SerializeToString()
         return await self._net.call(address, f"/icecore.v1.{method}", body, timeout_s=20.0)
 
@@ -76,7 +77,9 @@ class Stranger:
         body = await self._ask(self._bootstrap, "AdminService/DescribeCluster", call_cluster)
         token = admin_pb2.DescribeClusterResponse.FromString(body).token
         nodes = {each.node_id: each for each in metadata.nodes}
-        self._incarnations = {each.address: each.incarnation for each in metadata.nodes}
+        self._incarnations = {
+            each.address: (each.node_id, each.incarnation) for each in metadata.nodes
+        }
         return Known(metadata.cluster_id, token, segments[-1], segments[:-1], nodes)
 
     # --- to the coordinator ---------------------------------------------------------------------

@@ -1067,12 +1067,14 @@ class FenceRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SALVAGE_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """whom it is for: another one refuses"""
+    """whom it is for, with node_id: another one refuses"""
     salvage: _builtins.bool
     """also say what can be proved of logs that are UNKNOWN"""
+    node_id: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]:
         """epoch = the new promise"""
@@ -1085,10 +1087,11 @@ class FenceRequest(_message.Message):
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         incarnation: _builtins.int = ...,
         salvage: _builtins.bool = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "salvage", b"salvage", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "salvage", b"salvage", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1168,10 +1171,12 @@ class OpenRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """whom it is for"""
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenSegment]: ...
     def __init__(
@@ -1181,10 +1186,11 @@ class OpenRequest(_message.Message):
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___OpenSegment] | None = ...,
         incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1257,10 +1263,12 @@ class WriteBackRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """whom it is for"""
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteBackSegment]: ...
     def __init__(
@@ -1270,10 +1278,11 @@ class WriteBackRequest(_message.Message):
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___WriteBackSegment] | None = ...,
         incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1389,11 +1398,13 @@ class RollRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     why: _builtins.str
     incarnation: _builtins.int
-    """whom it is for"""
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1404,10 +1415,11 @@ class RollRequest(_message.Message):
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         why: _builtins.str = ...,
         incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1530,10 +1542,12 @@ class FenceProducersRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     FENCES_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """whom it is for"""
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
     @_builtins.property
     def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]: ...
     def __init__(
@@ -1543,10 +1557,11 @@ class FenceProducersRequest(_message.Message):
         token: _builtins.int = ...,
         fences: _abc.Iterable[Global___ProducerFence] | None = ...,
         incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "incarnation", b"incarnation", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "incarnation", b"incarnation", "node_id", b"node_id", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1585,10 +1600,12 @@ class CheckSealRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     incarnation: _builtins.int
-    """of the node that is meant; another one's answer counts not"""
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1598,10 +1615,11 @@ class CheckSealRequest(_message.Message):
         token: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

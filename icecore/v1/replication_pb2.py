@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cicecore/v1/replication.proto\x12\nicecore.v1\"\xa9\x01\n\x0fReplicaProgress\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x1a\n\x12leader_incarnation\x18\x04 \x01(\x04\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x04\x12*\n\x07\x65ntries\x18\x06 \x03(\x0b\x32\x19.icecore.v1.ProgressEntry\"\x8b\x01\n\rProgressEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x1a\n\x12\x64urable_end_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_header_crc32c\x18\x04 \x01(\r\x12\x0e\n\x06\x61ttach\x18\x05 \x01(\x08\x12\x0f\n\x07leaving\x18\x06 \x01(\x08\"M\n\x0bReplicaData\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReplicaDataHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"B\n\x11ReplicaDataHeader\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.icecore.v1.ReplicaDataEntry\"w\n\x10ReplicaDataEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x16\n\x0e\x62\x61tches_length\x18\x03 \x01(\r\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x10\n\x08rejected\x18\x05 \x01(\t\"\x8d\x01\n\x12ReadSegmentRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x14\n\x0cstart_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"U\n\x13ReadSegmentResponse\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReadSegmentHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"O\n\x11ReadSegmentHeader\x12\x19\n\x11producer_snapshot\x18\x01 \x01(\x0c\x12\x1f\n\x17max_append_timestamp_ms\x18\x02 \x01(\x03\"_\n\x12SealPrepareRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x03\"C\n\x13SealPrepareResponse\x12\x13\n\x0bseal_digest\x18\x01 \x01(\x0c\x12\x17\n\x0fproducer_digest\x18\x02 \x01(\x0c\x32\xfb\x01\n\x12ReplicationService\x12\x45\n\tReplicate\x12\x1b.icecore.v1.ReplicaProgress\x1a\x17.icecore.v1.ReplicaData(\x01\x30\x01\x12N\n\x0bReadSegment\x12\x1e.icecore.v1.ReadSegmentRequest\x1a\x1f.icecore.v1.ReadSegmentResponse\x12N\n\x0bSealPrepare\x12\x1e.icecore.v1.SealPrepareRequest\x1a\x1f.icecore.v1.SealPrepareResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cicecore/v1/replication.proto\x12\nicecore.v1\"\xc1\x01\n\x0fReplicaProgress\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x1a\n\x12leader_incarnation\x18\x04 \x01(\x04\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x04\x12*\n\x07\x65ntries\x18\x06 \x03(\x0b\x32\x19.icecore.v1.ProgressEntry\x12\x16\n\x0eleader_node_id\x18\x07 \x01(\r\"\x8b\x01\n\rProgressEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x1a\n\x12\x64urable_end_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_header_crc32c\x18\x04 \x01(\r\x12\x0e\n\x06\x61ttach\x18\x05 \x01(\x08\x12\x0f\n\x07leaving\x18\x06 \x01(\x08\"M\n\x0bReplicaData\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReplicaDataHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"B\n\x11ReplicaDataHeader\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.icecore.v1.ReplicaDataEntry\"w\n\x10ReplicaDataEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x16\n\x0e\x62\x61tches_length\x18\x03 \x01(\r\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x10\n\x08rejected\x18\x05 \x01(\t\"\x8d\x01\n\x12ReadSegmentRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x14\n\x0cstart_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"U\n\x13ReadSegmentResponse\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReadSegmentHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"O\n\x11ReadSegmentHeader\x12\x19\n\x11producer_snapshot\x18\x01 \x01(\x0c\x12\x1f\n\x17max_append_timestamp_ms\x18\x02 \x01(\x03\"p\n\x12SealPrepareRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\r\"C\n\x13SealPrepareResponse\x12\x13\n\x0bseal_digest\x18\x01 \x01(\x0c\x12\x17\n\x0fproducer_digest\x18\x02 \x01(\x0c\x32\xfb\x01\n\x12ReplicationService\x12\x45\n\tReplicate\x12\x1b.icecore.v1.ReplicaProgress\x1a\x17.icecore.v1.ReplicaData(\x01\x30\x01\x12N\n\x0bReadSegment\x12\x1e.icecore.v1.ReadSegmentRequest\x1a\x1f.icecore.v1.ReadSegmentResponse\x12N\n\x0bSealPrepare\x12\x1e.icecore.v1.SealPrepareRequest\x1a\x1f.icecore.v1.SealPrepareResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,25 +32,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'icecore.v1.replication_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPLICAPROGRESS']._serialized_start=45
-  _globals['_REPLICAPROGRESS']._serialized_end=214
-  _globals['_PROGRESSENTRY']._serialized_start=217
-  _globals['_PROGRESSENTRY']._serialized_end=356
-  _globals['_REPLICADATA']._serialized_start=358
-  _globals['_REPLICADATA']._serialized_end=435
-  _globals['_REPLICADATAHEADER']._serialized_start=437
-  _globals['_REPLICADATAHEADER']._serialized_end=503
-  _globals['_REPLICADATAENTRY']._serialized_start=505
-  _globals['_REPLICADATAENTRY']._serialized_end=624
-  _globals['_READSEGMENTREQUEST']._serialized_start=627
-  _globals['_READSEGMENTREQUEST']._serialized_end=768
-  _globals['_READSEGMENTRESPONSE']._serialized_start=770
-  _globals['_READSEGMENTRESPONSE']._serialized_end=855
-  _globals['_READSEGMENTHEADER']._serialized_start=857
-  _globals['_READSEGMENTHEADER']._serialized_end=936
-  _globals['_SEALPREPAREREQUEST']._serialized_start=938
-  _globals['_SEALPREPAREREQUEST']._serialized_end=1033
-  _globals['_SEALPREPARERESPONSE']._serialized_start=1035
-  _globals['_SEALPREPARERESPONSE']._serialized_end=1102
-  _globals['_REPLICATIONSERVICE']._serialized_start=1105
-  _globals['_REPLICATIONSERVICE']._serialized_end=1356
+  _globals['_REPLICAPROGRESS']._serialized_end=238
+  _globals['_PROGRESSENTRY']._serialized_start=241
+  _globals['_PROGRESSENTRY']._serialized_end=380
+  _globals['_REPLICADATA']._serialized_start=382
+  _globals['_REPLICADATA']._serialized_end=459
+  _globals['_REPLICADATAHEADER']._serialized_start=461
+  _globals['_REPLICADATAHEADER']._serialized_end=527
+  _globals['_REPLICADATAENTRY']._serialized_start=529
+  _globals['_REPLICADATAENTRY']._serialized_end=648
+  _globals['_READSEGMENTREQUEST']._serialized_start=651
+  _globals['_READSEGMENTREQUEST']._serialized_end=792
+  _globals['_READSEGMENTRESPONSE']._serialized_start=794
+  _globals['_READSEGMENTRESPONSE']._serialized_end=879
+  _globals['_READSEGMENTHEADER']._serialized_start=881
+  _globals['_READSEGMENTHEADER']._serialized_end=960
+  _globals['_SEALPREPAREREQUEST']._serialized_start=962
+  _globals['_SEALPREPAREREQUEST']._serialized_end=1074
+  _globals['_SEALPREPARERESPONSE']._serialized_start=1076
+  _globals['_SEALPREPARERESPONSE']._serialized_end=1143
+  _globals['_REPLICATIONSERVICE']._serialized_start=1146
+  _globals['_REPLICATIONSERVICE']._serialized_end=1397
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,7 @@ class ReplicaProgress(_message.Message):
     LEADER_INCARNATION_FIELD_NUMBER: _builtins.int
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
+    LEADER_NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """in the first message"""
     node_id: _builtins.int
@@ -40,6 +41,8 @@ class ReplicaProgress(_message.Message):
     """in the first message: whom the follower means to reach"""
     credit_bytes: _builtins.int
     """adds to what the leader may send ahead"""
+    leader_node_id: _builtins.int
+    """in the first message"""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProgressEntry]: ...
     def __init__(
@@ -51,10 +54,11 @@ class ReplicaProgress(_message.Message):
         leader_incarnation: _builtins.int = ...,
         credit_bytes: _builtins.int = ...,
         entries: _abc.Iterable[Global___ProgressEntry] | None = ...,
+        leader_node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "credit_bytes", b"credit_bytes", "entries", b"entries", "incarnation", b"incarnation", "leader_incarnation", b"leader_incarnation", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "credit_bytes", b"credit_bytes", "entries", b"entries", "incarnation", b"incarnation", "leader_incarnation", b"leader_incarnation", "leader_node_id", b"leader_node_id", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -267,10 +271,13 @@ class SealPrepareRequest(_message.Message):
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     segment_id: _builtins.int
     epoch: _builtins.int
     end_offset: _builtins.int
+    node_id: _builtins.int
+    """whom the leader means to ask"""
     def __init__(
         self,
         *,
@@ -278,10 +285,11 @@ class SealPrepareRequest(_message.Message):
         segment_id: _builtins.int = ...,
         epoch: _builtins.int = ...,
         end_offset: _builtins.int = ...,
+        node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "end_offset", b"end_offset", "epoch", b"epoch", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "end_offset", b"end_offset", "epoch", b"epoch", "node_id", b"node_id", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

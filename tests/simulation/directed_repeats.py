@@ -164,7 +164,7 @@ async def restarted_when_sealed(scene: Scene, fault: Fault) -> None:
     world.count_fault("disk_full")
     await asyncio.sleep(2.5)
     tables = [world.shells[each].replicas.get(segment.segment_id) for each in others]
-    known = set(tables[0].producers._producers)
+    known = set(tables[0].log.producers._producers)
     scene.traffic.replace_producer(world.rng)
 
     def is_durable_there() -> bool:

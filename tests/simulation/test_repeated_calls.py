@@ -43,6 +43,7 @@ class Cluster:
         request.cluster_id = self.node(name).context.identity.cluster_id
         request.token = request.token or self.token
         request.incarnation = request.incarnation or self.node(name).context.identity.incarnation
+        request.node_id = self.node(name).context.identity.node_id
         return await self.net.call(
             self.node(name).context.identity.address,
             f"/icecore.v1.NodeService/{method}",
@@ -215,7 +216,7 @@ def test_an_open_for_an_earlier_process_begins_no_log(is_again: bool) -> None:
         cluster.world.kill(name)
         cluster.world.start(name)
         await asyncio.sleep(1.0)
-        with pytest.raises(Exception, match=f"the call is for {before}"):
+        with pytest.raises(Exception, match=f"the call is for incarnation {before}"):
             await cluster.open(name, incarnation=before)
         assert cluster.replica(name) is None
 

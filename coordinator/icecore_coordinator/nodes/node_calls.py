@@ -1,6 +1,6 @@
 """Calls to nodes: lists of segments to one node each.
 
-A call is meant for one incarnation of a node, the registered one, and names it. What any other
+A call is meant for one incarnation of one node, the registered one, and names both. What any other
 says counts for nothing (R57): whoever is not registered yet may stand on an old copy of a disk.
 """
 
@@ -141,6 +141,7 @@ class NodeCalls:
         return {
             "cluster_id": self._state.cluster_id,
             "token": self._state.token,
+            "node_id": node_id,
             "incarnation": self._state.incarnation(node_id),
         }
 

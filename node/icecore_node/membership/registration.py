@@ -219,7 +219,8 @@ class Gate:
         async def guarded(body: Received, call: CallContext) -> Body:
             incarnation = self._pass(refusal)
             if request is not None:
-                self._check_meant(framing.parse(request, body).incarnation)
+                meant = framing.parse(request, body)
+                self._check_meant(meant.node_id, meant.incarnation)
             answer = await handler(body, call)
             if self._identity.incarnation != incarnation:
                 raise UnavailableError("this node registered again meanwhile")
@@ -246,11 +247,13 @@ class Gate:
             raise refusal("this node is not registered with its coordinator yet: try again")
         return self._identity.incarnation
 
-    def _check_meant(self, incarnation: Incarnation) -> None:
-        if incarnation != self._identity.incarnation:
+    def _check_meant(self, node_id: int, incarnation: int) -> None:
+        """Addresses are given out again, and incarnations of two nodes may be equal."""
+        own = (self._identity.node_id, self._identity.incarnation)
+        if (node_id, incarnation) != own:
             raise FencedError(
-                f"this is incarnation {self._identity.incarnation} of node "
-                f"{self._identity.node_id}, the call is for {incarnation}"
+                f"this is incarnation {own[1]} of node {own[0]}, "
+                f"the call is for incarnation {incarnation} of node {node_id}"
             )
 
 

@@ -420,6 +420,7 @@ class Leader:
             segment_id=self.replica.segment_id,
             epoch=self.segment.epoch,
             end_offset=end_offset,
+            node_id=node_id,
         )
         try:
             body = await self._context.net.call(

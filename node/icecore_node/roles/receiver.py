@@ -151,6 +151,7 @@ class LeaderLink:
                 cluster_id=self._context.identity.cluster_id,
                 node_id=self._context.identity.node_id,
                 incarnation=self._context.identity.incarnation,
+                leader_node_id=self._leader_id,
                 leader_incarnation=leader_incarnation,
                 credit_bytes=self._context.settings.replication_credit_bytes,
             )

@@ -64,8 +64,10 @@ class ReplicationService:
             return
         first = framing.parse(replication_pb2.ReplicaProgress, body)
         self._context.identity.check_cluster(first.cluster_id)
-        if first.leader_incarnation != self._context.identity.incarnation:
-            raise FencedError("this is another incarnation of the leader")
+        identity = self._context.identity
+        meant = (first.leader_node_id, first.leader_incarnation)
+        if meant != (identity.node_id, identity.incarnation):
+            raise FencedError("this is another node, or another incarnation of the leader")
         node_id, incarnation = NodeId(first.node_id), Incarnation(first.incarnation)
         peer = self._context.peers.get(node_id)
         if peer is None or peer.incarnation != incarnation:
@@ -110,6 +112,8 @@ class ReplicationService:
         """An in-sync follower's digests through the leader's end."""
         request = framing.parse(replication_pb2.SealPrepareRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
+        if request.node_id != self._context.identity.node_id:
+            raise FencedError(f"this is not node {request.node_id}")
         replica = self._donor(SegmentId(request.segment_id))
         if replica.promised_epoch > request.epoch or replica.life is not Life.FOLLOWED:
             raise FencedError(f"segment {request.segment_id} is not followed here any more")

@@ -154,7 +154,8 @@ def doors(world: World, handler: UnaryHandler = echo) -> list[tuple[UnaryHandler
         task.add_done_callback(lambda done: answer(done.result()))
 
     peer = "/icecore.v1.ReplicationService/ReadSegment"
-    meant = pb.FenceRequest(incarnation=9).SerializeToString()
+    own = world.context.identity.node_id
+    meant = pb.FenceRequest(node_id=own, incarnation=9).SerializeToString()
     return [
         (as_unary(gate.for_producers({produce: direct})[produce]), b"", "NOT_LEADER"),
         (gate.for_clients({fetch: handler})[fetch], b"", "NOT_REPLICA"),
@@ -183,12 +184,14 @@ async def test_nobody_is_answered_before_registration_has_answered() -> None:
     await follow(cast(Any, b""), CALL)
 
 
-@pytest.mark.parametrize("incarnation", [0, 8, 10])
-async def test_a_call_for_another_incarnation_is_refused(incarnation: int) -> None:
+@pytest.mark.parametrize(("ahead", "incarnation"), [(0, 0), (0, 8), (0, 10), (1, 9)])
+async def test_a_call_for_another_process_is_refused(ahead: int, incarnation: int) -> None:
+    """Of this node, or of one that had this address before."""
     world = World(answered())
     await world.registration.register([])
     handler = world.gate.for_coordinator({FENCE: echo})[FENCE]
-    body = pb.FenceRequest(incarnation=incarnation).SerializeToString()
+    meant = world.context.identity.node_id + ahead
+    body = pb.FenceRequest(node_id=meant, incarnation=incarnation).SerializeToString()
     assert isinstance(await refusal(handler, body), FencedError)
 
 
