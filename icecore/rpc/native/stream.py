@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from icecore.errors import IcecoreError, UnavailableError
+from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection
-from icecore.rpc.native.frame import Kind
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Kind
 from icecore.rpc.ports import Body, Received, buffers_of
 
 UNREAD_HIGH_BYTES: Final = 8 << 20
@@ -42,7 +42,9 @@ class NativeStream:
         self._connection = connection
 
     def arrived(self, body: Received) -> None:
-        """A message."""
+        """A message; dropped when nobody will read it."""
+        if self._end is not None:
+            return
         self._messages.append(body)
         self._unread_bytes += len(body)
         if self._unread_bytes > UNREAD_HIGH_BYTES and self._connection is not None:
@@ -60,7 +62,10 @@ class NativeStream:
             self._end = error
         if at_once:
             self._messages.clear()
+            self._unread_bytes = 0
             self._has_ended = False
+            if self._connection is not None:
+                self._connection.resume()
         self._wake()
 
     def _wake(self) -> None:
@@ -89,7 +94,10 @@ class NativeStream:
         connection = await self._connected()
         self._check()
         assert connection is not None
-        connection.send(Kind.DATA, 0, b"", buffers_of(body))
+        buffers = buffers_of(body)
+        if (size_bytes := sum(map(len, buffers))) > MESSAGE_BYTES_MAX:
+            raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
+        connection.send(Kind.DATA, 0, b"", buffers)
         if connection.unsent_bytes > UNSENT_HIGH_BYTES:
             await connection.drained()
             self._check()
