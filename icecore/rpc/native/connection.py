@@ -91,6 +91,7 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
         self.is_lost = False
+        self.why_lost = ""
         self.has_greeted = False
         """The other side has said hello."""
         self.heard_s = asyncio.get_running_loop().time()
@@ -105,7 +106,8 @@ class Connection:
         self._drained: list[asyncio.Future[None]] = []
         self._sent: list[Callable[[], None]] = []
         self._is_paused = False
-        self._asked_s: float | None = None
+        self._unanswered_checks = 0
+        """Since a PING; counted, because our own process may have stood still meanwhile."""
         self._begun_s: float | None = None
         """Since when a message is under way to us."""
         self._loop.add_reader(self._descriptor, self._readable)
@@ -127,7 +129,7 @@ class Connection:
             self._loop.add_reader(self._descriptor, self._readable)
 
     def _readable(self) -> None:
-        self.heard_s, self._asked_s = self._loop.time(), None
+        self.heard_s, self._unanswered_checks = self._loop.time(), 0
         budget = _READ_BYTES_MAX
         while budget > 0 and not self.is_lost and not self._is_paused:
             targets = self._inbox.targets()
@@ -221,7 +223,7 @@ class Connection:
                 self.lose(f"the connection broke: {error.strerror or error}")
                 return
             self._outbox.sent(count)
-            self.heard_s, self._asked_s = self._loop.time(), None
+            self.heard_s, self._unanswered_checks = self._loop.time(), 0
             budget -= count
         if not self._outbox.size_bytes:
             self._loop.remove_writer(self._descriptor)
@@ -261,7 +263,10 @@ class Connection:
     # --- the end --------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
-        """Ask a silent peer, and lose one that stays silent or never ends a message."""
+        """Ask a silent peer, and lose one that stays silent or never ends a message.
+
+        Called every ``check_every_s``, or as often as the process gets a turn.
+        """
         if self._is_paused:
             self._show_life()  # its PING is not read meanwhile
             return
@@ -271,17 +276,18 @@ class Connection:
             self.lose("the peer began a message and did not end it in time")
         elif now_s - self.heard_s < timeouts.ping_after_s:
             return
-        elif self._asked_s is None:
-            self._asked_s = now_s
-            self.send(Kind.PING, 0, b"", ())
-        elif now_s - self._asked_s > timeouts.pong_within_s:
+        elif self._unanswered_checks * timeouts.check_every_s >= timeouts.pong_within_s:
             self.lose(f"the peer was silent for {now_s - self.heard_s:.1f} s")
+        else:
+            if not self._unanswered_checks:
+                self.send(Kind.PING, 0, b"", ())
+            self._unanswered_checks += 1
 
     def lose(self, why: str) -> None:
         """End the connection at once; the owner hears of it. Does nothing the second time."""
         if self.is_lost:
             return
-        self.is_lost = True
+        self.is_lost, self.why_lost = True, why
         self._loop.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
         self._socket.close()

@@ -118,7 +118,7 @@ class NativeNet:
             raise error.again()
         calls = task.result()
         if calls.connection.is_lost:  # in the turn in which it was made
-            raise UnavailableError(f"{key[0]} closed the connection at once")
+            raise UnavailableError(calls.connection.why_lost)
         return calls
 
     async def _connected(self, key: _Key) -> Calls:
