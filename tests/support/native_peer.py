@@ -20,6 +20,7 @@ from icecore.rpc.native.server import NativeServer, ServerLimits
 from icecore.rpc.ports import Body, CallContext, Handlers, Received, ServerStream
 from tests.support.waiting import until
 
+PATIENT = Timeouts(check_every_s=0.05)
 IMPATIENT = Timeouts(
     check_every_s=0.05,
     hello_within_s=0.3,
@@ -95,6 +96,30 @@ class RawPeer:
         linger = struct.pack("ii", 1, 0)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.socket.close()
+
+
+class RawListener:
+    """Where a client of ours meets a server of bare sockets."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+        self._peers: list[RawPeer] = []
+
+    @property
+    def address(self) -> str:
+        host, port = self._socket.getsockname()
+        return f"{host}:{port}"
+
+    async def accept(self) -> RawPeer:
+        sock, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+        self._peers.append(RawPeer(sock))
+        return self._peers[-1]
+
+    def close(self) -> None:
+        for each in self._peers:
+            each.socket.close()
+        self._socket.close()
 
 
 def call_head(call_id: int, method: str, body_bytes: int) -> bytes:
@@ -178,7 +203,7 @@ class Tormented:
 
 @asynccontextmanager
 async def tormented(
-    limits: ServerLimits | None = None, timeouts: Timeouts = IMPATIENT
+    limits: ServerLimits | None = None, timeouts: Timeouts = PATIENT
 ) -> AsyncIterator[Tormented]:
     """A server that must be as it was when its tormentors are gone."""
     house = Tormented(NativeNet(limits=limits, timeouts=timeouts))

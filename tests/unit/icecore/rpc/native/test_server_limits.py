@@ -17,11 +17,11 @@ from icecore.rpc.native.frame import Kind, pack_head
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import ServerLimits
 from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
-from tests.support.native_peer import MIB, RawPeer, Tormented, call_head, tormented
+from tests.support.native_peer import IMPATIENT, MIB, RawPeer, Tormented, call_head, tormented
 from tests.support.waiting import until
 
-PATIENT = Timeouts(check_every_s=0.05, ping_after_s=0.3, pong_within_s=0.3, answers_within_s=60)
-"""With those who take no answers."""
+KEEN = Timeouts(check_every_s=0.05, ping_after_s=0.3, pong_within_s=0.3)
+"""To hear something, but not to have answers taken."""
 
 
 async def ask_for_bulk(house: Tormented, peer: RawPeer, calls: int) -> None:
@@ -41,7 +41,7 @@ async def ask_for_bulk(house: Tormented, peer: RawPeer, calls: int) -> None:
 
 
 async def test_a_caller_that_takes_no_answers_is_read_no_more() -> None:
-    async with tormented(timeouts=PATIENT) as house:
+    async with tormented(timeouts=KEEN) as house:
         peer = await RawPeer.connect(house.address)
         await ask_for_bulk(house, peer, 100)
         await until(lambda: house.held().get("unsent_bytes", 0) > UNSENT_HIGH_BYTES)
@@ -63,7 +63,7 @@ async def test_a_caller_that_takes_no_answers_is_read_no_more() -> None:
 
 async def test_answers_that_nobody_takes_throttle_their_method() -> None:
     limits = ServerLimits(answers_bytes_max=8 * MIB)
-    async with tormented(limits, PATIENT) as house:
+    async with tormented(limits) as house:
         peers = [await RawPeer.connect(house.address) for _ in range(4)]
         for peer in peers:
             await ask_for_bulk(house, peer, 20)
@@ -80,7 +80,7 @@ async def test_answers_that_nobody_takes_throttle_their_method() -> None:
 async def test_small_answers_that_nobody_takes_count_as_well() -> None:
     """None of these connections has enough of them to be held up."""
     limits = ServerLimits(answers_bytes_max=2 * MIB)
-    async with tormented(limits, PATIENT) as house:
+    async with tormented(limits) as house:
         peers = [await RawPeer.connect(house.address) for _ in range(8)]
         for peer in peers:
             await ask_for_bulk(house, peer, 6)
@@ -92,7 +92,7 @@ async def test_small_answers_that_nobody_takes_count_as_well() -> None:
 
 
 async def test_who_takes_no_answers_for_long_is_lost() -> None:
-    async with tormented() as house:
+    async with tormented(timeouts=IMPATIENT) as house:
         peer = await RawPeer.connect(house.address)
         await ask_for_bulk(house, peer, 30)
         await until(lambda: house.held().get("unsent_bytes", 0) > UNSENT_HIGH_BYTES)
@@ -101,7 +101,7 @@ async def test_who_takes_no_answers_for_long_is_lost() -> None:
 
 
 async def test_refusals_that_nobody_takes_do_not_grow() -> None:
-    async with tormented(timeouts=PATIENT) as house:
+    async with tormented() as house:
         peer = await RawPeer.connect(house.address, receive_buffer_bytes=4096)
         await peer.greet()
         call = call_head(1, "/t.T/" + "x" * 900, 0)
@@ -121,7 +121,7 @@ async def test_refusals_that_nobody_takes_do_not_grow() -> None:
 
 
 async def test_pongs_that_nobody_takes_do_not_grow() -> None:
-    async with tormented(timeouts=PATIENT) as house:
+    async with tormented() as house:
         peer = await RawPeer.connect(house.address, receive_buffer_bytes=4096)
         await peer.greet()
         await house.neighbour_is_served()
@@ -188,7 +188,7 @@ async def test_a_refused_call_takes_no_memory_for_its_body(method: str) -> None:
 
 
 async def test_a_stream_that_nobody_reads() -> None:
-    async with tormented() as house:
+    async with tormented(timeouts=KEEN) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
         await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/idle", 0))

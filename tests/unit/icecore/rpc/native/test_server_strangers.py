@@ -10,10 +10,11 @@ import pytest
 from icecore.errors import UnsupportedError
 from icecore.rpc.native.connection import Timeouts
 from icecore.rpc.native.frame import Kind, pack_head, pack_hello
-from tests.support.native_peer import MIB, RawPeer, call_head, tormented
+from tests.support.native_peer import IMPATIENT, MIB, RawPeer, call_head, tormented
 from tests.support.waiting import until
 
 TLS_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(60)
+NO_TIMEOUTS = Timeouts(hello_within_s=60, message_within_s=60)
 OTHER_VERSION = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"icec", 2, 0), 0)
 OTHER_MAGIC = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"iced", 1, 0), 0)
 OPEN = pack_head(Kind.OPEN, 0, b"/t.T/idle", 0)
@@ -47,7 +48,7 @@ CALL = call_head(1, "/t.T/wait", 0)
     ],
 )
 async def test_strangers(said: bytes) -> None:
-    async with tormented(timeouts=Timeouts(hello_within_s=60, message_within_s=60)) as house:
+    async with tormented(timeouts=NO_TIMEOUTS) as house:
         peer = await RawPeer.connect(house.address)
         await peer.send(said)
         assert await peer.is_closed()  # at once, not when some time is over
@@ -58,7 +59,7 @@ async def test_strangers(said: bytes) -> None:
 
 async def test_noise_after_a_hello() -> None:
     """Whatever it is, it ends: in a broken connection or in a message that never ends."""
-    async with tormented() as house:
+    async with tormented(timeouts=IMPATIENT) as house:
         for seed in range(20):
             peer = await RawPeer.connect(house.address)
             rng = random.Random(seed)
@@ -68,7 +69,7 @@ async def test_noise_after_a_hello() -> None:
 
 
 async def test_nobody_says_hello() -> None:
-    async with tormented() as house:
+    async with tormented(timeouts=IMPATIENT) as house:
         peers = [await RawPeer.connect(house.address) for _ in range(20)]
         await peers[0].send(pack_hello()[:-1])
         await house.neighbour_is_served()
@@ -78,7 +79,7 @@ async def test_nobody_says_hello() -> None:
 
 async def test_a_message_byte_by_byte() -> None:
     """It is never silent, and still the message has to end."""
-    async with tormented() as house:
+    async with tormented(timeouts=IMPATIENT) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
         head = call_head(1, "/t.T/echo", 100)
@@ -96,7 +97,7 @@ async def test_a_message_byte_by_byte() -> None:
 
 @pytest.mark.parametrize("body_bytes", [1000, 3 * MIB])
 async def test_a_message_that_never_ends(body_bytes: int) -> None:
-    async with tormented() as house:
+    async with tormented(timeouts=IMPATIENT) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
         await peer.send(call_head(1, "/t.T/echo", body_bytes), bytes(body_bytes - 1))
