@@ -8,8 +8,8 @@ makes virtual.
 
 A body is sent as one buffer or as a list of buffers (of single bytes, whose ``len`` is their size);
 a transport that can sends a list without joining it, so nothing in it may change until the message
-is gone. A body arrives as ``bytes`` or as a read-only view of memory that nobody else has: keeping a
-slice of it keeps all of it.
+is gone. A body arrives as ``bytes`` or as a read-only view of memory that nobody else has: keeping
+a slice of it keeps all of it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
