@@ -13,7 +13,7 @@ from icecore.codec.batch import Codec
 from icecore.errors import NotLeaderError
 from icecore.model import SegmentSettings
 from icecore.rpc import framing
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import CallContext, join
 from icecore.v1 import data_pb2
 from icecore_node.context import Identity
 from icecore_node.io.executor import ThreadExecutor
@@ -69,7 +69,7 @@ def handler(leader: OneLeader, executor: ThreadExecutor) -> ProduceHandler:
 def request(*batches: bytes, timeout_ms: int = 10_000) -> bytes:
     entries = [data_pb2.ProducePartition(topic="t", batch_length=len(each)) for each in batches]
     header = data_pb2.ProduceHeader(partitions=entries, timeout_ms=timeout_ms)
-    return framing.frame_bulk(header.SerializeToString(), batches)
+    return join(framing.frame_bulk(header.SerializeToString(), batches))
 
 
 def batch_of(count: int, value: bytes = b"v", codec: Codec = Codec.NONE) -> bytes:

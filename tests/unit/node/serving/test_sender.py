@@ -6,6 +6,7 @@ from typing import Any, cast
 from icecore.codec import batch
 from icecore.model import Acks
 from icecore.rpc import framing
+from icecore.rpc.ports import join
 from icecore.v1 import replication_pb2
 from icecore_node.replica.life import Led
 from icecore_node.roles.leader import Leader, LeaderParts, Offered
@@ -28,7 +29,7 @@ def test_followers_that_need_the_same_message_share_it() -> None:
     first = framer.frame(both)
     assert first == framing.frame_bulk(both.header.SerializeToString(), both.buffers)
     assert framer.frame(outgoing(0, b"batch-1", b"batch-2")) is first
-    header, data = framing.split_bulk(framer.frame(last), replication_pb2.ReplicaData)
+    header, data = framing.split_bulk(join(framer.frame(last)), replication_pb2.ReplicaData)
     assert (header, data) == (last.header.SerializeToString(), b"batch-2")
     assert framer.frame(both) == first
 
@@ -38,7 +39,7 @@ def test_equal_headers_of_other_offsets_are_other_messages() -> None:
     first, second = outgoing(0, b"batch-1"), outgoing(1, b"batch-2")
     assert first.header == second.header
     assert framer.frame(first) != framer.frame(second)
-    assert framer.frame(second).endswith(b"batch-2")
+    assert join(framer.frame(second)).endswith(b"batch-2")
 
 
 async def test_each_batch_of_equal_length_is_sent() -> None:
@@ -72,6 +73,6 @@ async def test_each_batch_of_equal_length_is_sent() -> None:
         offered = Offered(slot, memoryview(raw), batch.parse_header(raw))
         leader.produce(cast(Any, Calls()), Acks.ALL, [offered])
         message = stream._framer.frame(await stream._gather())
-        _, data = framing.split_bulk(message, replication_pb2.ReplicaData)
+        _, data = framing.split_bulk(join(message), replication_pb2.ReplicaData)
         bases += [header.base_offset for _, header in batch.iter_batches(data)]
     assert bases == [0, 1, 2]
