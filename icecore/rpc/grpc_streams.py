@@ -43,6 +43,7 @@ class _Reads:
         self._messages.clear()
         self._end = error
         self._wake()
+        self._room.set()  # else the task would wait for a reader for ever
 
     async def next(self) -> Any:
         if self._pump is None:
@@ -124,6 +125,7 @@ class GrpcClientStream:
 
     def cancel(self) -> None:
         self._call.cancel()
+        self._reads.fail(UnavailableError("the stream was cancelled"))
 
 
 def is_cancelling() -> bool:

@@ -6,9 +6,10 @@ message encodes it, so bulk data passes from socket to file without a message ob
 Everything here runs on one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``,
 which the simulator's loop makes virtual.
 
-A body is sent as one buffer or as a list of buffers; a transport that can sends a list without
-joining it, so nothing in it may change until the message is gone. A body arrives as ``bytes`` or as
-a read-only view of memory that nobody else has: keeping a slice of it keeps all of it.
+A body is sent as one buffer or as a list of buffers (of single bytes, whose ``len`` is their size);
+a transport that can sends a list without joining it, so nothing in it may change until the message
+is gone. A body arrives as ``bytes`` or as a read-only view of memory that nobody else has: keeping
+a slice of it keeps all of it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

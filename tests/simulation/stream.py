@@ -3,6 +3,9 @@
 Messages of one direction arrive in order. A writer waits while more than a window of bytes is
 unread at the other end. When a connection breaks, both ends see UnavailableError at once and what
 was not read is lost.
+
+A body arrives as bytes or as a view, as the port allows: its length alone decides, so that about
+half of the bodies of each kind are views and a replay needs no chance.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from icecore.errors import (
     IcecoreError,
     InternalError,
     UnavailableError,
+    UnsupportedError,
     error_from_reason,
 )
 from icecore.rpc.ports import Body, CallContext, Received, Sink, join
@@ -26,6 +30,14 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 256 * 1024
 BREAK_GRACE_S = 5.0
+BYTES_MAX = 64
+"""No longer body is always bytes."""
+
+
+def on_the_wire(body: Body) -> Received:
+    """A body that was sent, as it arrives; later changes of its buffers are not seen."""
+    whole = bytes(join(body))
+    return memoryview(whole) if len(whole) > BYTES_MAX and len(whole) % 2 == 0 else whole
 
 
 class SimConnection:
@@ -67,10 +79,10 @@ class SimConnection:
         """A stream: start its handler."""
         handler = server.handlers.streams.get(self.method)
         self.network.loop.trace(f"{self.client} > {server.process} {self.method} opens")
-        if handler is None:
-            self._reset_client(f"no such stream: {self.method}")
-            return
         end = SimStreamEnd(self, is_client=False)
+        if handler is None:
+            end.transmit(UnsupportedError(f"no such stream: {self.method}"))
+            return
         context = CallContext(self.client_host, "anonymous", None)
 
         async def serve() -> None:
@@ -78,6 +90,9 @@ class SimConnection:
             try:
                 await handler(end, context)
                 await end.finish()
+            except asyncio.CancelledError:
+                end.transmit(UnavailableError("the server is stopping"))
+                raise
             except IcecoreError as error:
                 last = error_from_reason(error.reason, error.message, dict(error.metadata))
             except Exception as error:
@@ -97,7 +112,7 @@ class SimConnection:
         """A handler raised what is no IcecoreError: a bug that fails the run."""
         if self.server is not None and self.server.alive:
             self.network.loop.failures.append(f"{self.server} {self.method}: {error!r}")
-        return InternalError(repr(error))
+        return InternalError("unexpected failure; the server's log has the details")
 
     def cancel_handler(self) -> None:
         """The stream broke: its handler may tidy up for a while, then it is cancelled."""
@@ -151,7 +166,7 @@ class Pipe:
     """One direction: messages that arrived, and who waits for them or for room."""
 
     def __init__(self) -> None:
-        self.arrived: deque[bytes] = deque()
+        self.arrived: deque[Received] = deque()
         self.unread_bytes = 0
         self.in_flight: deque[Callable[[], None]] = deque()
         self.has_ended = False
@@ -214,7 +229,7 @@ class SimStreamEnd:
         if owner is not None:
             owner.check()
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> Received | None:
         """As icecore.ports."""
         pipe = self._inbound
         while True:
@@ -253,19 +268,20 @@ class SimStreamEnd:
         await self._later.finish()
 
     async def _write(self, body: bytes) -> None:
-        self._connection.network.check_size(self._connection.method, body)
+        message = on_the_wire(body)
+        self._connection.network.check_size(self._connection.method, message)
         pipe = self._outbound
         while True:
             self._check()
             if pipe.write_error is not None:
                 raise _fresh(pipe.write_error)
-            if pipe.unread_bytes == 0 or pipe.unread_bytes + len(body) <= WINDOW_BYTES:
+            if pipe.unread_bytes == 0 or pipe.unread_bytes + len(message) <= WINDOW_BYTES:
                 break
             await pipe.changed()
-        pipe.unread_bytes += len(body)
-        self._send(pipe, lambda: self._arrived(pipe, body))
+        pipe.unread_bytes += len(message)
+        self._send(pipe, lambda: self._arrived(pipe, message))
 
-    def _arrived(self, pipe: Pipe, body: bytes) -> None:
+    def _arrived(self, pipe: Pipe, body: Received) -> None:
         if not pipe.has_ended:
             self._connection.network.loop.trace(
                 f"{self._connection.client} {'>' if self._is_client else '<'} "

@@ -5,14 +5,15 @@ peer nor a large message keeps leases and fences waiting. ``send`` never waits: 
 looks at ``unsent_bytes`` or waits for ``drained``.
 
 **The end.** ``lose`` happens once: the socket is closed, nothing is delivered any more, and the
-owner hears why. A peer that is silent is asked (PING) after ``PING_AFTER_S`` and lost when it is
-silent for ``PONG_WITHIN_S`` more; whoever owns connections calls ``check`` about once a second. A
-message that has begun must end, too: within ``MESSAGE_WITHIN_S``, and a second more for each MiB.
+owner hears why. A peer that is silent is asked (PING), and lost when it stays silent; a peer that
+takes what we send is not silent. A message that has begun must end, too. ``Timeouts`` has the
+times; whoever owns connections calls ``check`` about every ``check_every_s``.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from icecore.errors import IcecoreError, UnavailableError
@@ -33,12 +34,26 @@ UNSENT_HIGH_BYTES: Final = 4 << 20
 """Beyond this who sends bulk data waits,"""
 UNSENT_LOW_BYTES: Final = 1 << 20
 """until no more than this is left."""
-PING_AFTER_S: Final = 5.0
-PONG_WITHIN_S: Final = 3.0
-MESSAGE_WITHIN_S: Final = 30.0
 _READ_BYTES_MAX: Final = 1 << 20
 _JOIN_BYTES_MAX: Final = 4096
 """Smaller messages are joined: a copy is cheaper than a system call with several buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long a peer may take, in seconds."""
+
+    check_every_s: float = 1.0
+    hello_within_s: float = 5.0
+    """To say hello, once it has connected."""
+    ping_after_s: float = 5.0
+    """To be silent before it is asked,"""
+    pong_within_s: float = 3.0
+    """and then to answer."""
+    message_within_s: float = 30.0
+    """To end a message that it began; a second more for each MiB."""
+    answers_within_s: float = 30.0
+    """To take some of many answers that wait for it."""
 
 
 class Owner(Protocol):
@@ -68,25 +83,31 @@ class Connection:
         sock: Connected.
         owner: Who it belongs to.
         peer: The other side, for people.
+        timeouts: How long it may take.
     """
 
-    def __init__(self, sock: socket.socket, owner: Owner, peer: str) -> None:
+    def __init__(self, sock: socket.socket, owner: Owner, peer: str, timeouts: Timeouts) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
         self.is_lost = False
+        self.why_lost = ""
         self.has_greeted = False
         """The other side has said hello."""
         self.heard_s = asyncio.get_running_loop().time()
+        """When the peer last sent something, or took something that had waited for it."""
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._descriptor = sock.fileno()
         self._owner = owner
+        self._timeouts = timeouts
         self._inbox = Inbox(self._admit)
         self._outbox = Outbox()
         self._drained: list[asyncio.Future[None]] = []
+        self._sent: list[Callable[[], None]] = []
         self._is_paused = False
-        self._asked_s: float | None = None
+        self._unanswered_checks = 0
+        """Since a PING; counted, because our own process may have stood still meanwhile."""
         self._begun_s: float | None = None
         """Since when a message is under way to us."""
         self._loop.add_reader(self._descriptor, self._readable)
@@ -108,7 +129,7 @@ class Connection:
             self._loop.add_reader(self._descriptor, self._readable)
 
     def _readable(self) -> None:
-        self.heard_s, self._asked_s = self._loop.time(), None
+        self.heard_s, self._unanswered_checks = self._loop.time(), 0
         budget = _READ_BYTES_MAX
         while budget > 0 and not self.is_lost and not self._is_paused:
             targets = self._inbox.targets()
@@ -151,7 +172,7 @@ class Connection:
             check_hello(frame.meta)
             self.has_greeted = True
         elif kind == Kind.PING:
-            self.send(Kind.PONG, 0, b"", ())
+            self._show_life()
         elif kind != Kind.PONG:
             self._owner.arrived(self, frame)
 
@@ -202,9 +223,11 @@ class Connection:
                 self.lose(f"the connection broke: {error.strerror or error}")
                 return
             self._outbox.sent(count)
+            self.heard_s, self._unanswered_checks = self._loop.time(), 0
             budget -= count
         if not self._outbox.size_bytes:
             self._loop.remove_writer(self._descriptor)
+            self._all_sent()
         if self._outbox.size_bytes <= UNSENT_LOW_BYTES:
             self._wake()
 
@@ -215,13 +238,21 @@ class Connection:
             self._drained.append(waiter)
             await waiter
 
-    def when_drained(self, function: Callable[[], None]) -> None:
-        """Call once when ``drained`` is over, from the loop."""
-        waiter = self._loop.create_future()
-        waiter.add_done_callback(lambda _: function())
-        self._drained.append(waiter)
-        if self._outbox.size_bytes <= UNSENT_HIGH_BYTES or self.is_lost:
-            self._wake()
+    def when_sent(self, function: Callable[[], None]) -> None:
+        """Call once when nothing is unsent any more, from the loop; never on a lost connection."""
+        self._sent.append(function)
+        if not self._outbox.size_bytes:
+            self._loop.call_soon(self._all_sent)
+
+    def _all_sent(self) -> None:
+        waiting, self._sent = self._sent, []
+        for each in waiting:
+            each()
+
+    def _show_life(self) -> None:
+        """Anything that the peer has still to take shows it as well, and must not grow."""
+        if not self._outbox.size_bytes:
+            self.send(Kind.PONG, 0, b"", ())
 
     def _wake(self) -> None:
         waiters, self._drained = self._drained, []
@@ -232,29 +263,35 @@ class Connection:
     # --- the end --------------------------------------------------------------------------------
 
     def check(self, now_s: float) -> None:
-        """Ask a silent peer, and lose one that stays silent or never ends a message."""
+        """Ask a silent peer, and lose one that stays silent or never ends a message.
+
+        Called every ``check_every_s``, or as often as the process gets a turn.
+        """
         if self._is_paused:
-            self.send(Kind.PONG, 0, b"", ())  # its PING is not read meanwhile
+            self._show_life()  # its PING is not read meanwhile
             return
-        allowed_s = MESSAGE_WITHIN_S + (self._inbox.expected_bytes >> 20)
+        timeouts = self._timeouts
+        allowed_s = timeouts.message_within_s + (self._inbox.expected_bytes >> 20)
         if self._begun_s is not None and now_s - self._begun_s > allowed_s:
             self.lose("the peer began a message and did not end it in time")
-        elif now_s - self.heard_s < PING_AFTER_S:
+        elif now_s - self.heard_s < timeouts.ping_after_s:
             return
-        elif self._asked_s is None:
-            self._asked_s = now_s
-            self.send(Kind.PING, 0, b"", ())
-        elif now_s - self._asked_s > PONG_WITHIN_S:
-            self.lose(f"the peer was silent for {now_s - self.heard_s:.0f} s")
+        elif self._unanswered_checks * timeouts.check_every_s >= timeouts.pong_within_s:
+            self.lose(f"the peer was silent for {now_s - self.heard_s:.1f} s")
+        else:
+            if not self._unanswered_checks:
+                self.send(Kind.PING, 0, b"", ())
+            self._unanswered_checks += 1
 
     def lose(self, why: str) -> None:
         """End the connection at once; the owner hears of it. Does nothing the second time."""
         if self.is_lost:
             return
-        self.is_lost = True
+        self.is_lost, self.why_lost = True, why
         self._loop.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
         self._socket.close()
         self._outbox.clear()
+        self._sent.clear()
         self._wake()
         self._owner.lost(self, UnavailableError(why))

@@ -140,7 +140,7 @@ def check_hello(meta: bytes) -> None:
 
 def pack_call(timeout_s: float, method: bytes) -> bytes:
     """The meta of a call."""
-    return _TIMEOUT.pack(min(int(timeout_s * 1000), _TIMEOUT_MAX_MS)) + method
+    return _TIMEOUT.pack(int(min(timeout_s * 1000, _TIMEOUT_MAX_MS))) + method
 
 
 def read_call(meta: bytes) -> tuple[float, bytes]:

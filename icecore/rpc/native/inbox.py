@@ -3,6 +3,7 @@
 Small frames are read through one shared buffer. A body that does not fit there gets memory of its
 own before it is read, after ``Admit`` was asked, and the bytes behind it land in the shared buffer
 in the same system call. A body that is not admitted is read over: the connection stays in step.
+The first frame must be a hello, so nobody else is ever asked for memory.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from icecore.rpc.native.frame import HEAD_BYTES, Frame, Head, read_head, read_meta
+from icecore.rpc.native.frame import (
+    HEAD_BYTES,
+    Frame,
+    FrameError,
+    Head,
+    Kind,
+    read_head,
+    read_meta,
+)
 
 SHARED_BYTES: Final = 16 << 10
 
@@ -29,6 +38,7 @@ class Inbox:
         self._admit = admit
         self._shared = memoryview(bytearray(SHARED_BYTES))
         self._have = 0
+        self._is_first = True
         self._body: memoryview | None = None
         self._begun: tuple[Head, bytes] | None = None
         self._at = 0
@@ -80,6 +90,8 @@ class Inbox:
         self._skip_bytes -= at
         while have - at >= HEAD_BYTES:
             head = read_head(view, at)
+            if self._is_first and head.kind != Kind.HELLO:
+                raise FrameError("the first frame is no hello")
             start = at + HEAD_BYTES + head.meta_bytes
             if start > have:
                 break
@@ -88,6 +100,7 @@ class Inbox:
                 meta = read_meta(view, at, head)
                 body = bytes(view[start:end]) if head.body_bytes else b""
                 frames.append(Frame(head.kind, head.call_id, meta, body))
+                self._is_first = False
                 at = end
                 continue
             if end - at > SHARED_BYTES:

@@ -18,14 +18,13 @@ from icecore.errors import (
 from icecore.rpc.addresses import native
 from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.native.client import Calls, class_of, error_of
-from icecore.rpc.native.connection import Connection
+from icecore.rpc.native.connection import Connection, Timeouts
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
 from icecore.rpc.native.server import NativeServer, ServerLimits
 from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
 
 _CONNECT_WITHIN_S: Final = 1.0
-_CHECK_EVERY_S: Final = 1.0
 _BACKLOG: Final = 1024
 
 _Key = tuple[str, str]
@@ -38,11 +37,19 @@ class NativeNet:
     Args:
         insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
         limits: Of servers.
+        timeouts: Of all connections.
     """
 
-    def __init__(self, *, insecure_bind: bool = False, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        insecure_bind: bool = False,
+        limits: ServerLimits | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> None:
         self._insecure_bind = insecure_bind
         self._limits = limits or ServerLimits()
+        self._timeouts = timeouts or Timeouts()
         self._pid = os.getpid()
         self._calls: dict[_Key, Calls] = {}
         self._keys: dict[Connection, _Key] = {}
@@ -106,7 +113,7 @@ class NativeNet:
             done(outcome)
 
         try:
-            calls = await self._connect(key, min(timeout_s, _CONNECT_WITHIN_S))
+            calls = await self._connect(key, timeout_s)
         except IcecoreError as error:
             done(error)
             return
@@ -132,20 +139,26 @@ class NativeNet:
         """The connection for a class of methods; who asks meanwhile waits for the same one."""
         task = self._connecting.get(key)
         if task is None:
-            task = asyncio.ensure_future(self._connected(key, timeout_s))
+            task = asyncio.ensure_future(self._connected(key))
             self._connecting[key] = task
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({task})
+        await asyncio.wait({task}, timeout=timeout_s)
+        if not task.done():
+            raise RequestTimeoutError(f"no connection to {key[0]} in time")
         if task.cancelled():
             raise UnavailableError("the network is closed")
         if (error := task.exception()) is not None:
             assert isinstance(error, IcecoreError)
             raise error.again()
-        return task.result()
+        calls = task.result()
+        if calls.connection.is_lost:  # in the turn in which it was made
+            raise UnavailableError(calls.connection.why_lost)
+        return calls
 
-    async def _connected(self, key: _Key, timeout_s: float) -> Calls:
+    async def _connected(self, key: _Key) -> Calls:
         try:
-            connection = Connection(await self._socket(key[0], timeout_s), self, key[0])
+            sock = await self._socket(key[0])
+            connection = Connection(sock, self, key[0], self._timeouts)
             calls = self._calls[key] = Calls(connection)
             self._keys[connection] = key
             self._check_later()
@@ -153,11 +166,11 @@ class NativeNet:
         finally:
             del self._connecting[key]
 
-    async def _socket(self, address: str, timeout_s: float) -> socket.socket:
+    async def _socket(self, address: str) -> socket.socket:
         loop = asyncio.get_running_loop()
         host, _, port = address.rpartition(":")
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(_CONNECT_WITHIN_S):
                 found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
                 return await _first_that_connects(found)
         except TimeoutError as error:
@@ -168,7 +181,7 @@ class NativeNet:
     def _check_later(self) -> None:
         if self._checking is None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._checking = loop.call_later(_CHECK_EVERY_S, self._check)
+            self._checking = loop.call_later(self._timeouts.check_every_s, self._check)
 
     def _check(self) -> None:
         """Ask peers that are silent; as long as there are connections."""
@@ -226,11 +239,11 @@ class NativeNet:
 
     async def _open(self, address: str, method: str, stream: NativeStream) -> None:
         try:
-            sock = await self._socket(address, _CONNECT_WITHIN_S)
+            sock = await self._socket(address)
         except IcecoreError as error:
             stream.fail(error)
             return
-        connection = Connection(sock, self, address)
+        connection = Connection(sock, self, address, self._timeouts)
         self._streams[connection] = stream
         stream.opened(connection)
         connection.send(Kind.OPEN, 0, method.encode(), ())
@@ -241,20 +254,13 @@ class NativeNet:
     async def serve(self, address: str, handlers: Handlers) -> NativeServer:
         """As the port says."""
         host, port = check_listen(address, insecure_bind=self._insecure_bind)
-        family, kind, number, _, where = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM
-        )[0]
-        listener = socket.socket(family, kind, number)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(where)
-            listener.listen(_BACKLOG)
+            listener = _listener(host.strip("[]"), port)
         except OSError as error:
-            listener.close()
             raise ConfigurationError(why_not_bound(host, port)) from error
         listener.setblocking(False)
         bound = listener.getsockname()[1]
-        return NativeServer(listener, f"{host}:{bound}", handlers, self._limits)
+        return NativeServer(listener, f"{host}:{bound}", handlers, self._limits, self._timeouts)
 
     async def close(self) -> None:
         """As the port says."""
@@ -263,11 +269,27 @@ class NativeNet:
             return  # the connections are the parent's
         if self._checking is not None:
             self._checking.cancel()
-        for task in [*self._connecting.values(), *self._opening]:
-            task.cancel()
         for connection in [*self._keys, *self._streams]:
             connection.lose("the network is closed")
-        await asyncio.sleep(0)
+        opening = {*self._connecting.values(), *self._opening}
+        for task in opening:
+            task.cancel()
+        if opening | self._waiting:
+            await asyncio.wait(opening | self._waiting)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Raises OSError when nobody can listen there."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(*found[:3])
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(found[4])
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _unreachable(address: str, why: object) -> UnavailableError:

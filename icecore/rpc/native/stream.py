@@ -45,7 +45,9 @@ class NativeStream:
         self._connection = connection
 
     def arrived(self, body: Received) -> None:
-        """A message."""
+        """A message; dropped when nobody will read it."""
+        if self._end is not None:
+            return
         if self._sink is not None and not self._messages and self._taken(self._sink, body):
             return
         self._messages.append(body)
@@ -74,7 +76,10 @@ class NativeStream:
             self._end = error
         if at_once:
             self._messages.clear()
+            self._unread_bytes = 0
             self._has_ended = False
+            if self._connection is not None:
+                self._connection.resume()
         self._wake()
 
     def _wake(self) -> None:
@@ -125,8 +130,7 @@ class NativeStream:
         if connection is None:
             raise UnavailableError("the stream is not open yet")
         buffers = buffers_of(body)
-        size_bytes = sum(map(len, buffers))
-        if size_bytes > MESSAGE_BYTES_MAX:
+        if (size_bytes := sum(map(len, buffers))) > MESSAGE_BYTES_MAX:
             raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
         connection.send(Kind.DATA, 0, b"", buffers)
         return connection.unsent_bytes <= UNSENT_HIGH_BYTES

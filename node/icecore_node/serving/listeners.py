@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from icecore.rpc.addresses import native
-from icecore.rpc.ports import CallContext, Handlers, Server
+from icecore.rpc.ports import (
+    Answer,
+    CallContext,
+    DirectHandler,
+    Handlers,
+    Received,
+    Server,
+)
 from icecore_node.context import NodeContext
 
 _A = TypeVar("_A")
@@ -42,6 +49,7 @@ class Listeners:
             handlers,
             unary=_counted(handlers.unary, counter.inc),
             streams=_counted(handlers.streams, counter.inc),
+            direct=_counted_direct(handlers.direct, counter.inc),
         )
         server = await self._context.net.serve(address, counted)
         self._servers.append(server)
@@ -59,6 +67,19 @@ def _counted(
         def run(given: _A, call: CallContext) -> _R:
             count()
             return handler(given, call)
+
+        return run
+
+    return {name: one(handler) for name, handler in handlers.items()}
+
+
+def _counted_direct(
+    handlers: Mapping[str, DirectHandler], count: Callable[[], None]
+) -> dict[str, DirectHandler]:
+    def one(handler: DirectHandler) -> DirectHandler:
+        def run(body: Received, call: CallContext, answer: Answer) -> None:
+            count()
+            handler(body, call, answer)
 
         return run
 

@@ -26,7 +26,8 @@ def parsed(body: bytes) -> tuple[data_pb2.ProduceHeader, bytes]:
 
 @given(HEADERS, st.lists(st.binary(max_size=300), max_size=4))
 def test_frame_is_what_protobuf_reads(header: data_pb2.ProduceHeader, buffers: list[bytes]) -> None:
-    body = join(framing.frame_bulk(header.SerializeToString(), [memoryview(b) for b in buffers]))
+    views = [memoryview(each) for each in buffers]
+    body = join(framing.frame_bulk(header.SerializeToString(), views))
     message = data_pb2.ProduceRequest.FromString(body)
     assert message.header == header
     assert message.batches == b"".join(buffers)
@@ -71,9 +72,8 @@ def test_noise_is_refused_or_read_alike(body: bytes) -> None:
 
 
 def test_batches_are_not_copied() -> None:
-    data = bytes(1000)
-    parts = framing.frame_bulk(b"", [data])
-    assert parts[-1] is data
-    body = join(parts)
+    buffer = bytes(1000)
+    assert framing.frame_bulk(b"", [buffer])[-1] is buffer
+    body = join(framing.frame_bulk(b"", [buffer]))
     _, batches = framing.split_bulk(body, data_pb2.ProduceRequest)
     assert batches.obj is body
