@@ -132,7 +132,8 @@ class NetSuite:
                 assert isinstance(answer, bytes) or answer.readonly
         context = fake.contexts[0]
         assert context.principal == "anonymous" and context.peer
-        assert context.timeout_s is not None and 0 < context.timeout_s <= 10
+        assert context.timeout_s is not None
+        assert 0 < context.timeout_s < 10.1  # gRPC's clock is another one
 
     @in_world
     async def test_bodies_of_many_buffers(self, world: World) -> None:
