@@ -22,6 +22,10 @@ class IcecoreError(Exception):
         self.message = message or self.reason
         self.metadata: dict[str, str] = {name: str(value) for name, value in metadata.items()}
 
+    def again(self) -> "IcecoreError":
+        """The same as a new object: one object that is raised twice chains its tracebacks."""
+        return error_from_reason(self.reason, self.message, dict(self.metadata))
+
 
 class InternalError(IcecoreError):
     """A bug or an unexpected failure of a server; the outcome of a write is unknown."""

@@ -162,3 +162,5 @@ class NodeInfo:
     incarnation: Incarnation
     state: NodeState = NodeState.UP
     rack: str = ""
+    native_address: str = ""
+    """Of the native transport; empty = the node speaks gRPC only."""

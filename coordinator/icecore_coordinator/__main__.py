@@ -11,7 +11,7 @@ from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.process.settings import check_listen, load_from_arguments
 from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
-from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.transports import Transports
 from icecore_coordinator.config import CoordinatorSettings, Timing
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.sqlite_store import SqliteStore
@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
     try:
         settings = load_from_arguments(CoordinatorSettings, "icecore-coordinator", argv)
-        check_listen(settings.listen, insecure_bind=settings.insecure_bind)
+        for address in filter(None, (settings.listen, settings.native_listen)):
+            check_listen(address, insecure_bind=settings.insecure_bind)
         logging.basicConfig(
             level=settings.log_level,
             format="ts=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(settings: CoordinatorSettings) -> int:
-    net = GrpcNet(insecure_bind=settings.insecure_bind)
+    net = Transports(insecure_bind=settings.insecure_bind)
     store = SqliteStore(Path(settings.data) / "metadata.sqlite3")
     timing = Timing(
         heartbeat_ms=settings.heartbeat_ms,
@@ -51,7 +52,7 @@ async def _serve(settings: CoordinatorSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
-        await coordinator.start(settings.listen)
+        await coordinator.start(settings.listen, settings.native_listen)
         print(f"icecore-coordinator ready address={coordinator.address}", flush=True)
         lost = asyncio.ensure_future(coordinator.run())
         stopped = asyncio.ensure_future(stopping.wait())

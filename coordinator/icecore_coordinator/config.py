@@ -16,6 +16,9 @@ class CoordinatorSettings(Settings):
 
     data: str = Field(description="folder of the metadata store")
     listen: str = Field("127.0.0.1:7400", description="address to serve on")
+    native_listen: str = Field(
+        "", description="address to serve on for native:// bootstraps; empty = gRPC only"
+    )
     insecure_bind: bool = Field(False, description="allow other machines to connect without TLS")
     descriptors_min: int = Field(
         DESCRIPTORS_MIN, ge=64, description="least limit of open files (hard) to start with"

@@ -13,6 +13,7 @@ from typing import Any
 from icecore.errors import NotCoordinatorError
 from icecore.model import SegmentId, SegmentState
 from icecore.process.log import event
+from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import missing_partitions
@@ -125,7 +126,7 @@ class Coordinator:
         )
         self._handlers = _merged(nodes.handlers(), self._admin(ports, rng).handlers())
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._server: Server | None = None
+        self._servers: list[Server] = []
 
     def _admin(self, ports: WorkerPorts, rng: Rng) -> AdminService:
         describer = Describer(
@@ -142,14 +143,14 @@ class Coordinator:
 
     @property
     def address(self) -> str:
-        """``host:port`` really bound; empty before ``start``."""
-        return self._server.address if self._server else ""
+        """``host:port`` of gRPC, really bound; empty before ``start``."""
+        return self._servers[0].address if self._servers else ""
 
-    async def start(self, listen: str) -> None:
-        """Take over the cluster and serve.
+    async def start(self, listen: str, native_listen: str = "") -> None:
+        """Take over the cluster and serve, over the native transport, too, if it has an address.
 
         Raises:
-            ConfigurationError: the address can't be bound, or must not be without TLS.
+            ConfigurationError: an address can't be bound, or must not be without TLS.
             StorageError: the metadata store failed.
         """
         await self.ledger.open()
@@ -157,7 +158,8 @@ class Coordinator:
         await self.ledger.decide_each(missing, lambda _, change: change)
         self.ledger.subscribe(self._on_change)
         self._sessions.start()
-        self._server = await self._net.serve(listen, self._handlers)
+        for address in (listen, *([native(native_listen)] if native_listen else [])):
+            self._servers.append(await self._net.serve(address, self._handlers))
         self._spawn(self._tick(), "tick")
         self._spawn(self._heal(), "heal")
         self._spawn(self._audit(), "audit")
@@ -184,9 +186,8 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop(grace_s=0.5)
-            self._server = None
+        await asyncio.gather(*(server.stop(grace_s=0.5) for server in self._servers))
+        self._servers.clear()
         await self._store.close()
 
     def _on_change(self, change: Change) -> None:

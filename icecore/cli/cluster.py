@@ -57,6 +57,7 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     columns = (
         "node_id",
         "address",
+        "native_address",
         "state",
         "rack",
         "leads",

@@ -13,6 +13,7 @@ from icecore.cli.output import Output
 from icecore.client.admin import Admin
 from icecore.errors import UnavailableError
 from icecore.process.settings import split_address
+from icecore.rpc.addresses import NATIVE
 
 T = TypeVar("T")
 _CONNECT_S = 5.0
@@ -41,7 +42,8 @@ class Session:
 def _check_reachable(bootstrap: str) -> None:
     for address in bootstrap.split(","):
         try:
-            with socket.create_connection(split_address(address.strip()), _CONNECT_S):
+            bare = address.strip().removeprefix(NATIVE)
+            with socket.create_connection(split_address(bare), _CONNECT_S):
                 return
         except OSError as error:
             problem = error.strerror or str(error)

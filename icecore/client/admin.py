@@ -27,6 +27,7 @@ from icecore.errors import (
 )
 from icecore.model import FlushMode, Segment
 from icecore.rpc import convert
+from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore.v1 import admin_pb2
 
@@ -40,7 +41,9 @@ class Admin:
     Args:
         bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
         timeout_s: Seconds for one method, retries included.
-        net: gRPC unless given.
+        transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
+            environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        net: Made here unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
     """
@@ -50,12 +53,13 @@ class Admin:
         bootstrap: str,
         *,
         timeout_s: float = 30.0,
+        transport: Transport | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
         checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
-        self._connection = Connection(bootstrap, net, clock, rng)
+        self._connection = Connection(bootstrap, net, clock, rng, transport)
         self._metadata = Metadata(self._connection)
         self._timeout_s = timeout_s
 

@@ -11,6 +11,7 @@ from icecore.client.types import PartitionMetadata, TopicMetadata
 from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState
 from icecore.rpc import convert
+from icecore.rpc.addresses import Transport, peer_address
 from icecore.v1 import admin_pb2
 
 
@@ -24,6 +25,8 @@ class ClusterView:
     """All known, by id."""
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     """By name, those that were found once."""
+    transport: Transport = "auto"
+    """How nodes may be called."""
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """The partition, None when there is none."""
@@ -33,9 +36,9 @@ class ClusterView:
         return found.partitions[partition]
 
     def address(self, node_id: int) -> str | None:
-        """``host:port`` of a node, None when it is unknown."""
+        """Where a node is called, None when that is unknown."""
         node = self.nodes.get(node_id)
-        return node.address if node is not None and node.address else None
+        return peer_address(node, self.transport) or None if node is not None else None
 
     def is_up(self, node_id: int) -> bool:
         """Whether the coordinator thinks the node is up."""
@@ -55,7 +58,7 @@ class ClusterView:
             if message.name not in refused:
                 topics[message.name] = _topic(message, topics.get(message.name))
         nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
-        return ClusterView(answer.cluster_id, nodes, topics)
+        return ClusterView(answer.cluster_id, nodes, topics, self.transport)
 
     def has_other_topic_than(self, before: "ClusterView") -> bool:
         """Whether some topic was deleted and made again since ``before``."""

@@ -5,6 +5,7 @@ by the one a standby names. Time and chance come from ports, so the simulator ca
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
@@ -23,13 +24,16 @@ from icecore.errors import (
 )
 from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc import framing
+from icecore.rpc.addresses import TRANSPORTS, Transport
 from icecore.rpc.methods import ADMIN, DATA
 from icecore.rpc.ports import Clock, Net, Rng
+from icecore.rpc.transports import Transports
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)
 
 _ADDRESS = re.compile(r".+:[0-9]{1,5}")
+_TRANSPORT_VARIABLES = ("ICECORE_CLIENT__TRANSPORT", "ICECORE_TRANSPORT")
 _ATTEMPT_S = 5.0
 _ADMIN_RETRIED = (
     UnavailableError,
@@ -69,13 +73,17 @@ class Connection:
     """The way to one cluster.
 
     Args:
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
-        net: gRPC unless given; a given one is not closed.
+        bootstrap: Addresses of coordinators, ``host:port``, separated by commas; with ``native://``
+            in front where a coordinator has that.
+        net: Made here unless given; a given one is not closed.
         clock: Of the system unless given.
         rng: Of the system unless given.
+        transport: How nodes may be called. Unless given, the environment says so:
+            ``ICECORE_CLIENT__TRANSPORT``, or ``ICECORE_TRANSPORT``, which is for nodes, too.
 
     Raises:
-        ConfigurationError: There is no address, or one is not ``host:port``.
+        ConfigurationError: There is no address, or one is not ``host:port``; the transport is
+            neither ``auto`` nor ``grpc``.
     """
 
     def __init__(
@@ -84,13 +92,15 @@ class Connection:
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
+        transport: Transport | None = None,
     ) -> None:
         checks.text("bootstrap", bootstrap)
         self._addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
         if not self._addresses or not all(map(_ADDRESS.fullmatch, self._addresses)):
             raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {bootstrap!r}")
         self._owns_net = net is None
-        self.net = net if net is not None else _grpc_net()
+        self.transport = _transport(transport)
+        self.net = net if net is not None else Transports()
         self.clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else SystemRng()
         self._coordinator = self._addresses[0]
@@ -173,7 +183,15 @@ class Connection:
         return framing.parse(answer, raw)
 
 
-def _grpc_net() -> Net:
-    from icecore.rpc.grpc_net import GrpcNet
-
-    return GrpcNet()
+def _transport(given: Transport | None) -> Transport:
+    """What was said of it, first by the program and then by the environment."""
+    said: list[tuple[str, str | None]] = [("transport", given)]
+    said += [(each, os.environ.get(each) or None) for each in _TRANSPORT_VARIABLES]
+    for source, name in said:
+        if name is None:
+            continue
+        for known in TRANSPORTS:
+            if known == name:
+                return known
+        raise ConfigurationError(f"{source} is {' or '.join(TRANSPORTS)}, not {name!r}")
+    return "auto"

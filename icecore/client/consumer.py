@@ -25,6 +25,7 @@ from icecore.errors import (
     TopicRecreatedError,
     UnavailableError,
 )
+from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Consumer:
         fetch_bytes: The same per partition; also what one answer holds per partition.
         max_wait_ms: How long a node holds a fetch back when there is no data.
         timeout_s: Seconds to find the topic and the start offsets.
-        net: gRPC unless given.
+        transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
+            environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        net: Made here unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
 
@@ -99,6 +102,7 @@ class Consumer:
         fetch_bytes: int = 1 << 20,
         max_wait_ms: int = 500,
         timeout_s: float = 30.0,
+        transport: Transport | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
@@ -110,7 +114,7 @@ class Consumer:
         checks.topic_name(topic)
         checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
         check_position(start)
-        self._connection = Connection(bootstrap, net, clock, rng)
+        self._connection = Connection(bootstrap, net, clock, rng, transport)
         self._metadata = Metadata(self._connection)
         self._lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=timeout_s)
         self._decoder = Decoder(topic, on_corrupt)

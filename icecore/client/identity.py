@@ -91,13 +91,15 @@ class Identities:
         if self._name is not None:
             self._name.fill(request)
         view = self._metadata.view
-        nodes = [node for node in view.nodes.values() if view.is_up(node.node_id)]
-        if not nodes:
+        addresses = [
+            address for each in view.nodes if (address := view.address(each)) and view.is_up(each)
+        ]
+        if not addresses:
             raise UnavailableError("no node is up")
-        node = nodes[int(self._connection.rng.random() * len(nodes))]
+        address = addresses[int(self._connection.rng.random() * len(addresses))]
         try:
             answer = await self._connection.data(
-                node.address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
+                address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
             )
         except ProducerFencedError as error:
             if self._name is not None:

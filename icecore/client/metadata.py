@@ -29,7 +29,7 @@ class Metadata:
         self._connection = connection
         self._timeout_s = timeout_s
         self._names: set[str] = set()
-        self._view = ClusterView()
+        self._view = ClusterView(transport=connection.transport)
         self._errors: dict[str, IcecoreError] = {}
         self._running: asyncio.Future[None] | None = None
         self._watching: asyncio.Future[None] | None = None

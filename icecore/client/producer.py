@@ -40,6 +40,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.model import Acks
+from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ class Producer:
         idempotent: Number batches so that leaders recognise repeated ones.
         producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
         producer_topics: Topics in which that has happened already when ``start`` returns.
-        net: gRPC unless given.
+        transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
+            environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        net: Made here unless given.
         clock, rng: Of the system unless given.
 
     Raises:
@@ -95,13 +98,14 @@ class Producer:
         idempotent: bool = True,
         producer_name: str = "",
         producer_topics: Sequence[str] = (),
+        transport: Transport | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
         checks.duration("linger_ms", linger_ms, 0)
         checks.duration("delivery_timeout_ms", delivery_timeout_ms, 1)
-        self._connection = Connection(bootstrap, net, clock, rng)
+        self._connection = Connection(bootstrap, net, clock, rng, transport)
         self._clock = self._connection.clock
         self._metadata = Metadata(self._connection)
         self._buffer = Buffer(

@@ -29,8 +29,8 @@ UNKNOWN_PRODUCER, as after expiry (R23), is a gap. Without ``idempotent`` a retr
 **What may run at the same time.** All of it is on one event loop. A node has up to five requests
 under way; an answer that asks to hold back keeps its slot that long. A partition has one:
 ``is_busy`` lasts from the take to the results, or to the end of the wait after a failure. Waiting
-partitions share one search for an identity and one question for leaders. Each call is watched
-(``produce_call.py``): a leader that hangs is not waited for once others lead.
+partitions share one search for an identity and one question for leaders. ``produce_request.py`` has
+the life of one request.
 
 **Tried** (docs/PERFORMANCE.md). Two requests of one partition overtake each other on HTTP/2, and
 the second is refused as out of order. One stream per node keeps the order and halves the CPU of a
@@ -42,19 +42,23 @@ a new leader up to 1 s apart made a killed leader cost twice as long as looking 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from icecore.client.batches import Batch, PartitionQueue
 from icecore.client.connection import Backoff, Connection
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
-from icecore.client.produce_call import Entry, ProduceCalls
+from icecore.client.produce_request import (
+    Entry,
+    Outcome,
+    ProduceRequest,
+    RequestParts,
+)
 from icecore.client.types import BatchMetadata
 from icecore.codec.record import Codec
 from icecore.errors import (
     FencedError,
     IcecoreError,
-    InternalError,
     InvalidRequestError,
     LeaderLostError,
     NotLeaderError,
@@ -70,7 +74,9 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc import convert
-from icecore.v1 import data_pb2
+from icecore.v1 import (
+    data_pb2,
+)
 
 WINDOW_BATCHES = 5
 """From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
@@ -87,9 +93,6 @@ _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
 _log = logging.getLogger(__name__)
-
-Outcome: TypeAlias = data_pb2.ProducePartitionResult | IcecoreError
-"""What became of one batch of a request."""
 
 
 class Sender:
@@ -130,7 +133,6 @@ class Sender:
         self._clock = connection.clock
         self._metadata = metadata
         self._acks = acks
-        self._calls = ProduceCalls(connection, metadata, acks, request_timeout_ms)
         self._codec = codec
         self._idempotent = idempotent
         self._request_bytes_max = request_bytes_max
@@ -143,18 +145,28 @@ class Sender:
         self._requests: dict[int, int] = {}
         self._requested_ms: dict[int, float] = {}
         self._held: dict[int, asyncio.TimerHandle] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
+        self._tasks: dict[asyncio.Task[object], None] = {}  # ordered: the same run each time
+        self._under_way: dict[ProduceRequest, None] = {}
+        self._request_parts = RequestParts(
+            connection=connection,
+            metadata=metadata,
+            acks=acks,
+            timeout_ms=request_timeout_ms,
+            start=self.start,
+        )
+        self._has_sentinel = False
+        """A task waits for nothing: when somebody cancels it, requests end without an answer."""
         self._is_pump_due = False
         self.lost_acks_leader = 0
         """Gaps that lost batches left which had been acknowledged by their leader only."""
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine until it ends or the sender closes."""
         task = asyncio.ensure_future(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, task: "asyncio.Task[object]") -> None:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -167,6 +179,9 @@ class Sender:
         self._is_closing = True
         for timer in self._held.values():
             timer.cancel()
+        for request in self._under_way:
+            request.cancel()
+        self._under_way.clear()
         tasks: list[asyncio.Future[Any]] = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -218,7 +233,7 @@ class Sender:
             if entries:
                 self._requests[node_id] = self._requests.get(node_id, 0) + 1
                 self._requested_ms[node_id] = self._clock.monotonic_ms()
-                self.start(self._produce(node_id, entries))
+                self._send(node_id, entries)
         if not queues:
             self._sendable.pop(node_id, None)
 
@@ -276,30 +291,39 @@ class Sender:
 
     # --- one request ----------------------------------------------------------------------------
 
-    async def _produce(self, node_id: int, entries: list[Entry]) -> None:
-        results: Sequence[Outcome]
-        throttle_ms = 0
+    def _send(self, node_id: int, entries: list[Entry]) -> None:
+        if not self._has_sentinel:
+            self._has_sentinel = True
+            self.start(asyncio.Event().wait())
+        request = ProduceRequest(self._request_parts, node_id, entries, self._ended_request)
+        self._under_way[request] = None
+        request.start()
+
+    def _ended_request(
+        self, request: ProduceRequest, results: Sequence[Outcome], throttle_ms: int
+    ) -> None:
+        del self._under_way[request]
         try:
-            results, throttle_ms = await self._calls.produce(node_id, entries)
-        except IcecoreError as error:
-            results = [error] * sum(len(batches) for _, batches in entries)
-        except Exception as error:
-            event(
-                _log,
-                logging.ERROR,
-                "produce_failed",
-                node_id=node_id,
-                error=error,
-                exc_info=error,
-            )
-            failure = InternalError("the request failed unexpectedly; the log has the details")
-            results = [failure] * sum(len(batches) for _, batches in entries)
-        at = 0
-        for queue, batches in entries:
-            self._settle(queue, batches, results[at : at + len(batches)])
-            at += len(batches)
+            at = 0
+            for queue, batches in request.entries:
+                self._settle(queue, batches, results[at : at + len(batches)])
+                at += len(batches)
+        except Exception as error:  # records without an outcome would be waited for for ever
+            event(_log, logging.ERROR, "producer_broken", error=error, exc_info=error)
+            self._on_broken()
+            return
         if throttle_ms:
-            await asyncio.sleep(min(throttle_ms, _THROTTLE_MAX_MS) / 1000)
+            wait_s = min(throttle_ms, _THROTTLE_MAX_MS) / 1000
+            self.start(self._free_later(request.node_id, wait_s))
+        else:
+            self._free(request.node_id)
+
+    async def _free_later(self, node_id: int, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        self._free(node_id)
+
+    def _free(self, node_id: int) -> None:
+        """One request fewer is under way to a node."""
         self._requests[node_id] -= 1
         self._pump_node(node_id)
 

@@ -159,6 +159,7 @@ def node_to_proto(node: NodeInfo) -> common_pb2.NodeInfo:
         incarnation=node.incarnation,
         state=cast(Any, int(node.state)),
         rack=node.rack,
+        native_address=node.native_address,
     )
 
 
@@ -174,6 +175,7 @@ def node_from_proto(message: common_pb2.NodeInfo) -> NodeInfo:
         incarnation=Incarnation(message.incarnation),
         state=_enum(NodeState, message.state or NodeState.UP),
         rack=message.rack,
+        native_address=message.native_address,
     )
 
 

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from icecore.errors import InvalidRequestError
-
-Buffer = bytes | bytearray | memoryview
+from icecore.rpc.ports import Buffer, Received
 
 _M = TypeVar("_M", bound=Message)
 
@@ -34,14 +33,15 @@ def parse(message_type: type[_M], body: Buffer) -> _M:
         raise InvalidRequestError(f"malformed {message_type.DESCRIPTOR.name}: {error}") from error
 
 
-def frame_bulk(header: bytes, buffers: Sequence[Buffer]) -> bytes:
-    """A bulk message from its serialized header and the buffers that make up ``batches``."""
+def frame_bulk(header: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
+    """A bulk message from its serialized header and the buffers that make up ``batches``; these are
+    not copied, so nothing in them may change until the message is gone."""
     length = sum(map(len, buffers))
-    head = b"\x0a" + _varint(len(header)) + header
-    return b"".join((head, b"\x7a", _varint(length), *buffers))
+    head = b"\x0a" + _varint(len(header)) + header + b"\x7a" + _varint(length)
+    return [head, *buffers]
 
 
-def split_bulk(body: bytes, message_type: type[Message]) -> tuple[bytes, memoryview]:
+def split_bulk(body: Received, message_type: type[Message]) -> tuple[bytes, memoryview]:
     """The serialized header and the batches of a bulk message; the latter is a view, not a copy.
 
     The header itself is not looked into: ``parse`` it.
@@ -60,7 +60,7 @@ def split_bulk(body: bytes, message_type: type[Message]) -> tuple[bytes, memoryv
     return message.header.SerializeToString(), memoryview(message.batches)
 
 
-def _split_documented_order(body: bytes) -> tuple[bytes, memoryview] | None:
+def _split_documented_order(body: Received) -> tuple[bytes, memoryview] | None:
     """Exactly one header, then exactly one or no ``batches``; None for anything else."""
     end = len(body)
     if not end or body[0] != _HEADER_TAG:
@@ -69,7 +69,7 @@ def _split_documented_order(body: bytes) -> tuple[bytes, memoryview] | None:
     header_end = start + length
     if start == 0 or header_end > end:
         return None
-    header = body[start:header_end]
+    header = bytes(body[start:header_end])
     if header_end == end:
         return header, memoryview(b"")
     if body[header_end] != _BATCHES_TAG:
@@ -89,7 +89,7 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_varint(body: bytes, position: int) -> tuple[int, int]:
+def _read_varint(body: Received, position: int) -> tuple[int, int]:
     """The value and the position after it; that position is 0 when there is no (short) varint."""
     value = 0
     for shift, byte in enumerate(body[position : position + _MAX_VARINT_BYTES]):

@@ -6,10 +6,9 @@ not interrupted halfway.
 """
 
 import asyncio
-import logging
 import os
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 # gRPC's core writes its own notices ("Got goaway") to stderr; ours go through logging.
@@ -21,24 +20,22 @@ from icecore.errors import (
     ConfigurationError,
     ForkedError,
     IcecoreError,
-    InternalError,
     RequestTimeoutError,
     ThrottledError,
     UnavailableError,
 )
-from icecore.process.log import event
 from icecore.rpc.grpc_streams import (
     GrpcClientStream,
     GrpcServerStream,
     is_cancelling,
     mark_retrieved,
 )
+from icecore.rpc.handling import failure_of
 from icecore.rpc.listening import check_listen, why_not_bound
-from icecore.rpc.ports import CallContext, Handlers, StreamHandler, UnaryHandler
+from icecore.rpc.ports import Body, CallContext, Done, Handlers, StreamHandler, UnaryHandler, join
 from icecore.rpc.standard_services import add_standard_services
 from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
-
-_log = logging.getLogger(__name__)
+from icecore.rpc.waiting import all_unary, start_in_task
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 _BREAK_GRACE_S = 5.0
@@ -92,7 +89,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         """Handlers that run."""
         self.streams: set[asyncio.Task[Any]] = set()
         """gRPC's own tasks of streams; a loop that ends before they do reports them."""
-        for name, unary in handlers.unary.items():
+        for name, unary in all_unary(handlers).items():
             self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, unary))
         for name, stream in handlers.streams.items():
             self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
@@ -124,7 +121,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
             await asyncio.wait({task})
             if (error := _failure(method, task)) is not None:
                 await _abort(context, error)
-            return self._sent_later(method, task.result(), context)
+            return self._sent_later(method, join(task.result()), context)
 
         return run
 
@@ -152,6 +149,7 @@ class _GenericHandlers(grpc.GenericRpcHandler):
             task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
             try:
                 await asyncio.wait({task})
+                await stream.finish()
             except asyncio.CancelledError:
                 stream.broken.set_result(None)
                 await asyncio.wait({task}, timeout=_BREAK_GRACE_S)
@@ -171,10 +169,7 @@ def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
     if task.cancelled():
         return UnavailableError("the server is stopping")
     error = task.exception()
-    if error is None or isinstance(error, IcecoreError):
-        return error
-    event(_log, logging.ERROR, "call_failed", method=method, error=error, exc_info=error)
-    return InternalError("unexpected failure; the server's log has the details")
+    return failure_of(method, error) if error is not None else None
 
 
 async def _abort(context: Any, error: IcecoreError) -> None:
@@ -249,6 +244,7 @@ class GrpcNet:
         self._answers_bytes_max = answers_bytes_max
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._methods: dict[tuple[str, str], Any] = {}
+        self._started: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def _channel(self, address: str) -> grpc.aio.Channel:
@@ -263,7 +259,7 @@ class GrpcNet:
             self._channels[address] = channel
         return channel
 
-    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> bytes:
         _check_fork()
         unary = self._methods.get((address, method))
         if unary is None or self._closed:
@@ -272,13 +268,19 @@ class GrpcNet:
         if timeout_s <= 0:
             raise RequestTimeoutError(f"no time left to call {method}")
         try:
-            return await unary(body, timeout=timeout_s)  # type: ignore[no-any-return]
+            return await unary(join(body), timeout=timeout_s)  # type: ignore[no-any-return]
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except asyncio.CancelledError as error:
             if not self._closed or is_cancelling():
                 raise
             raise UnavailableError("the network is closed") from error
+
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        call = self.call(address, method, body, timeout_s=timeout_s)
+        return start_in_task(call, done, self._started)
 
     def open_stream(self, address: str, method: str) -> GrpcClientStream:
         call: Any = self._channel(address).stream_stream(method)()
@@ -288,7 +290,9 @@ class GrpcNet:
         host, port = check_listen(address, insecure_bind=self._insecure_bind)
         generic = _GenericHandlers(handlers, self._calls_max, self._answers_bytes_max)
         server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
-        names = sorted({method.split("/")[1] for method in (*handlers.unary, *handlers.streams)})
+        names = sorted(
+            {method.split("/")[1] for method in (*all_unary(handlers), *handlers.streams)}
+        )
         health = await add_standard_services(server, names)
         try:
             bound = server.add_insecure_port(address)

@@ -8,7 +8,9 @@ from typing import Any, Final
 import grpc
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.rpc.ports import Body, Received, Sink, join
 from icecore.rpc.statuses import error_of
+from icecore.rpc.waiting import LaterWrites, consume_by_reading
 
 _EOF_GRACE_S: Final = 0.02
 
@@ -41,6 +43,7 @@ class _Reads:
         self._messages.clear()
         self._end = error
         self._wake()
+        self._room.set()  # else the task would wait for a reader for ever
 
     async def next(self) -> Any:
         if self._pump is None:
@@ -86,6 +89,7 @@ class GrpcClientStream:
     def __init__(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
         self._call = call
         self._reads = _Reads(call.read)
+        self._later = LaterWrites(self._write)
 
     async def read(self) -> bytes | None:
         try:
@@ -94,7 +98,20 @@ class GrpcClientStream:
             raise error_of(error) from error
         return None if body is grpc.aio.EOF else body
 
-    async def write(self, body: bytes) -> None:
+    async def consume(self, sink: Sink) -> Received | None:
+        return await consume_by_reading(self, sink)
+
+    async def write(self, body: Body) -> None:
+        await self._later.finish()
+        await self._write(join(body))
+
+    def write_now(self, body: Body) -> bool:
+        return self._later.add(body)
+
+    async def flush(self) -> None:
+        await self._later.flush()
+
+    async def _write(self, body: bytes) -> None:
         try:
             await self._call.write(body)
         except grpc.aio.AioRpcError as error:
@@ -108,6 +125,7 @@ class GrpcClientStream:
 
     def cancel(self) -> None:
         self._call.cancel()
+        self._reads.fail(UnavailableError("the stream was cancelled"))
 
 
 def is_cancelling() -> bool:
@@ -122,6 +140,7 @@ class GrpcServerStream:
     def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         self._context = context
         self._reads = _Reads(context.read)
+        self._later = LaterWrites(self._write)
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broken.add_done_callback(
             lambda _: self._reads.fail(UnavailableError("the stream broke"))
@@ -137,7 +156,25 @@ class GrpcServerStream:
         message: bytes = body
         return message
 
-    async def write(self, body: bytes) -> None:
+    async def consume(self, sink: Sink) -> Received | None:
+        return await consume_by_reading(self, sink)
+
+    async def write(self, body: Body) -> None:
+        await self._later.finish()
+        await self._write(join(body))
+
+    def write_now(self, body: Body) -> bool:
+        self._check()
+        return self._later.add(body)
+
+    async def flush(self) -> None:
+        await self._later.flush()
+
+    async def finish(self) -> None:
+        """Wait until all that was sent is written: gRPC ends the stream after the handler."""
+        await self._later.finish()
+
+    async def _write(self, body: bytes) -> None:
         self._check()
         await self._guarded(self._context.write(body))
 

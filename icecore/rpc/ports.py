@@ -1,15 +1,38 @@
 """The ports through which servers and clients reach the world: clock, chance and the network.
 
-Production uses ``icecore/process/system.py`` and ``icecore/rpc/grpc_net.py`` (gRPC); the
-deterministic simulator supplies its own. Bodies are opaque bytes: who sends a message encodes it,
-so bulk data passes from socket to file without a message object in between. Everything here runs on
-one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``, which the simulator's loop
-makes virtual.
+Production uses ``icecore/process/system.py`` and ``icecore/rpc/transports.py`` (gRPC and the native
+transport); the deterministic simulator supplies its own. Bodies are opaque bytes: who sends a
+message encodes it, so bulk data passes from socket to file without a message object in between.
+Everything here runs on one asyncio loop; waiting is ``asyncio.sleep`` and ``asyncio.timeout``,
+which the simulator's loop makes virtual.
+
+A body is sent as one buffer or as a list of buffers (of single bytes, whose ``len`` is their size);
+a transport that can sends a list without joining it, so nothing in it may change until the message
+is gone. A body arrives as ``bytes`` or as a read-only view of memory that nobody else has: keeping
+a slice of it keeps all of it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
+
+from icecore.errors import IcecoreError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Buffer | Sequence[Buffer]
+"""What is sent: one message."""
+Received: TypeAlias = bytes | memoryview
+"""What arrived: one message."""
+
+
+def buffers_of(body: Body) -> Sequence[Buffer]:
+    """A body as the buffers it is made of."""
+    return (body,) if isinstance(body, bytes | bytearray | memoryview) else body
+
+
+def join(body: Body) -> bytes:
+    """A body in one piece, for transports that know nothing else."""
+    return body if isinstance(body, bytes) else b"".join(buffers_of(body))
 
 
 class Clock(Protocol):
@@ -47,15 +70,47 @@ class CallContext:
     """Seconds until the caller gives up, None when it set no deadline."""
 
 
+Sink: TypeAlias = Callable[[Received], bool]
+"""Takes a message of a stream at once; False when it has to be looked at by who may wait."""
+
+
 class ServerStream(Protocol):
     """The server's end of a bidirectional stream."""
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> Received | None:
         """The next message, None when the peer has finished sending. Raises UnavailableError."""
         ...
 
-    async def write(self, body: bytes) -> None:
+    async def consume(self, sink: Sink) -> Received | None:
+        """Hand each message to ``sink``, in the very callback that received it where the transport
+        can, until it refuses one.
+
+        Returns:
+            The message that was refused; None when the peer has finished sending.
+
+        Raises:
+            UnavailableError: The stream broke.
+        """
+        ...
+
+    async def write(self, body: Body) -> None:
         """Send one message; waits while the peer's window is full. Raises UnavailableError."""
+        ...
+
+    def write_now(self, body: Body) -> bool:
+        """Send one message without waiting.
+
+        Returns:
+            Whether the peer keeps pace. If not, the message waits here, and the sender should
+            ``flush`` before it sends more.
+
+        Raises:
+            UnavailableError: The stream broke.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until the peer keeps pace again. Raises UnavailableError."""
         ...
 
 
@@ -67,8 +122,14 @@ class ClientStream(ServerStream, Protocol):
         ...
 
 
-UnaryHandler: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
+UnaryHandler: TypeAlias = Callable[[Received, CallContext], Awaitable[Body]]
 StreamHandler: TypeAlias = Callable[[ServerStream, CallContext], Awaitable[None]]
+Outcome: TypeAlias = Body | IcecoreError
+Answer: TypeAlias = Callable[[Outcome], None]
+"""Takes the outcome of a call, once, from the loop."""
+DirectHandler: TypeAlias = Callable[[Received, CallContext, Answer], None]
+"""Runs in the callback that received the request, so it neither waits nor takes long; it answers
+there or later. What it raises is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +138,8 @@ class Handlers:
 
     unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
+    direct: Mapping[str, DirectHandler] = field(default_factory=dict)
+    """Unary methods where each step counts."""
 
 
 class Server(Protocol):
@@ -92,16 +155,43 @@ class Server(Protocol):
         ...
 
 
-class Net(Protocol):
-    """Calls between processes. Errors raised by a handler arrive as the same IcecoreError."""
+Done: TypeAlias = Callable[[Received | IcecoreError], None]
 
-    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+
+class Net(Protocol):
+    """Calls between processes. Errors raised by a handler arrive as the same IcecoreError.
+
+    An address is ``host:port``, and may say which transport is meant (``rpc/addresses.py``).
+    """
+
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> Received:
         """One request, one answer.
 
         Raises:
             UnavailableError: no connection, or it broke before the answer came.
             RequestTimeoutError: no answer within ``timeout_s``.
             IcecoreError: whatever the handler raised.
+        """
+        ...
+
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        """As ``call``, for those who need no task to wait in.
+
+        Args:
+            address: As above, and so on.
+            method: Full name.
+            body: The request.
+            timeout_s: Until ``done`` gets a RequestTimeoutError.
+            done: Called with the answer or the error, once, from the loop and never before this
+                returns.
+
+        Returns:
+            A function that gives up: ``done`` is not called any more.
+
+        Raises:
+            IcecoreError: What is wrong with the call itself; ``done`` is not called.
         """
         ...
 

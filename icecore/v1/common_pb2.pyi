@@ -266,6 +266,7 @@ class NodeInfo(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
+    NATIVE_ADDRESS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     address: _builtins.str
     """host:port for clients and peers"""
@@ -273,6 +274,8 @@ class NodeInfo(_message.Message):
     """new at each process start"""
     state: Global___NodeState.ValueType
     rack: _builtins.str
+    native_address: _builtins.str
+    """host:port of the native transport between Python processes; empty ="""
     def __init__(
         self,
         *,
@@ -281,10 +284,11 @@ class NodeInfo(_message.Message):
         incarnation: _builtins.int = ...,
         state: Global___NodeState.ValueType = ...,
         rack: _builtins.str = ...,
+        native_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "node_id", b"node_id", "rack", b"rack", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "native_address", b"native_address", "node_id", b"node_id", "rack", b"rack", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

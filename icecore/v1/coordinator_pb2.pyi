@@ -34,6 +34,7 @@ class RegisterRequest(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
+    NATIVE_ADDRESS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """of the data folder; empty on first start"""
     node_id: _builtins.int
@@ -46,6 +47,8 @@ class RegisterRequest(_message.Message):
     protocol_version: _builtins.int
     disk_counter: _builtins.int
     """as the folder has it; a lower one than any heard: an old copy"""
+    native_address: _builtins.str
+    """as in NodeInfo"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInventory]:
         """what the folder holds"""
@@ -62,10 +65,11 @@ class RegisterRequest(_message.Message):
         protocol_version: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentInventory] | None = ...,
         disk_counter: _builtins.int = ...,
+        native_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

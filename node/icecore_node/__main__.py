@@ -10,7 +10,7 @@ from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.process.settings import load_from_arguments
 from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
-from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.transports import Transports
 from icecore_node import metrics as node_metrics
 from icecore_node import offline
 from icecore_node.config import NodeSettings
@@ -43,7 +43,7 @@ async def serve(settings: NodeSettings) -> None:
         settings,
         clock=SystemClock(),
         rng=SystemRng(),
-        net=GrpcNet(insecure_bind=settings.insecure_bind),
+        net=Transports(insecure_bind=settings.insecure_bind),
         executor=ThreadExecutor(),
         files=folder.files,
         store=_store(settings, folder, budget),
@@ -67,8 +67,7 @@ async def serve(settings: NodeSettings) -> None:
             endpoint = node_metrics.start(
                 metrics, settings.metrics_listen, insecure_bind=settings.insecure_bind
             )
-        address = node.context.identity.address
-        print(f"icecore-node ready node_id={settings.node_id} address={address}", flush=True)
+        print(_ready_line(node), flush=True)
         await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not node.ended.done():
             await node.leave()
@@ -105,6 +104,12 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
 def _budget(settings: NodeSettings) -> DescriptorBudget:
     limit = raise_descriptor_limit(settings.descriptors_min)
     return DescriptorBudget.of(limit, settings.descriptors_reserve)
+
+
+def _ready_line(node: Node) -> str:
+    identity = node.context.identity
+    line = f"icecore-node ready node_id={identity.node_id} address={identity.address}"
+    return f"{line} native_address={identity.native_address}" if identity.native_address else line
 
 
 async def _start(node: Node) -> None:

@@ -6,9 +6,19 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from icecore.codec.batch import BATCH_BYTES_CAP
-from icecore.model import NodeId
-from icecore.process.settings import GIB, MIB, ByteSize, Settings, check_listen
+from icecore.model import (
+    NodeId,
+)
+from icecore.process.settings import (
+    GIB,
+    MIB,
+    ByteSize,
+    Settings,
+    check_listen,
+    split_address,
+)
 from icecore.process.system import DESCRIPTORS_MIN
+from icecore.rpc.addresses import Transport
 from icecore_node.storage.files.whole_sync import SyncFs
 
 
@@ -34,6 +44,20 @@ class NodeSettings(Settings):
     coordinator: str = Field("127.0.0.1:7400", description="HOST:PORT of the coordinator.")
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 takes any.")
     advertise: str = Field("", description="HOST:PORT others connect to; empty = where we listen.")
+    native_listen: str = Field(
+        "auto",
+        description="HOST:PORT of the native transport, which Python processes prefer to gRPC: auto"
+        " = any port on the host of listen; empty = none.",
+    )
+    native_advertise: str = Field(
+        "",
+        description="HOST:PORT others connect to natively; empty = the port where we listen, on the"
+        " host of advertise.",
+    )
+    transport: Transport = Field(
+        "auto",
+        description="grpc = this node neither listens nor calls natively; auto = it does.",
+    )
     rack: str = Field("", description="Failure domain, such as a zone; replicas are spread.")
     metrics_listen: str = Field("", description="HOST:PORT for Prometheus; empty = no metrics.")
     insecure_bind: bool = Field(
@@ -125,6 +149,27 @@ class NodeSettings(Settings):
 
     def check_addresses(self) -> None:
         """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
-        check_listen(self.listen, insecure_bind=self.insecure_bind)
-        if self.metrics_listen:
-            check_listen(self.metrics_listen, insecure_bind=self.insecure_bind)
+        for address in filter(None, (self.listen, self.native_bind, self.metrics_listen)):
+            check_listen(address, insecure_bind=self.insecure_bind)
+        if self.native_advertise:
+            split_address(self.native_advertise)
+
+    @property
+    def native_bind(self) -> str:
+        """``host:port`` to listen on natively; empty = not at all."""
+        if self.transport == "grpc":
+            return ""
+        if self.native_listen == "auto":
+            return f"{_host(self.listen)}:0"
+        return self.native_listen
+
+    def native_reached(self, bound: str) -> str:
+        """What others connect to natively when we listen on ``bound``."""
+        if self.native_advertise or not self.advertise:
+            return self.native_advertise or bound
+        return f"{_host(self.advertise)}:{bound.rpartition(':')[2]}"
+
+
+def _host(address: str) -> str:
+    """With the brackets, if it has any."""
+    return address.rpartition(":")[0]

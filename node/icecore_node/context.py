@@ -26,6 +26,10 @@ from icecore.model import (
 from icecore.process.log import (
     event,
 )
+from icecore.rpc.addresses import (
+    Transport,
+    peer_address,
+)
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.io.io_pool import IoPool, LogIo
@@ -63,10 +67,13 @@ class Identity:
         self.token = NO_TOKEN
         """Highest coordinator token seen; commands with a lower one are refused."""
         self.address = ""
+        self.native_address = ""
 
-    def begin(self, cluster_id: bytes, address: str) -> None:
-        """The data folder belongs to this cluster, if to any, and the node listens."""
-        self.cluster_id, self.address = cluster_id, address
+    def begin(self, cluster_id: bytes, address: str, native_address: str) -> None:
+        """The data folder belongs to this cluster, if to any, and the node listens; natively only
+        if it has such an address."""
+        self.cluster_id = cluster_id
+        self.address, self.native_address = address, native_address
 
     def lose(self) -> None:
         """There is no incarnation: nobody is served before the next one."""
@@ -98,9 +105,14 @@ class Identity:
 
 
 class Peers:
-    """All nodes as last pushed by the coordinator, ourselves included."""
+    """All nodes as last pushed by the coordinator, ourselves included.
 
-    def __init__(self) -> None:
+    Args:
+        transport: How they may be called.
+    """
+
+    def __init__(self, transport: Transport = "auto") -> None:
+        self._transport: Transport = transport
         self.nodes: dict[NodeId, NodeInfo] = {}
 
     def learn(self, node: NodeInfo) -> bool:
@@ -114,11 +126,11 @@ class Peers:
         return self.nodes.get(node_id)
 
     def address(self, node_id: NodeId) -> str:
-        """Where a peer listens. Raises UnavailableError when it is not known."""
+        """Where a peer is called. Raises UnavailableError when it is not known."""
         peer = self.nodes.get(node_id)
         if peer is None:
             raise UnavailableError(f"node {node_id} is not known here yet")
-        return peer.address
+        return peer_address(peer, self._transport)
 
 
 class ProducerFences:

@@ -1,8 +1,8 @@
 """All metrics of a node: their Prometheus names, and the HTTP endpoint that shows them.
 
 Hot paths bump per request or per I/O group, never per record. Labels are bounded: acks, error
-reasons, and (for the gauges a dashboard of partitions needs) topic and partition. Those gauges
-are not kept up to date anywhere: a collector asks the node for them when somebody scrapes.
+reasons, transports, and (for the gauges a dashboard of partitions needs) topic and partition. Those
+gauges are not kept up to date anywhere: a collector asks the node for them when somebody scrapes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -77,6 +77,10 @@ class NodeMetrics:
         )
 
     def _clients(self) -> None:
+        calls = self._counter(
+            "icecore_rpc_calls_total", "Calls and streams that came in, by transport.", "transport"
+        )
+        self.calls = {name: calls.labels(name) for name in ("grpc", "native")}
         requests = self._counter(
             "icecore_produce_requests_total", "Produce requests, by acks asked for.", "acks"
         )

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
-from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
+from icecore.rpc.ports import Clock, Handlers, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
 from icecore_node.identity.beat_news import BeatNews
@@ -49,6 +49,7 @@ from icecore_node.serving.data_service import DataService
 from icecore_node.serving.fencing import Fencing
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.leader_orders import LeaderOrders
+from icecore_node.serving.listeners import Listeners
 from icecore_node.serving.node_service import NodeService
 from icecore_node.serving.opening import Opening
 from icecore_node.serving.produce import ProduceHandler
@@ -106,13 +107,12 @@ class Node:
             cache=TailCache(settings.tail_cache_bytes),
             metrics=metrics,
             identity=Identity(settings.node_id),
-            peers=Peers(),
+            peers=Peers(settings.transport),
             producer_fences=ProducerFences(),
             tasks=Tasks(self._give_up),
         )
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set with an exception when the node can't go on."""
-        self._server: Server | None = None
         self._is_stopping = False
         self._background: list[asyncio.Task[None]] = []
         self._make_registry()
@@ -184,6 +184,7 @@ class Node:
             write_backs=WriteBacks(context.peers, self._copier, salvage),
             leader_orders=LeaderOrders(context, table, self.leaders),
         )
+        self._listeners = Listeners(context)
 
     def _make_membership(self) -> None:
         """How it joins, says that it is there, and leaves."""
@@ -215,9 +216,9 @@ class Node:
         recovered = await context.executor.run(context.store.start_up)
         for found in recovered:
             adopt(context, table, self._digest_queue, found)
-        self._server = await context.net.serve(context.settings.listen, self._handlers())
-        address = context.settings.advertise or self._server.address
-        context.identity.begin(self._folder.cluster_id, address)
+        listeners = self._listeners
+        await listeners.start(self._handlers())
+        context.identity.begin(self._folder.cluster_id, listeners.address, listeners.native_address)
         inventory = [inventory_of(found) for found in recovered]
         await self._registration.register(inventory)
         digests = DigestReporter(
@@ -252,6 +253,7 @@ class Node:
                 **gate.for_peers(self._replication.handlers()),
             },
             streams={REPLICATION["Replicate"]: gate.for_followers(self._replication.replicate)},
+            direct=gate.for_producers(self.data.direct_handlers()),
         )
 
     # --- what goes on ---------------------------------------------------------------------------
@@ -306,8 +308,7 @@ class Node:
     async def stop(self) -> None:
         """Answer what is in flight, finish the logs."""
         self._is_stopping = True
-        if self._server is not None:
-            await self._server.stop(STOP_GRACE_S)
+        await self._listeners.stop(STOP_GRACE_S)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

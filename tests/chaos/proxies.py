@@ -1,6 +1,6 @@
-"""A TCP proxy in front of every process, for machines without network namespaces.
+"""A TCP proxy in front of every port, for machines without network namespaces.
 
-Every process advertises its proxy, so all links pass through here. A cut holds back what one
+Every process advertises its proxies, so all links pass through here. A cut holds back what one
 process sends to another: as with lost packets, neither end is told, and what was sent before the
 heal may still arrive after it. Who connects is found by its pid, which the kernel knows for each
 socket of this machine; connections of anybody else (the clients) are never held back.
@@ -41,7 +41,9 @@ class Proxies(Links):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._behind = {name: _free_port() for name in self._names}
+        self._native_behind = {name: _free_port() for name in self._names if name != _COORDINATOR}
         self._fronts: dict[str, int] = {}
+        self._native_fronts: dict[str, int] = {}
         self._members: list[Member] = []
         self._open: dict[Link, asyncio.Event] = {}
         self._connections: set[asyncio.Task[None]] = set()
@@ -68,6 +70,8 @@ class Proxies(Links):
         member.listen = f"{HOST}:{self._behind[member.name]}"
         if member.name != _COORDINATOR:
             member.extra += ["--advertise", f"{HOST}:{self._fronts[member.name]}"]
+            member.extra += ["--native-listen", f"{HOST}:{self._native_behind[member.name]}"]
+            member.extra += ["--native-advertise", f"{HOST}:{self._native_fronts[member.name]}"]
             member.extra += ["--coordinator", f"{HOST}:{self._fronts[_COORDINATOR]}"]
 
     # --- faults ---------------------------------------------------------------------------------
@@ -90,9 +94,19 @@ class Proxies(Links):
     # --- in the thread --------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        self._servers = [await self._front(name) for name in self._names]
+        self._servers: list[asyncio.Server] = []
+        for behind, fronts in (
+            (self._behind, self._fronts),
+            (self._native_behind, self._native_fronts),
+        ):
+            for name, port in behind.items():
+                server = await self._front(name, port)
+                fronts[name] = server.sockets[0].getsockname()[1]
+                self._servers.append(server)
 
-    async def _front(self, target: str) -> asyncio.Server:
+    async def _front(self, target: str, port: int) -> asyncio.Server:
+        """A proxy of one port of a process."""
+
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -101,13 +115,11 @@ class Proxies(Links):
             # Either end may go at any moment; a cancelled connection is the end of the run.
             with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
                 source = self._who(writer)
-                there = await asyncio.open_connection(HOST, self._behind[target])
+                there = await asyncio.open_connection(HOST, port)
                 with contextlib.closing(there[1]):
                     await self._join((source, target), (reader, writer), there)
 
-        server = await asyncio.start_server(connected, HOST, 0)
-        self._fronts[target] = server.sockets[0].getsockname()[1]
-        return server
+        return await asyncio.start_server(connected, HOST, 0)
 
     async def _join(
         self,

@@ -4,6 +4,8 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
+from google.protobuf.message import Message
+
 from icecore.codec import record
 from icecore.rpc import framing
 from icecore.rpc.grpc_net import GrpcNet
@@ -33,8 +35,8 @@ class RawClient:
         await self._net.close()
 
     async def call(self, address: str, method: str, request: Any, timeout_s: float = 30.0) -> bytes:
-        """One call; ``request`` is a message or raw bytes."""
-        body = request if isinstance(request, bytes) else request.SerializeToString()
+        """One call; ``request`` is a message or a body as it is."""
+        body = request.SerializeToString() if isinstance(request, Message) else request
         return await self._net.call(address, f"/icecore.v1.{method}", body, timeout_s=timeout_s)
 
     async def create_topic(self, name: str, **settings: Any) -> admin_pb2.TopicDescription:

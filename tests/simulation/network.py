@@ -18,13 +18,15 @@ from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
     RequestTimeoutError,
+    UnavailableError,
     UnsupportedError,
     error_from_reason,
 )
-from icecore.rpc.ports import CallContext, ClientStream, Handlers, Server
+from icecore.rpc.ports import Body, CallContext, ClientStream, Done, Handlers, Received, Server
+from icecore.rpc.waiting import all_unary, start_in_task
 from tests.simulation.loop import SimLoop
 from tests.simulation.process import SimProcess
-from tests.simulation.stream import SimConnection, SimStreamEnd
+from tests.simulation.stream import SimConnection, SimStreamEnd, on_the_wire
 
 CONNECT_TIMEOUT_S = 1.0
 MESSAGE_BYTES_MAX = 2 << 20
@@ -207,7 +209,7 @@ class SimNetwork:
         else:
             callback()
 
-    def check_size(self, method: str, body: bytes) -> None:
+    def check_size(self, method: str, body: Received) -> None:
         """Raises InvalidRequestError, as a sender's gRPC does, when a message is too large."""
         if len(body) > self.message_bytes_max:
             what = f"{len(body)} bytes, larger than max {self.message_bytes_max}"
@@ -254,6 +256,7 @@ class SimServer:
         self.network = network
         self.process = process
         self.handlers = handlers
+        self.unary = all_unary(handlers)
         self.running: dict[asyncio.Task[None], None] = {}
         self._address = address
 
@@ -268,16 +271,18 @@ class SimServer:
         task.add_done_callback(lambda done: self.running.pop(done, None))
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, wait for running ones, then cancel them."""
+        """Refuse new calls, wait for running ones, then cancel them and let them unwind."""
         self.process.check()
         self.network.forget(self)
         current = asyncio.current_task()
         waiting = [task for task in self.running if task is not current]
         if waiting and grace_s > 0:
             await asyncio.wait(waiting, timeout=grace_s)
-        for task in list(self.running):
-            if task is not current:
-                task.cancel()
+        rest = [task for task in self.running if task is not current]
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest)
 
 
 class SimNet:
@@ -286,14 +291,24 @@ class SimNet:
     def __init__(self, network: SimNetwork, process: SimProcess) -> None:
         self._network = network
         self._process = process
+        self._started: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
-    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
         """As icecore.ports."""
-        self._process.check()
-        if not isinstance(body, bytes):
-            raise TypeError(f"{method}: body is {type(body).__name__}, not bytes")
-        self._network.check_size(method, body)
-        exchange = Exchange(self._network, self._process, address, method, body, timeout_s)
+        call = self.call(address, method, body, timeout_s=timeout_s)
+        return start_in_task(call, done, self._started)
+
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> Received:
+        """As icecore.ports."""
+        self._check()
+        if timeout_s <= 0:
+            raise RequestTimeoutError(f"{method} at {address}: no time left")
+        message = on_the_wire(body)
+        self._network.check_size(method, message)
+        exchange = Exchange(self._network, self._process, address, method, message, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 outcome = await exchange.start()
@@ -308,7 +323,7 @@ class SimNet:
 
     def open_stream(self, address: str, method: str) -> ClientStream:
         """As icecore.ports."""
-        self._process.check()
+        self._check()
         network = self._network
         connection = SimConnection(network, self._process, address, method)
         network.connect(connection)
@@ -331,9 +346,15 @@ class SimNet:
     async def close(self) -> None:
         """Break this process's client connections."""
         self._process.check()
+        self._is_closed = True
         for connection in list(self._network._connections):
             if connection.client is self._process:
                 connection.reset("client closed")
+
+    def _check(self) -> None:
+        self._process.check()
+        if self._is_closed:
+            raise UnavailableError("the network is closed")
 
 
 class Exchange(SimConnection):
@@ -345,19 +366,19 @@ class Exchange(SimConnection):
         client: SimProcess,
         address: str,
         method: str,
-        body: bytes,
+        body: Received,
         timeout_s: float,
     ) -> None:
         super().__init__(network, client, address, method)
         self._body = body
         self._timeout_s = timeout_s
-        self._outcome: asyncio.Future[bytes | IcecoreError] = network.loop.create_future()
+        self._outcome: asyncio.Future[Received | IcecoreError] = network.loop.create_future()
 
     def depart(self) -> None:
         """The request is on its way."""
         self.network.send(self.client_host, self.server_host, self.arrive)
 
-    async def start(self) -> bytes | IcecoreError:
+    async def start(self) -> Received | IcecoreError:
         """Send the request and wait for what comes back."""
         network = self.network
         network.connect(self)
@@ -392,7 +413,7 @@ class Exchange(SimConnection):
         if network.happens(network.faults.request_loss, "lost_requests"):
             self.reset("request lost")
             return
-        handler = server.handlers.unary.get(self.method)
+        handler = server.unary.get(self.method)
         network.loop.trace(f"{self.client} > {server.process} {self.method} {len(self._body)}")
         if handler is None:
             self._reply(UnsupportedError(f"no such method: {self.method}"))
@@ -400,12 +421,13 @@ class Exchange(SimConnection):
         context = CallContext(self.client_host, "anonymous", self._timeout_s)
 
         async def serve() -> None:
-            outcome: bytes | IcecoreError
+            outcome: Received | IcecoreError
             try:
-                outcome = await handler(self._body, context)
-                if not isinstance(outcome, bytes):
-                    raise TypeError(f"{self.method} answered {type(outcome).__name__}")
+                outcome = on_the_wire(await handler(self._body, context))
                 network.check_size(self.method, outcome)
+            except asyncio.CancelledError:
+                self._reply(UnavailableError("the server is stopping"))
+                raise
             except IcecoreError as error:
                 outcome = error_from_reason(error.reason, error.message, dict(error.metadata))
             except Exception as error:
@@ -414,7 +436,7 @@ class Exchange(SimConnection):
 
         self.run_handler(server, serve())
 
-    def _reply(self, outcome: bytes | IcecoreError) -> None:
+    def _reply(self, outcome: Received | IcecoreError) -> None:
         if self.is_broken or (self.server is not None and not self.server.alive):
             return
         network = self.network
@@ -423,8 +445,8 @@ class Exchange(SimConnection):
             return
         network.send(self.server_host, self.client_host, lambda: self._answer(outcome))
 
-    def _answer(self, outcome: bytes | IcecoreError) -> None:
+    def _answer(self, outcome: Received | IcecoreError) -> None:
         if not self._outcome.done():
-            size = len(outcome) if isinstance(outcome, bytes) else outcome.reason
+            size = outcome.reason if isinstance(outcome, IcecoreError) else len(outcome)
             self.network.loop.trace(f"{self.client} < {self.server} {self.method} {size}")
             self._outcome.set_result(outcome)

@@ -110,6 +110,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             "node_id": node_id,
             "coordinator": f"{coordinator}:{COORDINATOR_PORT}",
             "listen": f"{host}:{NODE_PORT}",
+            "native_listen": "",  # there is one network here
             "insecure_bind": True,
             "io_workers": knobs.io_workers,
             "group_items_max": knobs.group_items_max,

@@ -3,6 +3,9 @@
 Messages of one direction arrive in order. A writer waits while more than a window of bytes is
 unread at the other end. When a connection breaks, both ends see UnavailableError at once and what
 was not read is lost.
+
+A body arrives as bytes or as a view, as the port allows: its length alone decides, so that about
+half of the bodies of each kind are views and a replay needs no chance.
 """
 
 import asyncio
@@ -15,9 +18,11 @@ from icecore.errors import (
     IcecoreError,
     InternalError,
     UnavailableError,
+    UnsupportedError,
     error_from_reason,
 )
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import Body, CallContext, Received, Sink, join
+from icecore.rpc.waiting import LaterWrites, consume_by_reading
 from tests.simulation.process import SimProcess
 
 if TYPE_CHECKING:
@@ -25,6 +30,14 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 256 * 1024
 BREAK_GRACE_S = 5.0
+BYTES_MAX = 64
+"""No longer body is always bytes."""
+
+
+def on_the_wire(body: Body) -> Received:
+    """A body that was sent, as it arrives; later changes of its buffers are not seen."""
+    whole = bytes(join(body))
+    return memoryview(whole) if len(whole) > BYTES_MAX and len(whole) % 2 == 0 else whole
 
 
 class SimConnection:
@@ -66,16 +79,20 @@ class SimConnection:
         """A stream: start its handler."""
         handler = server.handlers.streams.get(self.method)
         self.network.loop.trace(f"{self.client} > {server.process} {self.method} opens")
-        if handler is None:
-            self._reset_client(f"no such stream: {self.method}")
-            return
         end = SimStreamEnd(self, is_client=False)
+        if handler is None:
+            end.transmit(UnsupportedError(f"no such stream: {self.method}"))
+            return
         context = CallContext(self.client_host, "anonymous", None)
 
         async def serve() -> None:
             last: IcecoreError | None = None
             try:
                 await handler(end, context)
+                await end.finish()
+            except asyncio.CancelledError:
+                end.transmit(UnavailableError("the server is stopping"))
+                raise
             except IcecoreError as error:
                 last = error_from_reason(error.reason, error.message, dict(error.metadata))
             except Exception as error:
@@ -95,7 +112,7 @@ class SimConnection:
         """A handler raised what is no IcecoreError: a bug that fails the run."""
         if self.server is not None and self.server.alive:
             self.network.loop.failures.append(f"{self.server} {self.method}: {error!r}")
-        return InternalError(repr(error))
+        return InternalError("unexpected failure; the server's log has the details")
 
     def cancel_handler(self) -> None:
         """The stream broke: its handler may tidy up for a while, then it is cancelled."""
@@ -149,7 +166,7 @@ class Pipe:
     """One direction: messages that arrived, and who waits for them or for room."""
 
     def __init__(self) -> None:
-        self.arrived: deque[bytes] = deque()
+        self.arrived: deque[Received] = deque()
         self.unread_bytes = 0
         self.in_flight: deque[Callable[[], None]] = deque()
         self.has_ended = False
@@ -205,13 +222,14 @@ class SimStreamEnd:
         inbound, outbound = connection.pipes if is_client else connection.pipes[::-1]
         self._inbound = inbound
         self._outbound = outbound
+        self._later = LaterWrites(self._write)
 
     def _check(self) -> None:
         owner = self._connection.client if self._is_client else self._connection.server
         if owner is not None:
             owner.check()
 
-    async def read(self) -> bytes | None:
+    async def read(self) -> Received | None:
         """As icecore.ports."""
         pipe = self._inbound
         while True:
@@ -227,23 +245,43 @@ class SimStreamEnd:
                 return None
             await pipe.changed()
 
-    async def write(self, body: bytes) -> None:
+    async def consume(self, sink: Sink) -> Received | None:
         """As icecore.ports."""
-        if not isinstance(body, bytes):
-            raise TypeError(f"stream message is {type(body).__name__}, not bytes")
-        self._connection.network.check_size(self._connection.method, body)
+        return await consume_by_reading(self, sink)
+
+    async def write(self, body: Body) -> None:
+        """As icecore.ports."""
+        await self._later.finish()
+        await self._write(join(body))
+
+    def write_now(self, body: Body) -> bool:
+        """As icecore.ports."""
+        self._check()
+        return self._later.add(body)
+
+    async def flush(self) -> None:
+        """As icecore.ports."""
+        await self._later.flush()
+
+    async def finish(self) -> None:
+        """Wait until all that was sent is on its way."""
+        await self._later.finish()
+
+    async def _write(self, body: bytes) -> None:
+        message = on_the_wire(body)
+        self._connection.network.check_size(self._connection.method, message)
         pipe = self._outbound
         while True:
             self._check()
             if pipe.write_error is not None:
                 raise _fresh(pipe.write_error)
-            if pipe.unread_bytes == 0 or pipe.unread_bytes + len(body) <= WINDOW_BYTES:
+            if pipe.unread_bytes == 0 or pipe.unread_bytes + len(message) <= WINDOW_BYTES:
                 break
             await pipe.changed()
-        pipe.unread_bytes += len(body)
-        self._send(pipe, lambda: self._arrived(pipe, body))
+        pipe.unread_bytes += len(message)
+        self._send(pipe, lambda: self._arrived(pipe, message))
 
-    def _arrived(self, pipe: Pipe, body: bytes) -> None:
+    def _arrived(self, pipe: Pipe, body: Received) -> None:
         if not pipe.has_ended:
             self._connection.network.loop.trace(
                 f"{self._connection.client} {'>' if self._is_client else '<'} "

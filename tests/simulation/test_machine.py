@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from icecore.errors import InvalidRequestError, OutOfSpaceError, StorageError
-from icecore.rpc.ports import CallContext, Handlers
+from icecore.rpc.ports import Body, CallContext, Handlers, Received
 from icecore_node.storage.control.control_store import ControlStore, ReplicaRow
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
@@ -202,8 +202,8 @@ def test_a_message_that_is_too_large_is_refused_both_ways() -> None:
     network = SimNetwork(loop, random.Random(3))
     network.message_bytes_max = 1000
 
-    async def echo(body: bytes, context: CallContext) -> bytes:
-        return body * 2
+    async def echo(body: Received, context: CallContext) -> Body:
+        return [body, body]
 
     async def run() -> None:
         server, client = SimProcess("server", 1), SimProcess("client", 1)

@@ -39,15 +39,16 @@ class Registration:
     rack: str
     disk_counter: int = 0
     """As its folder has it."""
+    native_address: str = ""
+    """Empty of a node that speaks gRPC only."""
 
 
 def check_registration(state: ClusterState, asked: Registration) -> None:
     """Raises InvalidRequestError for what no node says: it would go into logs, into metadata that
     every client gets, and into calls to whatever address it names."""
-    host, _, port = asked.address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
-    if not (host and is_port and _is_plain(asked.address)) or " " in asked.address:
-        raise InvalidRequestError(f"address {asked.address[:TEXT_MAX]!r} is not host:port")
+    for address in (asked.address, asked.native_address or asked.address):
+        if not _is_address(address):
+            raise InvalidRequestError(f"address {address[:TEXT_MAX]!r} is not host:port")
     if not _is_plain(asked.rack):
         raise InvalidRequestError(
             f"rack {asked.rack[:TEXT_MAX]!r}: at most {TEXT_MAX} printable characters"
@@ -58,6 +59,12 @@ def check_registration(state: ClusterState, asked: Registration) -> None:
         raise InvalidRequestError(f"node id {asked.node_id} is above {NODE_ID_MAX}")
     if asked.node_id not in state.nodes and len(state.nodes) >= NODES_MAX:
         raise InvalidRequestError(f"a cluster has at most {NODES_MAX} nodes, ever registered")
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    return bool(host) and is_port and _is_plain(text) and " " not in text
 
 
 def _is_plain(text: str) -> bool:
@@ -97,6 +104,7 @@ def register(
             disk_id=asked.disk_id,
             address=asked.address,
             rack=asked.rack,
+            native_address=asked.native_address,
             issued_incarnation=Incarnation(1),
             version=1,
         )
@@ -154,6 +162,7 @@ def activate(state: ClusterState, asked: Registration, incarnation: Incarnation)
                 disk_id=asked.disk_id,
                 address=asked.address,
                 rack=asked.rack,
+                native_address=asked.native_address,
                 is_disk_accepted=False,
             ),
         )

@@ -15,7 +15,18 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
-from icecore.model import Epoch, Incarnation, NodeId, ProducerEpoch, ProducerId, Segment, SegmentId
+from icecore.model import (
+    Epoch,
+    Incarnation,
+    NodeId,
+    ProducerEpoch,
+    ProducerId,
+    Segment,
+    SegmentId,
+)
+from icecore.rpc.addresses import (
+    peer_address,
+)
 from icecore.rpc.convert import error_from_proto, segment_to_proto
 from icecore.rpc.methods import NODE
 from icecore.rpc.parts import in_parts
@@ -114,9 +125,9 @@ class NodeCalls:
             raise UnavailableError(f"node {node_id} is not registered")
         method = type(request).__name__.removesuffix("Request")
         body = await self._net.call(
-            node.address, NODE[method], request.SerializeToString(), timeout_s=timeout_s
+            peer_address(node), NODE[method], request.SerializeToString(), timeout_s=timeout_s
         )
-        answer = decode(body)
+        answer = decode(bytes(body))
         for known in (incarnation, self._state.incarnation(node_id)):
             if answer.incarnation != known:
                 raise FencedError(

@@ -9,7 +9,7 @@ from icecore.model import NodeId, SegmentId, check_topic_name
 from icecore.rpc.convert import error_to_proto, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import ADMIN
-from icecore.rpc.ports import CallContext, Handlers
+from icecore.rpc.ports import CallContext, Handlers, Received
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
@@ -57,7 +57,7 @@ class AdminService:
 
     # --- topics ---------------------------------------------------------------------------------
 
-    async def _create_topic(self, body: bytes, _: CallContext) -> bytes:
+    async def _create_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.CreateTopicRequest, body)
         check_topic_name(request.name)
         topic = self._live_topic(request.name) if request.if_not_exists else None
@@ -74,7 +74,7 @@ class AdminService:
         except UnknownTopicError:
             return None
 
-    async def _describe_topics(self, body: bytes, _: CallContext) -> bytes:
+    async def _describe_topics(self, body: Received, _: CallContext) -> bytes:
         """Some topics or all; of those that are deleted and kept when asked so."""
         request = parse(pb.DescribeTopicsRequest, body)
         if request.deleted:
@@ -87,7 +87,7 @@ class AdminService:
             topics=[self._describer.topic(each) for each in topics]
         ).SerializeToString()
 
-    async def _alter_topic(self, body: bytes, _: CallContext) -> bytes:
+    async def _alter_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.AlterTopicRequest, body)
         if request.settings.partitions:
             raise InvalidRequestError("partitions are added by AddPartitions")
@@ -101,24 +101,24 @@ class AdminService:
             roll_errors=[error_to_proto(each) for each in errors],
         ).SerializeToString()
 
-    async def _add_partitions(self, body: bytes, _: CallContext) -> bytes:
+    async def _add_partitions(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.AddPartitionsRequest, body)
         topic = await self._topics.add_partitions(request.name, request.partitions)
         return pb.AddPartitionsResponse(topic=self._describer.topic(topic)).SerializeToString()
 
-    async def _delete_topic(self, body: bytes, _: CallContext) -> bytes:
+    async def _delete_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.DeleteTopicRequest, body)
         topic = await self._topics.delete(request.name, request.topic_id, is_now=request.now)
         return pb.DeleteTopicResponse(
             topic_id=topic.topic_id, grace_ms=topic.grace_left_ms
         ).SerializeToString()
 
-    async def _undelete_topic(self, body: bytes, _: CallContext) -> bytes:
+    async def _undelete_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.UndeleteTopicRequest, body)
         topic = await self._topics.undelete(request.name, request.topic_id, request.new_name)
         return pb.UndeleteTopicResponse(topic=self._describer.topic(topic)).SerializeToString()
 
-    async def _roll_topic(self, body: bytes, _: CallContext) -> bytes:
+    async def _roll_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.RollTopicRequest, body)
         outcomes = await self._topics.roll(request.name, "roll_topic")
         return pb.RollTopicResponse(
@@ -128,10 +128,10 @@ class AdminService:
 
     # --- what there is --------------------------------------------------------------------------
 
-    async def _describe_cluster(self, _: bytes, __: CallContext) -> bytes:
+    async def _describe_cluster(self, _: Received, __: CallContext) -> bytes:
         return self._describer.cluster().SerializeToString()
 
-    async def _get_metadata(self, body: bytes, _: CallContext) -> bytes:
+    async def _get_metadata(self, body: Received, _: CallContext) -> bytes:
         """What clients need to find leaders; unknown topics are errors of their own entry."""
         request = parse(pb.GetMetadataRequest, body)
         response = pb.GetMetadataResponse(
@@ -151,19 +151,19 @@ class AdminService:
         error = UnknownTopicError(f"no topic {name!r}", topic=name)
         return pb.TopicMetadata(error=error_to_proto(error), name=name)
 
-    async def _list_segments(self, body: bytes, _: CallContext) -> bytes:
+    async def _list_segments(self, body: Received, _: CallContext) -> bytes:
         return self._describer.segments(parse(pb.ListSegmentsRequest, body)).SerializeToString()
 
     # --- what gives up data ---------------------------------------------------------------------
 
-    async def _declare_lost(self, body: bytes, _: CallContext) -> bytes:
+    async def _declare_lost(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.DeclareLostRequest, body)
         record = await self._lossy.declare_lost(
             request.topic, request.partition, SegmentId(request.segment_id)
         )
         return pb.DeclareLostResponse(segment=segment_to_proto(record.segment)).SerializeToString()
 
-    async def _recover_unclean(self, body: bytes, _: CallContext) -> bytes:
+    async def _recover_unclean(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.RecoverUncleanRequest, body)
         record = await self._lossy.recover_unclean(
             request.topic, request.partition, SegmentId(request.segment_id)
@@ -173,7 +173,7 @@ class AdminService:
             response.segment.CopyFrom(segment_to_proto(record.segment))
         return response.SerializeToString()
 
-    async def _accept_disk(self, body: bytes, _: CallContext) -> bytes:
+    async def _accept_disk(self, body: Received, _: CallContext) -> bytes:
         node_id = NodeId(parse(pb.AcceptDiskRequest, body).node_id)
         lost_count = await self._lossy.accept_disk(node_id)
         return pb.AcceptDiskResponse(last_copies=lost_count).SerializeToString()

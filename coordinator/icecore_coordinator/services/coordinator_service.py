@@ -19,7 +19,7 @@ from icecore.process.log import event
 from icecore.rpc.convert import error_to_proto, node_ids, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import COORDINATOR
-from icecore.rpc.ports import CallContext, Handlers, ServerStream
+from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.digest_changes import disagreeing, set_full_digest
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration
@@ -110,7 +110,7 @@ class CoordinatorService:
             )
         return Asker(node_id, incarnation)
 
-    async def register(self, body: bytes, _: CallContext) -> bytes:
+    async def register(self, body: Received, _: CallContext) -> bytes:
         """Hand out the next incarnation."""
         request = parse(pb.RegisterRequest, body)
         if request.protocol_version > PROTOCOL_VERSION:
@@ -126,6 +126,7 @@ class CoordinatorService:
             address=request.address,
             rack=request.rack,
             disk_counter=request.disk_counter,
+            native_address=request.native_address,
         )
         known, shrunk = await self._admission.register(asked, map(_held, request.segments))
         state = self._ledger.state
@@ -178,7 +179,7 @@ class CoordinatorService:
         while (body := await stream.read()) is not None:
             self._sessions.beat(session, parse(pb.HeartbeatRequest, body))
 
-    async def alter_isr(self, body: bytes, _: CallContext) -> bytes:
+    async def alter_isr(self, body: Received, _: CallContext) -> bytes:
         """Compare-and-set of in-sync sets."""
         request = parse(pb.AlterIsrRequest, body)
         asker = self._check_caller(request)
@@ -212,7 +213,7 @@ class CoordinatorService:
             )
         return response.SerializeToString()
 
-    async def prepare_successor(self, body: bytes, _: CallContext) -> bytes:
+    async def prepare_successor(self, body: Received, _: CallContext) -> bytes:
         """Prepared and confirmed successors for leaders about to seal."""
         request = parse(pb.PrepareSuccessorRequest, body)
         asker = self._check_caller(request)
@@ -225,7 +226,7 @@ class CoordinatorService:
                 response.results.add(successor_segment_id=result)
         return response.SerializeToString()
 
-    async def seal(self, body: bytes, _: CallContext) -> bytes:
+    async def seal(self, body: Received, _: CallContext) -> bytes:
         """Seal segments and open their successors."""
         request = parse(pb.SealRequest, body)
         asker = self._check_caller(request)
@@ -250,7 +251,7 @@ class CoordinatorService:
         results = await self._sealing.seal(asker, reports)
         return _seal_response(results).SerializeToString()
 
-    async def request_recovery(self, body: bytes, _: CallContext) -> bytes:
+    async def request_recovery(self, body: Received, _: CallContext) -> bytes:
         """A leader that can't go on asks for a recovery. It asks until it is answered and has no
         other way to say so, so the records say RECOVERING before they are: a coordinator that
         only remembered it might be overtaken, or die, and the next one would wait for a leader."""
@@ -281,7 +282,7 @@ class CoordinatorService:
             )
         return pb.RequestRecoveryResponse().SerializeToString()
 
-    async def report_digests(self, body: bytes, _: CallContext) -> bytes:
+    async def report_digests(self, body: Received, _: CallContext) -> bytes:
         """Two replicas that report the same full digest of a segment set it."""
         request = parse(pb.ReportDigestsRequest, body)
         asker = self._check_caller(request)
@@ -316,7 +317,7 @@ class CoordinatorService:
         self._pages.page(segment_id, why)
         return ConflictError(why)
 
-    async def allocate_producer_ids(self, body: bytes, _: CallContext) -> bytes:
+    async def allocate_producer_ids(self, body: Received, _: CallContext) -> bytes:
         """A range of ids that nobody gets again."""
         request = parse(pb.AllocateProducerIdsRequest, body)
         self._check_cluster(request.cluster_id)
@@ -335,7 +336,7 @@ class CoordinatorService:
             first_producer_id=first, count=request.count
         ).SerializeToString()
 
-    async def name_producer(self, body: bytes, _: CallContext) -> bytes:
+    async def name_producer(self, body: Received, _: CallContext) -> bytes:
         """The next epoch of a producer's name; leaders of the topics refuse the older ones."""
         request = parse(pb.NameProducerRequest, body)
         self._check_cluster(request.cluster_id)

@@ -262,6 +262,7 @@ def node_infos(state: ClusterState, live: Liveness) -> list[NodeInfo]:
             incarnation=each.incarnation,
             state=live.state_of(node_id),
             rack=each.rack,
+            native_address=each.native_address,
         )
         for node_id, each in sorted(state.nodes.items())
         if each.incarnation

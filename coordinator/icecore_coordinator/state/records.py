@@ -80,6 +80,8 @@ class NodeRecord:
     """Its disk came, empty or old, when this id was next: it has no older unsealed segment."""
     is_disk_accepted: bool = False
     """A person said that it may come with another disk, whatever that costs; for one time."""
+    native_address: str = ""
+    """Empty in records of before there was one: gRPC is all that the node is known to speak."""
     version: int = 0
 
     @property

@@ -93,6 +93,7 @@ class Admission:
             node_id=node_id,
             incarnation=known.incarnation,
             address=asked.address,
+            native_address=asked.native_address,
             segments=len(held),
             disk_unknown=is_unknown,
             shrunk=shrunk,

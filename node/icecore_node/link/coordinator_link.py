@@ -241,9 +241,10 @@ class CoordinatorLink:
 
     async def _call(self, method: str, body: bytes, timeout_s: float) -> bytes:
         try:
-            return await self._context.net.call(
+            answer = await self._context.net.call(
                 self._address, COORDINATOR[method], body, timeout_s=timeout_s
             )
+            return bytes(answer)
         except IcecoreError as error:
             if error.retriable:
                 self.next_address()

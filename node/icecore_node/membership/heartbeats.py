@@ -102,7 +102,7 @@ class Heartbeats:
         writer.add_done_callback(lambda _: stream.cancel())  # no beats, no stream
         try:
             while (body := await stream.read()) is not None:
-                update = coordinator_pb2.HeartbeatResponse.FromString(body)
+                update = coordinator_pb2.HeartbeatResponse.FromString(bytes(body))
                 highest = self._context.identity.token
                 if update.token < highest:
                     # It may live on for as long as it has nothing to change (R36).

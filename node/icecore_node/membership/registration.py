@@ -21,8 +21,21 @@ from icecore.errors import (
 )
 from icecore.model import PROTOCOL_VERSION, Incarnation, SegmentId, Token
 from icecore.process.log import event
-from icecore.rpc import convert, framing
-from icecore.rpc.ports import CallContext, ServerStream, StreamHandler, UnaryHandler
+from icecore.rpc import (
+    convert,
+    framing,
+)
+from icecore.rpc.ports import (
+    Answer,
+    Body,
+    CallContext,
+    DirectHandler,
+    Outcome,
+    Received,
+    ServerStream,
+    StreamHandler,
+    UnaryHandler,
+)
 from icecore.v1 import coordinator_pb2
 from icecore.v1.coordinator_pb2 import SegmentInventory
 from icecore_node.context import Identity, NodeContext
@@ -72,6 +85,7 @@ class Registration:
                 disk_id=folder.disk_id,
                 incarnation=folder.incarnation,
                 address=context.identity.address,
+                native_address=context.identity.native_address,
                 rack=context.settings.rack,
                 protocol_version=PROTOCOL_VERSION,
                 segments=inventory,
@@ -167,12 +181,16 @@ class Gate:
         self._identity = identity
 
     def for_clients(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
-        """DataService: refused as by a node that leads and holds nothing."""
-        refusals = {"Produce": NotLeaderError, "InitProducer": UnavailableError}
+        """DataService: refused as by a node that holds nothing."""
+        refusals = {"InitProducer": UnavailableError}
         return {
             method: self._guarded(handler, refusals.get(_name(method), NotReplicaError))
             for method, handler in handlers.items()
         }
+
+    def for_producers(self, handlers: Mapping[str, DirectHandler]) -> dict[str, DirectHandler]:
+        """Produce: refused as by a node that leads nothing."""
+        return {name: self._guarded_direct(each) for name, each in handlers.items()}
 
     def for_peers(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
         """ReplicationService, but for its stream."""
@@ -198,7 +216,7 @@ class Gate:
     def _guarded(
         self, handler: UnaryHandler, refusal: type[IcecoreError], request: Any = None
     ) -> UnaryHandler:
-        async def guarded(body: bytes, call: CallContext) -> bytes:
+        async def guarded(body: Received, call: CallContext) -> Body:
             incarnation = self._pass(refusal)
             if request is not None:
                 meant = framing.parse(request, body)
@@ -207,6 +225,19 @@ class Gate:
             if self._identity.incarnation != incarnation:
                 raise UnavailableError("this node registered again meanwhile")
             return answer
+
+        return guarded
+
+    def _guarded_direct(self, handler: DirectHandler) -> DirectHandler:
+        def guarded(body: Received, call: CallContext, answer: Answer) -> None:
+            incarnation = self._pass(NotLeaderError)
+
+            def passed(outcome: Outcome) -> None:
+                if self._identity.incarnation != incarnation:
+                    outcome = UnavailableError("this node registered again meanwhile")
+                answer(outcome)
+
+            handler(body, call, passed)
 
         return guarded
 

@@ -14,6 +14,7 @@ from typing import Final
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
     Epoch,
+    NodeState,
     ProducerEpoch,
     ProducerId,
     Segment,
@@ -178,12 +179,20 @@ def check_producer_fence(
         )
 
 
-def check_donor(peers: Peers, address: str) -> None:
-    """Raises InvalidRequestError for a donor that is no node of this cluster."""
-    if address and all(peer.address != address for peer in peers.nodes.values()):
-        raise InvalidRequestError(
-            f"no node of this cluster that is known here has {address[:300]!r}"
-        )
+def donor_of(peers: Peers, address: str) -> str:
+    """Where the donor of a copy is called; orders name it by its gRPC address, which all nodes
+    understand, and each chooses its own transport. Empty as the order has it: no donor.
+
+    Raises InvalidRequestError for a donor that is no node of this cluster.
+    """
+    if not address:
+        return ""
+    # One that is gone may have had the same address.
+    known = sorted(peers.nodes.values(), key=lambda peer: peer.state is NodeState.DOWN)
+    for peer in known:
+        if peer.address == address:
+            return peers.address(peer.node_id)
+    raise InvalidRequestError(f"no node of this cluster that is known here has {address[:300]!r}")
 
 
 def check_write_back(

@@ -67,7 +67,7 @@ class ProduceWaiter(Protocol):
 
 
 class AttachedFollower(Protocol):
-    """The stream to one follower's node, ``serving/sender.py``."""
+    """What goes to one follower's node, ``serving/sender.py``."""
 
     def mark_data(self, segment_id: SegmentId) -> None:
         """There is a new batch."""
@@ -439,7 +439,7 @@ class Leader:
                 error=error,
             )
             return None
-        answer = replication_pb2.SealPrepareResponse.FromString(body)
+        answer = replication_pb2.SealPrepareResponse.FromString(bytes(body))
         return answer.seal_digest, answer.producer_digest
 
     async def _send_seal(self, effect: effects.SendSeal) -> None:

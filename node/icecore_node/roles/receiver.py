@@ -22,9 +22,9 @@ from icecore.process.log import (
 )
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
-from icecore.rpc.ports import ClientStream
+from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import replication_pb2
-from icecore_node.context import NodeContext, end_task
+from icecore_node.context import NodeContext
 from icecore_node.roles.follower import Follower
 
 _log = logging.getLogger(__name__)
@@ -41,8 +41,14 @@ class LeaderLink:
         self._followers: dict[SegmentId, Follower] = {}
         self._progress: dict[SegmentId, replication_pb2.ProgressEntry] = {}
         self._credit_bytes = 0
-        self._wake = asyncio.Event()
-        self._connected = False
+        self._wanted = asyncio.Event()
+        """There is something to follow."""
+        self._stream: ClientStream | None = None
+        """While it is open."""
+        self._is_due = False
+        """Progress is told in the next turn of the loop."""
+        self._is_full = False
+        """The leader does not take what we tell it: progress is collected until it does."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     # --- called by followers --------------------------------------------------------------------
@@ -50,14 +56,14 @@ class LeaderLink:
     def attach(self, follower: Follower) -> None:
         """Start following one more segment."""
         self._followers[follower.replica.segment_id] = follower
-        if self._connected:
+        self._wanted.set()
+        if self._stream is not None:
             # The follower is still being built when it calls us: attach in the next turn.
             asyncio.get_running_loop().call_soon(self._attach_later, follower)
-        else:
-            self._wake.set()
 
     def _attach_later(self, follower: Follower) -> None:
-        if self._connected and self._followers.get(follower.replica.segment_id) is follower:
+        segment_id = follower.replica.segment_id
+        if self._stream is not None and self._followers.get(segment_id) is follower:
             follower.on_stream_opened()
 
     def detach(self, follower: Follower) -> None:
@@ -72,14 +78,14 @@ class LeaderLink:
         segment_id = follower.replica.segment_id
         is_ours = self._followers.get(segment_id) is follower
         self.detach(follower)
-        if is_ours and self._connected:
+        if is_ours and self._stream is not None:
             self._progress[segment_id] = replication_pb2.ProgressEntry(
                 segment_id=segment_id,
                 epoch=follower.segment.epoch,
                 durable_end_offset=follower.core.durable_end_offset,
                 leaving=True,
             )
-            self._wake.set()
+            self._changed()
 
     def report(
         self,
@@ -90,7 +96,7 @@ class LeaderLink:
         attach: bool,
     ) -> None:
         """Tell the leader in the next message; a newer report replaces an older one."""
-        if not self._connected or segment_id not in self._followers:
+        if self._stream is None or segment_id not in self._followers:
             return
         earlier = self._progress.get(segment_id)
         self._progress[segment_id] = replication_pb2.ProgressEntry(
@@ -100,13 +106,13 @@ class LeaderLink:
             last_header_crc32c=header_crc32c,
             attach=attach or (earlier is not None and earlier.attach),
         )
-        self._wake.set()
+        self._changed()
 
     def return_credit(self, length_bytes: int) -> None:
         """The leader may send so many bytes more."""
         if length_bytes:
             self._credit_bytes += length_bytes
-            self._wake.set()
+            self._changed()
 
     async def close(self) -> None:
         """Break the stream."""
@@ -118,13 +124,14 @@ class LeaderLink:
     async def _run(self) -> None:
         while True:
             if not self._followers:
-                self._wake.clear()
-                await self._wake.wait()
+                self._wanted.clear()
+                await self._wanted.wait()
                 continue
             peer = self._context.peers.get(self._leader_id)
             if peer is not None and peer.state is not NodeState.DOWN:
                 try:
-                    await self._converse(peer.address, peer.incarnation)
+                    address = self._context.peers.address(self._leader_id)
+                    await self._converse(address, peer.incarnation)
                 except IcecoreError as error:
                     event(
                         _log, logging.DEBUG, "stream_broken", node_id=self._leader_id, error=error
@@ -149,46 +156,56 @@ class LeaderLink:
                 credit_bytes=self._context.settings.replication_credit_bytes,
             )
             await stream.write(first.SerializeToString())
-            self._connected = True
+            self._stream, self._is_full = stream, False
             for follower in list(self._followers.values()):
                 follower.on_stream_opened()
-            writer = asyncio.get_running_loop().create_task(self._write(stream))
-            writer.add_done_callback(lambda _: stream.cancel())
-            try:
-                await self._read(stream)
-            finally:
-                await end_task(writer)
+            await stream.consume(self._receive)
         finally:
-            self._connected = False
+            self._stream = None
             stream.cancel()
 
-    async def _write(self, stream: ClientStream) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if not self._progress and not self._credit_bytes:
-                continue
-            message = replication_pb2.ReplicaProgress(
-                credit_bytes=self._credit_bytes, entries=self._progress.values()
-            )
-            self._credit_bytes = 0
-            self._progress = {}
-            try:
-                await stream.write(message.SerializeToString())
-            except IcecoreError:
-                return  # the reader sees the same break and ends the conversation
+    def _changed(self) -> None:
+        """Tell the leader in the next turn of the loop, with what else changes until then."""
+        if self._stream is not None and not self._is_due and not self._is_full:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._tell)
 
-    async def _read(self, stream: ClientStream) -> None:
-        while (body := await stream.read()) is not None:
-            try:
-                self._receive(body)
-            except (InvalidRequestError, CorruptBatchError) as error:
-                event(
-                    _log, logging.ERROR, "message_unreadable", node_id=self._leader_id, error=error
-                )
-                return
+    def _tell(self) -> None:
+        self._is_due = False
+        stream = self._stream
+        if stream is None or self._is_full or not (self._progress or self._credit_bytes):
+            return
+        message = replication_pb2.ReplicaProgress(
+            credit_bytes=self._credit_bytes, entries=self._progress.values()
+        )
+        self._credit_bytes = 0
+        self._progress = {}
+        try:
+            if not stream.write_now(message.SerializeToString()):
+                self._is_full = True
+                self._context.tasks.start(self._wait_for_room(stream))
+        except IcecoreError:
+            stream.cancel()  # who reads sees the same break
 
-    def _receive(self, body: bytes) -> None:
+    async def _wait_for_room(self, stream: ClientStream) -> None:
+        try:
+            await stream.flush()
+        except IcecoreError:
+            return
+        if self._stream is stream:
+            self._is_full = False
+            self._changed()
+
+    def _receive(self, body: Received) -> bool:
+        """A message; False when it can't be read, which ends the stream."""
+        try:
+            self._take(body)
+        except (InvalidRequestError, CorruptBatchError) as error:
+            event(_log, logging.ERROR, "message_unreadable", node_id=self._leader_id, error=error)
+            return False
+        return True
+
+    def _take(self, body: Received) -> None:
         header_bytes, data = framing.split_bulk(body, replication_pb2.ReplicaData)
         self._context.metrics.replicated_bytes_in.inc(len(data))
         header = framing.parse(replication_pb2.ReplicaDataHeader, header_bytes)

@@ -60,16 +60,29 @@ def check_frame(data: memoryview, settings: SegmentSettings) -> CheckedBatch:
     return CheckedBatch(data, header, limits, settings.partitioner == "xxh64")
 
 
-async def check_contents(batches: list[CheckedBatch], heavy_work: HeavyWork) -> None:
-    """Decode all of them (R70); ``error`` of each says what is wrong with it."""
+def are_light(batches: list[CheckedBatch]) -> bool:
+    """Whether they can be decoded on the loop."""
     inflated = sum(each.header.uncompressed_length for each in batches if each.is_compressed)
     total = sum(each.header.uncompressed_length for each in batches)
-    if inflated <= INFLATED_ON_LOOP_BYTES and total <= CHECKED_ON_LOOP_BYTES:
-        _decode(batches)
-        return
+    return inflated <= INFLATED_ON_LOOP_BYTES and total <= CHECKED_ON_LOOP_BYTES
+
+
+def check_contents(batches: list[CheckedBatch]) -> None:
+    """Decode all of them (R70); ``error`` of each says what is wrong with it."""
+    for each in batches:
+        try:
+            record.check_columns(
+                each.data, 0, each.header, hash_check=each.hash_check, limits=each.limits
+            )
+        except IcecoreError as error:
+            each.error = error
+
+
+async def check_heavy(batches: list[CheckedBatch], heavy_work: HeavyWork) -> None:
+    """As ``check_contents``, on reader threads."""
     for part in _slices(batches):
         largest = max(each.header.uncompressed_length for each in part)
-        await heavy_work.run(largest, _decode, part)
+        await heavy_work.run(largest, check_contents, part)
 
 
 def _slices(batches: list[CheckedBatch]) -> Iterator[list[CheckedBatch]]:
@@ -83,13 +96,3 @@ def _slices(batches: list[CheckedBatch]) -> Iterator[list[CheckedBatch]]:
         length += each.header.uncompressed_length
     if part:
         yield part
-
-
-def _decode(batches: list[CheckedBatch]) -> None:
-    for each in batches:
-        try:
-            record.check_columns(
-                each.data, 0, each.header, hash_check=each.hash_check, limits=each.limits
-            )
-        except IcecoreError as error:
-            each.error = error

@@ -4,7 +4,7 @@ import asyncio
 
 from icecore.rpc import framing
 from icecore.rpc.methods import DATA
-from icecore.rpc.ports import CallContext, UnaryHandler
+from icecore.rpc.ports import CallContext, DirectHandler, Received, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
@@ -36,16 +36,19 @@ class DataService:
         """Of produce requests that are being worked on."""
         return self._produce.inflight_bytes
 
+    def direct_handlers(self) -> dict[str, DirectHandler]:
+        """Method name to handler, where each step counts."""
+        return {DATA["Produce"]: self._produce.produce}
+
     def handlers(self) -> dict[str, UnaryHandler]:
-        """Method name to handler."""
+        """Method name to handler, for all other methods."""
         return {
-            DATA["Produce"]: self._produce.produce,
             DATA["Fetch"]: self._fetch.fetch,
             DATA["ListOffsets"]: self._fetch.list_offsets,
             DATA["InitProducer"]: self.init_producer,
         }
 
-    async def init_producer(self, body: bytes, _: CallContext) -> bytes:
+    async def init_producer(self, body: Received, _: CallContext) -> bytes:
         """A producer id that was never handed out before, with epoch 0; or that of a name."""
         request = framing.parse(data_pb2.InitProducerRequest, body)
         self._context.identity.check_cluster(request.cluster_id)

@@ -11,7 +11,7 @@ from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnsupportedError
 from icecore.model import SegmentId
 from icecore.rpc import convert, framing
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import Body, CallContext, Received
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import PartitionKey, Readers
@@ -43,7 +43,7 @@ class FetchHandler:
         self._reading = reading
         self._heavy_work = heavy_work
 
-    async def fetch(self, body: bytes, _: CallContext) -> bytes:
+    async def fetch(self, body: Received, _: CallContext) -> Body:
         """``FetchRequest`` to ``FetchResponse``, both as bytes."""
         context, metrics = self._context, self._context.metrics
         started_ms = context.clock.monotonic_ms()
@@ -161,7 +161,7 @@ class FetchHandler:
             result.successor_node_ids.extend(held.tail_replicas)
         return data, length
 
-    async def list_offsets(self, body: bytes, _: CallContext) -> bytes:
+    async def list_offsets(self, body: Received, _: CallContext) -> bytes:
         """``ListOffsetsRequest`` to ``ListOffsetsResponse``, both as bytes."""
         request = framing.parse(data_pb2.ListOffsetsRequest, body)
         self._context.identity.check_cluster(request.cluster_id)

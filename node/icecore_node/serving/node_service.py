@@ -15,7 +15,7 @@ from icecore.errors import FencedError, ThrottledError
 from icecore.model import SegmentId, Token
 from icecore.rpc import convert, framing, parts
 from icecore.rpc.methods import NODE
-from icecore.rpc.ports import CallContext, UnaryHandler
+from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.replica import order_checks
@@ -86,7 +86,7 @@ class NodeService:
             )
         identity.hear(token)
 
-    async def fence(self, body: bytes, _: CallContext) -> bytes:
+    async def fence(self, body: Received, _: CallContext) -> bytes:
         """Stop appends below the new epochs; answer with the durable ends after that."""
         request = framing.parse(coordinator_pb2.FenceRequest, body)
         self._check(request)
@@ -95,7 +95,7 @@ class NodeService:
             incarnation=self._context.identity.incarnation, replicas=replicas
         ).SerializeToString()
 
-    async def open(self, body: bytes, _: CallContext) -> bytes:
+    async def open(self, body: Received, _: CallContext) -> bytes:
         """Create, and where told confirm, replicas of segments about to open."""
         request = framing.parse(coordinator_pb2.OpenRequest, body)
         self._check(request)
@@ -105,7 +105,7 @@ class NodeService:
             errors=[convert.error_to_proto(error) for error in errors],
         ).SerializeToString()
 
-    async def write_back(self, body: bytes, _: CallContext) -> bytes:
+    async def write_back(self, body: Received, _: CallContext) -> bytes:
         """Bring replicas to exactly [base, end) and report their digests and producer states."""
         request = framing.parse(coordinator_pb2.WriteBackRequest, body)
         self._check(request)
@@ -117,7 +117,7 @@ class NodeService:
             incarnation=self._context.identity.incarnation, results=_that_fit(results)
         ).SerializeToString()
 
-    async def roll(self, body: bytes, _: CallContext) -> bytes:
+    async def roll(self, body: Received, _: CallContext) -> bytes:
         """Seal these segments now, if we lead them and they hold anything to seal."""
         request = framing.parse(coordinator_pb2.RollRequest, body)
         self._check(request)
@@ -128,7 +128,7 @@ class NodeService:
             empty_segment_ids=empty,
         ).SerializeToString()
 
-    async def check_seal(self, body: bytes, _: CallContext) -> bytes:
+    async def check_seal(self, body: Received, _: CallContext) -> bytes:
         """What we hold of segments that are to be sealed, in our own words."""
         request = framing.parse(coordinator_pb2.CheckSealRequest, body)
         self._check(request)
@@ -139,7 +139,7 @@ class NodeService:
             ],
         ).SerializeToString()
 
-    async def fence_producers(self, body: bytes, _: CallContext) -> bytes:
+    async def fence_producers(self, body: Received, _: CallContext) -> bytes:
         """Refuse older epochs of named producers; how far each got in what is led here."""
         request = framing.parse(coordinator_pb2.FenceProducersRequest, body)
         self._check(request)

@@ -4,9 +4,14 @@ One request carries batches of many partitions; each gets its own result, in ord
 that need no partition state (``batch_checks.py``) happen before anything is appended. The bytes of
 requests being worked on are counted, and beyond the bound new ones are refused (THROTTLED) instead
 of queued.
+
+The handler is a direct one: a request of ordinary size is checked and appended in the callback that
+received it, and answered in the one that finds the last of its batches acknowledged. Only what has
+to be inflated elsewhere costs a task.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from icecore.codec import record
 from icecore.errors import (
@@ -17,13 +22,21 @@ from icecore.errors import (
 )
 from icecore.model import Acks
 from icecore.rpc import convert, framing
-from icecore.rpc.ports import CallContext
+from icecore.rpc.handling import failure_of
+from icecore.rpc.methods import DATA
+from icecore.rpc.ports import Answer, CallContext, Received
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.leaders import Leaders
 from icecore_node.roles.leader import Leader, Offered, Produced
-from icecore_node.serving.batch_checks import CheckedBatch, check_contents, check_frame
+from icecore_node.serving.batch_checks import (
+    CheckedBatch,
+    are_light,
+    check_contents,
+    check_frame,
+    check_heavy,
+)
 
 DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
@@ -31,18 +44,58 @@ _ACKS = {0: Acks.ALL, 1: Acks.ALL, 2: Acks.QUORUM, 3: Acks.LEADER}
 
 
 class _ProduceCall:
-    """Collects the outcomes of one request's batches."""
+    """Collects the outcomes of one request's batches, and ends once.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        header: Of the request.
+        acks: When its leaders answer.
+        on_end: Called when each batch has its outcome, or the time is over.
+    """
+
+    def __init__(
+        self,
+        header: data_pb2.ProduceHeader,
+        acks: Acks,
+        on_end: Callable[["_ProduceCall"], None],
+    ) -> None:
+        count = len(header.partitions)
+        self.header, self.acks = header, acks
         self.outcomes: list[Produced | IcecoreError | None] = [None] * count
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.checking: asyncio.Task[None] | None = None
+        """Under way while batches are inflated elsewhere."""
+        self.is_over = False
         self._missing = count
+        self._on_end = on_end
+        timeout_s = (header.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._late)
+        if not count:
+            self._end()
 
     def produced(self, slot: int, result: Produced | IcecoreError) -> None:
+        """The outcome of one batch. Too late, it changes nothing."""
+        if self.is_over:
+            return
         self.outcomes[slot] = result
         self._missing -= 1
-        if self._missing == 0 and not self.done.done():
-            self.done.set_result(None)
+        if self._missing == 0:
+            self._end()
+
+    def fail(self, error: IcecoreError) -> None:
+        """The outcome of all batches that have none yet. Does nothing when the call is over."""
+        if not self.is_over:
+            self.outcomes = [each if each is not None else error for each in self.outcomes]
+            self._end()
+
+    def _late(self) -> None:
+        """What has no outcome now has timed out: it may be appended all the same."""
+        if self.checking is not None:
+            self.checking.cancel()
+        self.fail(RequestTimeoutError("the replicas did not confirm in time"))
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._timer.cancel()
+        self._on_end(self)
 
 
 class ProduceHandler:
@@ -54,7 +107,7 @@ class ProduceHandler:
         self._leaders = leaders
         self.inflight_bytes = 0
 
-    async def produce(self, body: bytes, _: CallContext) -> bytes:
+    def produce(self, body: Received, _: CallContext, answer: Answer) -> None:
         """``ProduceRequest`` to ``ProduceResponse``, both as bytes."""
         context, metrics = self._context, self._context.metrics
         started_ms = context.clock.monotonic_ms()
@@ -67,30 +120,41 @@ class ProduceHandler:
         if sum(entry.batch_length for entry in header.partitions) != len(data):
             raise InvalidRequestError("batch lengths do not add up to the batches sent")
         limit = context.settings.produce_inflight_bytes_max
-        if self.inflight_bytes + len(body) > limit and self.inflight_bytes:
+        size_bytes = len(body)
+        if self.inflight_bytes + size_bytes > limit and self.inflight_bytes:
             raise ThrottledError(
                 f"{self.inflight_bytes} bytes of produce requests are being worked on already",
                 retry_after_ms=RETRY_AFTER_MS,
             )
         metrics.produce_requests[acks.name.lower()].inc()
-        self.inflight_bytes += len(body)
-        try:
-            call = _ProduceCall(len(header.partitions))
-            if header.partitions:
-                await self._work(call, header, acks, data)
-        finally:
-            self.inflight_bytes -= len(body)
+        self.inflight_bytes += size_bytes
+
+        def end(call: _ProduceCall) -> None:
+            self.inflight_bytes -= size_bytes
             elapsed_ms = context.clock.monotonic_ms() - started_ms
             metrics.produce_latency_seconds.observe(elapsed_ms / 1000)
-        return self._answer(call).SerializeToString()
+            answer(self._response(call).SerializeToString())
 
-    async def _append_all(
-        self, call: _ProduceCall, header: data_pb2.ProduceHeader, acks: Acks, data: memoryview
-    ) -> None:
+        call = _ProduceCall(header, acks, end)
+        try:
+            self._begin(call, data)
+        except Exception as error:  # whatever it is, the caller hears of it, once
+            call.fail(failure_of(DATA["Produce"], error))
+
+    def _begin(self, call: _ProduceCall, data: memoryview) -> None:
         """Check all, then append in the order of the request, with nothing in between."""
+        batches = self._check_frames(call, data)
+        checked = list(batches.values())
+        if are_light(checked):
+            check_contents(checked)
+            self._append(call, batches)
+        else:
+            call.checking = self._context.tasks.start(self._append_later(call, batches))
+
+    def _check_frames(self, call: _ProduceCall, data: memoryview) -> dict[int, CheckedBatch]:
         batches: dict[int, CheckedBatch] = {}
         position = 0
-        for slot, entry in enumerate(header.partitions):
+        for slot, entry in enumerate(call.header.partitions):
             end = position + entry.batch_length
             try:
                 settings = self._leader(entry).segment.settings
@@ -99,14 +163,25 @@ class ProduceHandler:
             except IcecoreError as error:
                 call.produced(slot, error)
             position = end
-        await check_contents(list(batches.values()), self._heavy_work)
+        return batches
+
+    async def _append_later(self, call: _ProduceCall, batches: dict[int, CheckedBatch]) -> None:
+        """Cancelled when the time is over before anything was appended."""
+        try:
+            await check_heavy(list(batches.values()), self._heavy_work)
+            call.checking = None
+            self._append(call, batches)
+        except Exception as error:  # whatever it is, the caller hears of it
+            call.fail(failure_of(DATA["Produce"], error))
+
+    def _append(self, call: _ProduceCall, batches: dict[int, CheckedBatch]) -> None:
         records = length = 0
         offered: dict[Leader, list[Offered]] = {}
         for slot, checked in batches.items():
             try:
                 if checked.error is not None:
                     raise checked.error
-                leader = self._leader(header.partitions[slot])  # there may be another one by now
+                leader = self._leader(call.header.partitions[slot])  # perhaps another one by now
             except IcecoreError as error:
                 call.produced(slot, error)
                 continue
@@ -114,7 +189,7 @@ class ProduceHandler:
             length += checked.header.batch_length
             offered.setdefault(leader, []).append(Offered(slot, checked.data, checked.header))
         for leader, group in offered.items():
-            leader.produce(call, acks, group)
+            leader.produce(call, call.acks, group)
         self._context.metrics.produce_records.inc(records)
         self._context.metrics.produce_bytes.inc(length)
 
@@ -146,19 +221,7 @@ class ProduceHandler:
         )
         return memoryview(encoded)
 
-    async def _work(
-        self, call: _ProduceCall, header: data_pb2.ProduceHeader, acks: Acks, data: memoryview
-    ) -> None:
-        """Wait until all have answered or the time is over; what is missing then has timed out."""
-        try:
-            async with asyncio.timeout((header.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000):
-                await self._append_all(call, header, acks, data)
-                await call.done
-        except TimeoutError:
-            late = RequestTimeoutError("the replicas did not confirm in time")
-            call.outcomes = [each if each is not None else late for each in call.outcomes]
-
-    def _answer(self, call: _ProduceCall) -> data_pb2.ProduceResponse:
+    def _response(self, call: _ProduceCall) -> data_pb2.ProduceResponse:
         answer = data_pb2.ProduceResponse()
         metrics = self._context.metrics
         for outcome in call.outcomes:

@@ -1,6 +1,6 @@
 """The handlers of ``ReplicationService``: what other nodes ask of the replicas here.
 
-Followers open a stream for all segments they follow from us (``serving/sender.py``), a
+Followers open a stream for all segments they follow from us (``serving/follower_stream.py``), a
 leader asks for digests before it seals, and whoever copies a segment reads it here. The receiving
 side of a copy is ``upkeep/copying.py``.
 """
@@ -9,7 +9,7 @@ from icecore.errors import FencedError, InvalidRequestError, NotReplicaError
 from icecore.model import Incarnation, NodeId, SegmentId
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
-from icecore.rpc.ports import CallContext, ServerStream, UnaryHandler
+from icecore.rpc.ports import Body, CallContext, Received, ServerStream, UnaryHandler
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.leaders import Leaders
@@ -18,7 +18,8 @@ from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.leader import Leader
-from icecore_node.serving.sender import FollowerStream, Framer, SenderParts
+from icecore_node.serving.follower_stream import FollowerStream, StreamParts
+from icecore_node.serving.sender import Framer
 
 READ_BYTES_MAX = 4 << 20
 """Of one answer to a reader that names no limit."""
@@ -37,7 +38,7 @@ class ReplicationService:
         self._context = context
         self._table = table
         self._reading = reading
-        self._parts = SenderParts(
+        self._parts = StreamParts(
             context=context, table=table, leaders=leaders, reading=reading, framer=Framer()
         )
         self._streams: dict[NodeId, FollowerStream] = {}
@@ -84,7 +85,7 @@ class ReplicationService:
 
     # --- donors ---------------------------------------------------------------------------------
 
-    async def read_segment(self, body: bytes, _: CallContext) -> bytes:
+    async def read_segment(self, body: Received, _: CallContext) -> Body:
         """Raw batches of one replica; with the starting state when read from the base."""
         request = framing.parse(replication_pb2.ReadSegmentRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
@@ -107,7 +108,7 @@ class ReplicationService:
             data, _next_offset = await self._reading.read(replica, start, max_bytes, end)
         return framing.frame_bulk(header.SerializeToString(), [data])
 
-    async def seal_prepare(self, body: bytes, _: CallContext) -> bytes:
+    async def seal_prepare(self, body: Received, _: CallContext) -> bytes:
         """An in-sync follower's digests through the leader's end."""
         request = framing.parse(replication_pb2.SealPrepareRequest, body)
         self._context.identity.check_cluster(request.cluster_id)

@@ -55,15 +55,14 @@ class WriteBacks:
         self, item: coordinator_pb2.WriteBackSegment, token: Token
     ) -> coordinator_pb2.WrittenBack:
         segment = convert.segment_from_proto(item.segment)
-        asked = Copying(
-            segment=segment,
-            end_offset=item.end_offset,
-            donor_address=item.donor_address,
-            expected_digest=item.seal_digest,
-            seal=item.seal,
-        )
         try:
-            order_checks.check_donor(self._peers, item.donor_address)
+            asked = Copying(
+                segment=segment,
+                end_offset=item.end_offset,
+                donor_address=order_checks.donor_of(self._peers, item.donor_address),
+                expected_digest=item.seal_digest,
+                seal=item.seal,
+            )
             if item.salvage:
                 await self._salvage.readmit(segment)
             return await self._copier.bring_to(asked, token)

@@ -15,6 +15,7 @@ from icecore.errors import (
     NotLeaderError,
 )
 from icecore.model import FlushMode, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.rpc.addresses import peer_address
 from icecore_coordinator.decisions.lossy_changes import (
     allow_unclean,
     begin_unclean,
@@ -413,7 +414,14 @@ segments = st.builds(
 stored_records = st.one_of(
     st.builds(ClusterRecord, st.binary(min_size=16, max_size=16)),
     st.builds(CounterRecord, st.text(min_size=1, max_size=5), st.integers(1, 2**63)),
-    st.builds(NodeRecord, st.integers(1, 9), st.binary(), st.text(), st.text()),
+    st.builds(
+        NodeRecord,
+        st.integers(1, 9),
+        st.binary(),
+        st.text(),
+        st.text(),
+        native_address=st.text(),
+    ),
     st.builds(TopicRecord, st.binary(), st.text(), st.integers(1, 9), settings, st.booleans()),
     st.builds(PartitionRecord, st.binary(), st.integers(0, 9), offsets),
     st.builds(DeletedRecord, st.integers(1, 9), node_ids, st.integers(0, 2**50)),
@@ -425,6 +433,15 @@ stored_records = st.one_of(
 @given(stored_records)
 def test_records_come_back_as_they_were_stored(record: Record) -> None:
     assert decode(type(record), encode(record)) == record
+
+
+def test_a_node_of_before_the_native_transport_speaks_grpc_only() -> None:
+    old = (
+        '{"node_id":1,"disk_id":"64","address":"n1:1","rack":"","issued_incarnation":2,'
+        '"incarnation":2,"disk_since_segment_id":0,"is_disk_accepted":false,"version":3}'
+    )
+    node = decode(NodeRecord, old)
+    assert (node.native_address, peer_address(node)) == ("", "n1:1")
 
 
 def test_state_is_the_same_after_a_restart(sealed: Cluster) -> None:

@@ -32,6 +32,14 @@ def test_a_leader_is_one_whose_address_is_known() -> None:
     assert view.after(answer(partition(2, 9), is_down=True)).leader("t", 0) == 0
 
 
+def test_nodes_are_called_natively_where_they_can_and_we_may_be() -> None:
+    found = answer(partition(1, 1))
+    found.nodes[0].native_address = "h:2"
+    assert ClusterView().after(found).address(1) == "native://h:2"
+    view = ClusterView(transport="grpc").after(found)
+    assert view.address(1) == view.after(found).address(1) == "h:1"
+
+
 def test_a_partition_never_goes_back_to_an_older_epoch() -> None:
     view = ClusterView().after(answer(partition(5, 1))).after(answer(partition(4, 2)))
     found = view.partition("t", 0)

@@ -106,7 +106,7 @@ def test_a_topics_message_that_says_nothing_changes_nothing() -> None:
 
 @pytest.mark.parametrize("state", NodeState)
 def test_nodes(state: NodeState) -> None:
-    node = NodeInfo(3, "127.0.0.1:7401", 17, state, "rack-a")
+    node = NodeInfo(3, "127.0.0.1:7401", 17, state, "rack-a", "127.0.0.1:7501")
     assert convert.node_from_proto(convert.node_to_proto(node)) == node
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from icecore.errors import InvalidRequestError
 from icecore.rpc import framing
+from icecore.rpc.ports import join
 from icecore.v1 import data_pb2
 
 HEADERS = st.builds(
@@ -25,7 +26,8 @@ def parsed(body: bytes) -> tuple[data_pb2.ProduceHeader, bytes]:
 
 @given(HEADERS, st.lists(st.binary(max_size=300), max_size=4))
 def test_frame_is_what_protobuf_reads(header: data_pb2.ProduceHeader, buffers: list[bytes]) -> None:
-    body = framing.frame_bulk(header.SerializeToString(), [memoryview(b) for b in buffers])
+    views = [memoryview(each) for each in buffers]
+    body = join(framing.frame_bulk(header.SerializeToString(), views))
     message = data_pb2.ProduceRequest.FromString(body)
     assert message.header == header
     assert message.batches == b"".join(buffers)
@@ -39,8 +41,8 @@ def test_split_reads_what_protobuf_writes(header: data_pb2.ProduceHeader, batche
 
 
 FIELDS = st.one_of(
-    HEADERS.map(lambda header: framing.frame_bulk(header.SerializeToString(), [])[:-2]),
-    st.binary(max_size=200).map(lambda b: framing.frame_bulk(b"", [b])[2:]),
+    HEADERS.map(lambda header: join(framing.frame_bulk(header.SerializeToString(), []))[:-2]),
+    st.binary(max_size=200).map(lambda b: join(framing.frame_bulk(b"", [b]))[2:]),
     st.just(b"\x10\x05"),  # an unknown field
     st.just(b"\x7a\x80\x00"),  # an overlong length
 )
@@ -70,6 +72,8 @@ def test_noise_is_refused_or_read_alike(body: bytes) -> None:
 
 
 def test_batches_are_not_copied() -> None:
-    body = framing.frame_bulk(b"", [bytes(1000)])
+    buffer = bytes(1000)
+    assert framing.frame_bulk(b"", [buffer])[-1] is buffer
+    body = join(framing.frame_bulk(b"", [buffer]))
     _, batches = framing.split_bulk(body, data_pb2.ProduceRequest)
     assert batches.obj is body

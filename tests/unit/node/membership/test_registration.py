@@ -9,7 +9,8 @@ import pytest
 
 from icecore.errors import FencedError, IcecoreError, UnsupportedError
 from icecore.model import PROTOCOL_VERSION
-from icecore.rpc.ports import CallContext, UnaryHandler
+from icecore.rpc.ports import Answer, CallContext, Received, UnaryHandler
+from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
 from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
@@ -146,14 +147,18 @@ async def echo(body: bytes, _: CallContext) -> bytes:
 def doors(world: World, handler: UnaryHandler = echo) -> list[tuple[UnaryHandler, bytes, str]]:
     """(Handler, a body that is right once registered, reason of the refusal before)."""
     gate = world.gate
-    data = {f"/icecore.v1.DataService/{name}": handler for name in ("Produce", "Fetch")}
-    clients = gate.for_clients(data)
+    fetch, produce = (f"/icecore.v1.DataService/{name}" for name in ("Fetch", "Produce"))
+
+    def direct(body: Received, context: CallContext, answer: Answer) -> None:
+        task = asyncio.ensure_future(handler(body, context))
+        task.add_done_callback(lambda done: answer(done.result()))
+
     peer = "/icecore.v1.ReplicationService/ReadSegment"
     own = world.context.identity.node_id
     meant = pb.FenceRequest(node_id=own, incarnation=9).SerializeToString()
     return [
-        (clients["/icecore.v1.DataService/Produce"], b"", "NOT_LEADER"),
-        (clients["/icecore.v1.DataService/Fetch"], b"", "NOT_REPLICA"),
+        (as_unary(gate.for_producers({produce: direct})[produce]), b"", "NOT_LEADER"),
+        (gate.for_clients({fetch: handler})[fetch], b"", "NOT_REPLICA"),
         (gate.for_peers({peer: handler})[peer], b"", "UNAVAILABLE"),
         (gate.for_coordinator({FENCE: handler})[FENCE], meant, "UNAVAILABLE"),
     ]

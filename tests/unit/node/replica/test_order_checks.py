@@ -13,7 +13,8 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import NodeInfo, SegmentSettings, SegmentState
+from icecore.model import NodeInfo, NodeState, SegmentSettings, SegmentState
+from icecore.rpc.addresses import Transport
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
 from icecore_node.io.io_pool import LogIo
@@ -194,10 +195,19 @@ def test_an_id_is_of_one_segment(changes: dict[str, Any], caplog: pytest.LogCapt
 def test_donors_are_nodes_of_the_cluster() -> None:
     peers = Peers()
     peers.learn(NodeInfo(1, "n1:1", 11))
-    order_checks.check_donor(peers, "")
-    order_checks.check_donor(peers, "n1:1")
+    assert order_checks.donor_of(peers, "") == ""
+    assert order_checks.donor_of(peers, "n1:1") == "n1:1"
     with pytest.raises(InvalidRequestError):
-        order_checks.check_donor(peers, "169.254.169.254:80")
+        order_checks.donor_of(peers, "169.254.169.254:80")
+
+
+def test_a_donor_is_called_over_the_transport_of_who_copies() -> None:
+    here_before = NodeInfo(1, "n:1", 1, NodeState.DOWN, native_address="gone:2")
+    for transport, called in (("auto", "native://n:2"), ("grpc", "n:1")):
+        peers = Peers(cast(Transport, transport))
+        peers.learn(here_before)
+        peers.learn(NodeInfo(2, "n:1", 11, native_address="n:2"))
+        assert order_checks.donor_of(peers, "n:1") == called
 
 
 def test_lists_are_bounded() -> None:

@@ -12,7 +12,8 @@ from icecore.model import Acks
 from icecore.v1 import replication_pb2
 from icecore_node.replica.life import Led, Life
 from icecore_node.roles.leader import Leader, LeaderParts, Offered, Produced
-from icecore_node.serving.sender import FollowerStream, Framer, SenderParts
+from icecore_node.serving.follower_stream import FollowerStream, StreamParts
+from icecore_node.serving.sender import Framer
 from icecore_replication.inputs import Damaged, Fenced, FollowerProgress, LeaderInput
 from tests.conformance.log_builder import LogBuilder, produced
 from tests.support.replication_setup import nodes, segment
@@ -139,23 +140,25 @@ def test_a_node_that_ends_a_role_itself_says_so(caplog: pytest.LogCaptureFixture
 
 async def test_a_follower_that_leaves_is_no_diverged_one() -> None:
     led = LedHere()
-    parts = SenderParts(
+    parts = StreamParts(
         context=led.context,
         table=cast(Any, SimpleNamespace(get=lambda _: led.replica)),
         leaders=cast(Any, SimpleNamespace(of=lambda _: led.leader)),
         reading=cast(Any, None),
         framer=Framer(),
     )
-    stream = FollowerStream(parts, cast(Any, None), node_id=3, incarnation=13)
+    stream = FollowerStream(parts, cast(Any, Calls()), node_id=3, incarnation=13)
     entry = replication_pb2.ProgressEntry
     seed = led.replica.log.tail.last_header_crc32c
-    await stream._progress(
-        entry(segment_id=7, epoch=1, durable_end_offset=0, last_header_crc32c=seed, attach=True)
+    attach = entry(
+        segment_id=7, epoch=1, durable_end_offset=0, last_header_crc32c=seed, attach=True
     )
+    await stream._take_slowly(replication_pb2.ReplicaProgress(entries=[attach]))
     assert list(led.leader.streams) == [3]
-    await stream._progress(entry(segment_id=7, epoch=1, leaving=True))
+    leaves = replication_pb2.ReplicaProgress(entries=[entry(segment_id=7, epoch=1, leaving=True)])
+    assert stream._take(leaves.SerializeToString())
     assert "FollowerLeft" in led.leader.core.story()
     assert "FollowerDiverged" not in led.leader.core.story()
     assert led.leader.core.isr_state.proposal.isr == (1, 2)  # type: ignore[union-attr]
     assert not led.leader.streams
-    stream._watermark_timer.cancel()  # type: ignore[union-attr]
+    stream._sender.close()

@@ -20,7 +20,7 @@ from icecore.model import SegmentSettings
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.serving import batch_checks
-from icecore_node.serving.batch_checks import CheckedBatch, check_contents, check_frame
+from icecore_node.serving.batch_checks import CheckedBatch, are_light, check_frame, check_heavy
 from tests.support.poison import garbage
 
 SETTINGS = SegmentSettings()
@@ -37,14 +37,22 @@ async def heavy_work() -> AsyncIterator[HeavyWork]:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Per slice that was decoded: whether that was on the loop's thread."""
     seen: list[bool] = []
-    decode = batch_checks._decode
+    decode = batch_checks.check_contents
 
     def watched(batches: list[CheckedBatch]) -> None:
         seen.append(threading.current_thread() is threading.main_thread())
         decode(batches)
 
-    monkeypatch.setattr(batch_checks, "_decode", watched)
+    monkeypatch.setattr(batch_checks, "check_contents", watched)
     return seen
+
+
+async def check(batches: list[CheckedBatch], heavy_work: HeavyWork) -> None:
+    """Where they belong."""
+    if are_light(batches):
+        batch_checks.check_contents(batches)
+    else:
+        await check_heavy(batches, heavy_work)
 
 
 def checked(raw: bytes) -> CheckedBatch:
@@ -65,7 +73,7 @@ async def test_small_requests_are_decoded_at_once(
 ) -> None:
     batches = [checked(record.encode_columns(values=[b"x"], timestamps_ms=[1], codec=Codec.ZSTD))]
     batches.append(checked(garbage(Codec.LZ4)))
-    await check_contents(batches, heavy_work)
+    await check(batches, heavy_work)
     assert batches[0].error is None
     assert isinstance(batches[1].error, CorruptBatchError)
     assert threads == [True]
@@ -75,7 +83,7 @@ async def test_what_inflates_to_much_is_decoded_on_threads_in_slices(
     heavy_work: HeavyWork, threads: list[bool]
 ) -> None:
     batches = [checked(raw) for raw in (zeros(3), zeros(3), garbage(Codec.ZSTD), zeros(20))]
-    await check_contents(batches, heavy_work)
+    await check(batches, heavy_work)
     assert [type(each.error) for each in batches] == [
         *(type(None), type(None), CorruptBatchError),
         type(None),
@@ -94,7 +102,7 @@ async def test_limits_are_those_of_the_segment(heavy_work: HeavyWork) -> None:
     with pytest.raises(InvalidRequestError, match="the request"):
         check_frame(memoryview(raw + bytes(8)), SETTINGS)
     narrow = check_frame(memoryview(raw), replace(SETTINGS, record_bytes_max=999))
-    await check_contents([narrow], heavy_work)
+    await check([narrow], heavy_work)
     assert isinstance(narrow.error, RecordTooLargeError)
 
 
@@ -102,6 +110,6 @@ async def test_key_hashes_are_those_of_the_partitioner(heavy_work: HeavyWork) ->
     raw = record.encode_columns(values=[b"x"], timestamps_ms=[1], keys=[b"k"], key_hashes=[7])
     custom = check_frame(memoryview(raw), replace(SETTINGS, partitioner="custom"))
     batches = [checked(raw), custom]
-    await check_contents(batches, heavy_work)
+    await check(batches, heavy_work)
     assert isinstance(batches[0].error, CorruptBatchError)
     assert batches[1].error is None

@@ -13,9 +13,10 @@ from icecore.codec.batch import Codec
 from icecore.errors import NotLeaderError
 from icecore.model import SegmentSettings
 from icecore.rpc import framing
-from icecore.rpc.ports import CallContext
+from icecore.rpc.ports import CallContext, join
+from icecore.rpc.waiting import as_unary
 from icecore.v1 import data_pb2
-from icecore_node.context import Identity
+from icecore_node.context import Identity, Tasks
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
@@ -60,6 +61,7 @@ def handler(leader: OneLeader, executor: ThreadExecutor) -> ProduceHandler:
     context = SimpleNamespace(
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1),
         metrics=NodeMetrics(),
+        tasks=Tasks(lambda error: None),
         settings=SimpleNamespace(produce_inflight_bytes_max=64 << 20),
         identity=Identity(1),
     )
@@ -69,7 +71,7 @@ def handler(leader: OneLeader, executor: ThreadExecutor) -> ProduceHandler:
 def request(*batches: bytes, timeout_ms: int = 10_000) -> bytes:
     entries = [data_pb2.ProducePartition(topic="t", batch_length=len(each)) for each in batches]
     header = data_pb2.ProduceHeader(partitions=entries, timeout_ms=timeout_ms)
-    return framing.frame_bulk(header.SerializeToString(), batches)
+    return join(framing.frame_bulk(header.SerializeToString(), batches))
 
 
 def batch_of(count: int, value: bytes = b"v", codec: Codec = Codec.NONE) -> bytes:
@@ -82,7 +84,7 @@ def large(count: int) -> bytes:
 
 
 async def reasons(handler: ProduceHandler, body: bytes) -> list[str]:
-    answer = data_pb2.ProduceResponse.FromString(await handler.produce(body, CALL))
+    answer = data_pb2.ProduceResponse.FromString(await as_unary(handler.produce)(body, CALL))
     return [each.error.reason for each in answer.partitions]
 
 
@@ -120,7 +122,7 @@ async def test_nothing_is_appended_after_the_time_is_over(
 async def test_the_loop_goes_on_while_much_is_inflated(executor: ThreadExecutor) -> None:
     leader = OneLeader()
     produce = handler(leader, executor)
-    slow = asyncio.ensure_future(produce.produce(request(*[large(31)] * 20), CALL))
+    slow = asyncio.ensure_future(as_unary(produce.produce)(request(*[large(31)] * 20), CALL))
     await asyncio.sleep(0)
     assert await reasons(produce, request(batch_of(1))) == [""]
     assert leader.appended == [1]

@@ -1,15 +1,17 @@
 """The leader's side of a Replicate stream, as far as it needs no stream."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 from icecore.codec import batch
 from icecore.model import Acks
 from icecore.rpc import framing
+from icecore.rpc.ports import Body, join
 from icecore.v1 import replication_pb2
 from icecore_node.replica.life import Led
 from icecore_node.roles.leader import Leader, LeaderParts, Offered
-from icecore_node.serving.sender import FollowerStream, Framer, Outgoing, SenderParts
+from icecore_node.serving.sender import FollowerSender, Framer, Outgoing
 from tests.conformance.log_builder import LogBuilder, produced
 from tests.support.replication_setup import nodes, segment
 from tests.support.role_setup import Calls, Worker, context, replica
@@ -28,7 +30,7 @@ def test_followers_that_need_the_same_message_share_it() -> None:
     first = framer.frame(both)
     assert first == framing.frame_bulk(both.header.SerializeToString(), both.buffers)
     assert framer.frame(outgoing(0, b"batch-1", b"batch-2")) is first
-    header, data = framing.split_bulk(framer.frame(last), replication_pb2.ReplicaData)
+    header, data = framing.split_bulk(join(framer.frame(last)), replication_pb2.ReplicaData)
     assert (header, data) == (last.header.SerializeToString(), b"batch-2")
     assert framer.frame(both) == first
 
@@ -38,7 +40,7 @@ def test_equal_headers_of_other_offsets_are_other_messages() -> None:
     first, second = outgoing(0, b"batch-1"), outgoing(1, b"batch-2")
     assert first.header == second.header
     assert framer.frame(first) != framer.frame(second)
-    assert framer.frame(second).endswith(b"batch-2")
+    assert join(framer.frame(second)).endswith(b"batch-2")
 
 
 async def test_each_batch_of_equal_length_is_sent() -> None:
@@ -55,23 +57,20 @@ async def test_each_batch_of_equal_length_is_sent() -> None:
     lease: Any = SimpleNamespace(is_valid=True)
     leader = Leader(LeaderParts(context=shared, lease=lease, **others), log, record, lambda _: None)
     log.move(Led(leader))
-    parts = SenderParts(
-        context=shared,
-        table=cast(Any, SimpleNamespace(get=lambda _: log)),
-        leaders=cast(Any, SimpleNamespace(of=lambda _: leader)),
-        reading=cast(Any, None),
-        framer=Framer(),
-    )
-    stream = FollowerStream(parts, cast(Any, None), node_id=3, incarnation=13)
-    stream._credit_bytes = 1 << 20
-    stream._attach(leader, replication_pb2.ProgressEntry(segment_id=7, epoch=1))
-    cast(Any, stream._watermark_timer).cancel()
+    messages: list[Body] = []
+    stream: Any = SimpleNamespace(write_now=lambda body: messages.append(body) or True)
+    sender = FollowerSender(shared, cast(Any, None), Framer(), stream)
+    leader.streams[3] = sender
+    sender.attach(leader, 0)
+    sender.add_credit(1 << 20)
     bases: list[int] = []
     for slot in range(3):
         raw = produced([b"same length"])
         offered = Offered(slot, memoryview(raw), batch.parse_header(raw))
         leader.produce(cast(Any, Calls()), Acks.ALL, [offered])
-        message = stream._framer.frame(await stream._gather())
+        await asyncio.sleep(0)
+        message = join(messages.pop())
         _, data = framing.split_bulk(message, replication_pb2.ReplicaData)
         bases += [header.base_offset for _, header in batch.iter_batches(data)]
+    sender.close()
     assert bases == [0, 1, 2]

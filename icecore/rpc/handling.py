@@ -1,0 +1,16 @@
+"""What every transport does with a handler that fails."""
+
+import logging
+
+from icecore.errors import IcecoreError, InternalError
+from icecore.process.log import event
+
+_log = logging.getLogger(__name__)
+
+
+def failure_of(method: str, error: BaseException) -> IcecoreError:
+    """What the caller is told: our own errors as they are, nothing of the inside of others."""
+    if isinstance(error, IcecoreError):
+        return error
+    event(_log, logging.ERROR, "call_failed", method=method, error=error, exc_info=error)
+    return InternalError("unexpected failure; the server's log has the details")

@@ -1,0 +1,105 @@
+"""Calls under way on one connection, and which connection a method uses.
+
+Small calls that somebody waits for never stand behind bulk data or behind a reader that stalls:
+each class of methods has a connection of its own to each address. Requests of one class travel in
+the order in which they were made.
+"""
+
+import asyncio
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from icecore.errors import IcecoreError, InternalError, RequestTimeoutError
+from icecore.rpc import convert
+from icecore.rpc.methods import DATA, REPLICATION
+from icecore.rpc.native.connection import Connection
+from icecore.rpc.native.frame import Frame, FrameError, Kind, pack_call
+from icecore.rpc.ports import Body, Done, Received, buffers_of
+from icecore.v1 import common_pb2
+
+CONTROL: Final = "control"
+_CLASSES: Final = {
+    DATA["Produce"]: "produce",
+    DATA["Fetch"]: "fetch",
+    REPLICATION["ReadSegment"]: "copy",
+}
+_CALL_ID_MAX: Final = 0xFFFFFFFF
+
+
+def class_of(method: str) -> str:
+    """Calls of one class share a connection."""
+    return _CLASSES.get(method, CONTROL)
+
+
+def error_of(body: Received) -> IcecoreError:
+    """The error in the body of an ERROR frame."""
+    try:
+        found = convert.error_from_proto(common_pb2.Error.FromString(bytes(body)))
+    except DecodeError:
+        found = None
+    return found or InternalError("the peer sent an error that can't be read")
+
+
+class _Call:
+    """One that is not answered yet."""
+
+    __slots__ = ("done", "method", "timer")
+
+    def __init__(self, method: str, done: Done, timer: asyncio.TimerHandle) -> None:
+        self.method, self.done, self.timer = method, done, timer
+
+
+class Calls:
+    """Unanswered calls of one connection. Each ends once: answered, refused, late or broken."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, _Call] = {}
+        self._last_id = 0
+
+    def start(self, method: str, body: Body, timeout_s: float, done: Done) -> int:
+        """Send a request. ``done`` is called from the loop, never before this returns.
+
+        Returns:
+            What ``forget`` takes.
+        """
+        self._last_id = call_id = self._last_id % _CALL_ID_MAX + 1
+        timer = self._loop.call_later(timeout_s, self._late, call_id)
+        self._calls[call_id] = _Call(method, done, timer)
+        meta = pack_call(timeout_s, method.encode())
+        self.connection.send(Kind.CALL, call_id, meta, buffers_of(body))
+        return call_id
+
+    def forget(self, call_id: int) -> None:
+        """Nobody waits any more; the answer is dropped when it comes."""
+        call = self._calls.pop(call_id, None)
+        if call is not None:
+            call.timer.cancel()
+
+    def arrived(self, frame: Frame) -> None:
+        """An answer or an error. Raises FrameError when it is neither."""
+        if frame.kind == Kind.ANSWER:
+            self._end(frame.call_id, frame.body)
+        elif frame.kind == Kind.ERROR and frame.call_id:
+            self._end(frame.call_id, error_of(frame.body))
+        elif frame.kind == Kind.ERROR:
+            self.connection.lose(error_of(frame.body).message)
+        else:
+            raise FrameError(f"kind {frame.kind} is no answer")
+
+    def lost(self, error: IcecoreError) -> None:
+        """The connection is lost, and with it all answers."""
+        for call_id in list(self._calls):
+            self._end(call_id, error.again())
+
+    def _late(self, call_id: int) -> None:
+        method = self._calls[call_id].method
+        self._end(call_id, RequestTimeoutError(f"no answer to {method} in time"))
+
+    def _end(self, call_id: int, outcome: Received | IcecoreError) -> None:
+        call = self._calls.pop(call_id, None)
+        if call is not None:  # else it came late, or nobody waited
+            call.timer.cancel()
+            call.done(outcome)

@@ -1,0 +1,297 @@
+"""One socket of the native transport: what arrives, what is sent, and how it ends.
+
+Everything runs on the loop. Each turn reads and sends about 1 MiB at most, so that neither a fast
+peer nor a large message keeps leases and fences waiting. ``send`` never waits: who sends bulk data
+looks at ``unsent_bytes`` or waits for ``drained``.
+
+**The end.** ``lose`` happens once: the socket is closed, nothing is delivered any more, and the
+owner hears why. A peer that is silent is asked (PING), and lost when it stays silent; a peer that
+takes what we send is not silent. A message that has begun must end, too. ``Timeouts`` has the
+times; whoever owns connections calls ``check`` about every ``check_every_s``.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from icecore.errors import IcecoreError, UnavailableError
+from icecore.rpc.native.frame import (
+    Frame,
+    FrameError,
+    Head,
+    Kind,
+    check_hello,
+    pack_head,
+    pack_hello,
+)
+from icecore.rpc.native.inbox import Inbox
+from icecore.rpc.native.outbox import TURN_BYTES_MAX, Outbox, one_turn
+from icecore.rpc.ports import Buffer
+
+UNSENT_HIGH_BYTES: Final = 4 << 20
+"""Beyond this who sends bulk data waits,"""
+UNSENT_LOW_BYTES: Final = 1 << 20
+"""until no more than this is left."""
+_READ_BYTES_MAX: Final = 1 << 20
+_JOIN_BYTES_MAX: Final = 4096
+"""Smaller messages are joined: a copy is cheaper than a system call with several buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long a peer may take, in seconds."""
+
+    check_every_s: float = 1.0
+    hello_within_s: float = 5.0
+    """To say hello, once it has connected."""
+    ping_after_s: float = 5.0
+    """To be silent before it is asked,"""
+    pong_within_s: float = 3.0
+    """and then to answer."""
+    message_within_s: float = 30.0
+    """To end a message that it began; a second more for each MiB."""
+    answers_within_s: float = 30.0
+    """To take some of many answers that wait for it."""
+
+
+class Owner(Protocol):
+    """Who a connection belongs to."""
+
+    def admit(self, connection: "Connection", head: Head, meta: bytes) -> bool:
+        """Whether there is memory for a large body; says so to the peer if not."""
+        ...
+
+    def arrived(self, connection: "Connection", frame: Frame) -> None:
+        """A frame other than HELLO, PING and PONG. May lose the connection.
+
+        Raises:
+            FrameError: It is none that this side expects.
+        """
+        ...
+
+    def lost(self, connection: "Connection", error: IcecoreError) -> None:
+        """The connection has ended."""
+        ...
+
+
+class Connection:
+    """See above.
+
+    Args:
+        sock: Connected.
+        owner: Who it belongs to.
+        peer: The other side, for people.
+        timeouts: How long it may take.
+    """
+
+    def __init__(self, sock: socket.socket, owner: Owner, peer: str, timeouts: Timeouts) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer = peer
+        self.is_lost = False
+        self.why_lost = ""
+        self.has_greeted = False
+        """The other side has said hello."""
+        self.heard_s = asyncio.get_running_loop().time()
+        """When the peer last sent something, or took something that had waited for it."""
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._owner = owner
+        self._timeouts = timeouts
+        self._inbox = Inbox(self._admit)
+        self._outbox = Outbox()
+        self._drained: list[asyncio.Future[None]] = []
+        self._sent: list[Callable[[], None]] = []
+        self._is_paused = False
+        self._unanswered_checks = 0
+        """Since a PING; counted, because our own process may have stood still meanwhile."""
+        self._begun_s: float | None = None
+        """Since when a message is under way to us."""
+        self._loop.add_reader(self._descriptor, self._readable)
+        self._send_buffers([pack_hello()])
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Receive no more for now: the peer's messages wait in its own memory."""
+        if not self._is_paused and not self.is_lost:
+            self._is_paused = True
+            self._loop.remove_reader(self._descriptor)
+
+    def resume(self) -> None:
+        """Receive again."""
+        if self._is_paused and not self.is_lost:
+            self._is_paused = False
+            self.heard_s, self._begun_s = self._loop.time(), None
+            self._loop.add_reader(self._descriptor, self._readable)
+
+    def _readable(self) -> None:
+        self.heard_s, self._unanswered_checks = self._loop.time(), 0
+        budget = _READ_BYTES_MAX
+        while budget > 0 and not self.is_lost and not self._is_paused:
+            targets = self._inbox.targets()
+            try:
+                if len(targets) == 1:
+                    count = self._socket.recv_into(targets[0])
+                else:
+                    count = self._socket.recvmsg_into(targets)[0]
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self.lose(f"the connection broke: {error.strerror or error}")
+                return
+            if not count:
+                self.lose("the peer closed the connection")
+                return
+            try:
+                for frame in self._inbox.received(count):
+                    self._begun_s = None
+                    self._dispatch(frame)
+            except FrameError as error:
+                self.lose(f"{self.peer} does not speak our native protocol: {error}")
+                return
+            budget -= count
+            if count < sum(map(len, targets)):
+                break
+        if self._begun_s is None and not self._inbox.is_between_frames:
+            self._begun_s = self.heard_s
+
+    def _admit(self, head: Head, meta: bytes) -> bool:
+        return self._owner.admit(self, head, meta)
+
+    def _dispatch(self, frame: Frame) -> None:
+        kind = frame.kind
+        if self.is_lost:
+            return
+        if kind == Kind.HELLO or not self.has_greeted:
+            if kind != Kind.HELLO or self.has_greeted:
+                raise FrameError("the first frame, and no other, is a hello")
+            check_hello(frame.meta)
+            self.has_greeted = True
+        elif kind == Kind.PING:
+            self._show_life()
+        elif kind != Kind.PONG:
+            self._owner.arrived(self, frame)
+
+    # --- sending --------------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the peer has not taken yet."""
+        return self._outbox.size_bytes
+
+    def send(self, kind: int, call_id: int, meta: bytes, body: Sequence[Buffer]) -> None:
+        """Send a frame, or keep it until the peer takes it. Nothing once the connection is lost."""
+        size_bytes = 0
+        for each in body:
+            size_bytes += len(each)
+        self._send_buffers([pack_head(kind, call_id, meta, size_bytes), *body])
+
+    def _send_buffers(self, buffers: list[Buffer]) -> None:
+        if self.is_lost:
+            return
+        size_bytes, sent_bytes = sum(map(len, buffers)), 0
+        if self._outbox.size_bytes:
+            self._outbox.add(buffers, 0, size_bytes)
+            return
+        try:
+            if size_bytes <= _JOIN_BYTES_MAX:
+                sent_bytes = self._socket.send(b"".join(buffers))
+            else:
+                sent_bytes = self._socket.sendmsg(one_turn(buffers))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            # Later: who sends does not expect to lose the connection in the middle of it.
+            self._loop.call_soon(self.lose, f"the connection broke: {error.strerror or error}")
+            return
+        if sent_bytes < size_bytes:
+            self._outbox.add(buffers, sent_bytes, size_bytes)
+            self._loop.add_writer(self._descriptor, self._writable)
+
+    def _writable(self) -> None:
+        budget = TURN_BYTES_MAX
+        while self._outbox.size_bytes and budget > 0:
+            try:
+                count = self._socket.sendmsg(self._outbox.next())
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self.lose(f"the connection broke: {error.strerror or error}")
+                return
+            self._outbox.sent(count)
+            self.heard_s, self._unanswered_checks = self._loop.time(), 0
+            budget -= count
+        if not self._outbox.size_bytes:
+            self._loop.remove_writer(self._descriptor)
+            self._all_sent()
+        if self._outbox.size_bytes <= UNSENT_LOW_BYTES:
+            self._wake()
+
+    async def drained(self) -> None:
+        """Wait until the peer has taken nearly all, or is lost; at once while it keeps pace."""
+        while self._outbox.size_bytes > UNSENT_HIGH_BYTES and not self.is_lost:
+            waiter = self._loop.create_future()
+            self._drained.append(waiter)
+            await waiter
+
+    def when_sent(self, function: Callable[[], None]) -> None:
+        """Call once when nothing is unsent any more, from the loop; never on a lost connection."""
+        self._sent.append(function)
+        if not self._outbox.size_bytes:
+            self._loop.call_soon(self._all_sent)
+
+    def _all_sent(self) -> None:
+        waiting, self._sent = self._sent, []
+        for each in waiting:
+            each()
+
+    def _show_life(self) -> None:
+        """Anything that the peer has still to take shows it as well, and must not grow."""
+        if not self._outbox.size_bytes:
+            self.send(Kind.PONG, 0, b"", ())
+
+    def _wake(self) -> None:
+        waiters, self._drained = self._drained, []
+        for each in waiters:
+            if not each.done():
+                each.set_result(None)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def check(self, now_s: float) -> None:
+        """Ask a silent peer, and lose one that stays silent or never ends a message.
+
+        Called every ``check_every_s``, or as often as the process gets a turn.
+        """
+        if self._is_paused:
+            self._show_life()  # its PING is not read meanwhile
+            return
+        timeouts = self._timeouts
+        allowed_s = timeouts.message_within_s + (self._inbox.expected_bytes >> 20)
+        if self._begun_s is not None and now_s - self._begun_s > allowed_s:
+            self.lose("the peer began a message and did not end it in time")
+        elif now_s - self.heard_s < timeouts.ping_after_s:
+            return
+        elif self._unanswered_checks * timeouts.check_every_s >= timeouts.pong_within_s:
+            self.lose(f"the peer was silent for {now_s - self.heard_s:.1f} s")
+        else:
+            if not self._unanswered_checks:
+                self.send(Kind.PING, 0, b"", ())
+            self._unanswered_checks += 1
+
+    def lose(self, why: str) -> None:
+        """End the connection at once; the owner hears of it. Does nothing the second time."""
+        if self.is_lost:
+            return
+        self.is_lost, self.why_lost = True, why
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
+        self._socket.close()
+        self._outbox.clear()
+        self._sent.clear()
+        self._wake()
+        self._owner.lost(self, UnavailableError(why))

@@ -1,0 +1,155 @@
+"""One frame: a head of 16 bytes, a little meta, a body. Little-endian.
+
+    0         4         8         10     11     12         16
+    | body    | call    | meta    | kind | zero | crc32c   | meta … | body …
+      u32       u32       u16       u8     u8     u32
+
+The checksum covers the bytes before it and the meta, so a reader that lost its place finds out
+before it believes a length. Bodies have checksums of their own where it matters (batches).
+
+    kind     call  meta                        body               sent by
+    HELLO    0     magic, version, features    -                  both, first
+    CALL     id    timeout in ms, method       request            client
+    ANSWER   id    -                           answer             server
+    ERROR    id    -                           common.Error       server; id 0 ends the connection
+    OPEN     0     method                      -                  client: this is a stream now
+    DATA     0     -                           message            both ends of a stream
+    END      0     -                           -                  server: the handler has returned
+    PING     0     -                           -                  who has heard nothing for a while
+    PONG     0     -                           -                  who was asked
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Of one body; gRPC's limit is the same."""
+META_BYTES_MAX: Final = 1024
+HEAD_BYTES: Final = 16
+VERSION: Final = 1
+
+_HEAD = struct.Struct("<IIHBBI")
+_CHECKED = struct.Struct("<IIHBB")
+_CRC = struct.Struct("<I")
+_HELLO = struct.Struct("<4sHI")
+_TIMEOUT = struct.Struct("<I")
+_MAGIC: Final = b"icec"
+_TIMEOUT_MAX_MS: Final = 0xFFFFFFFF
+
+
+class Kind(IntEnum):
+    """What a frame is; see the table above."""
+
+    HELLO = 1
+    CALL = 2
+    ANSWER = 3
+    ERROR = 4
+    OPEN = 5
+    DATA = 6
+    END = 7
+    PING = 8
+    PONG = 9
+
+
+_KINDS: Final = frozenset(map(int, Kind))
+_EMPTY_KINDS: Final = frozenset({Kind.HELLO, Kind.OPEN, Kind.END, Kind.PING, Kind.PONG})
+
+
+class FrameError(Exception):
+    """The bytes are no frames of ours; nothing behind them can be believed."""
+
+
+class Frame(NamedTuple):
+    """One that arrived whole."""
+
+    kind: int
+    call_id: int
+    meta: bytes
+    body: bytes | memoryview
+
+
+class Head(NamedTuple):
+    """What the first bytes of a frame say."""
+
+    body_bytes: int
+    call_id: int
+    meta_bytes: int
+    kind: int
+
+
+def pack_head(kind: int, call_id: int, meta: bytes, body_bytes: int) -> bytes:
+    """Head and meta of a frame."""
+    checked = _CHECKED.pack(body_bytes, call_id, len(meta), kind, 0)
+    crc = google_crc32c.value(checked + meta if meta else checked)
+    return checked + _CRC.pack(crc) + meta
+
+
+def read_head(view: memoryview, position: int) -> Head:
+    """The head at ``position`` of ``view``, which holds all of it. Its meta is not checked yet.
+
+    Raises:
+        FrameError: A length or kind that no frame has.
+    """
+    body_bytes, call_id, meta_bytes, kind, zero, _ = _HEAD.unpack_from(view, position)
+    if kind not in _KINDS or zero:
+        raise FrameError(f"kind {kind} is none of the native protocol's")
+    if meta_bytes > META_BYTES_MAX:
+        raise FrameError(f"{meta_bytes} bytes of meta, larger than max {META_BYTES_MAX}")
+    if body_bytes > MESSAGE_BYTES_MAX:
+        raise FrameError(f"{body_bytes} bytes of body, larger than max {MESSAGE_BYTES_MAX}")
+    if body_bytes and kind in _EMPTY_KINDS:
+        raise FrameError(f"a frame of kind {kind} has no body")
+    return Head(body_bytes, call_id, meta_bytes, kind)
+
+
+def read_meta(view: memoryview, position: int, head: Head) -> bytes:
+    """The meta of the head at ``position``.
+
+    Raises:
+        FrameError: Head and meta are not what was sent.
+    """
+    checked = position + _CHECKED.size
+    start = position + HEAD_BYTES
+    meta = bytes(view[start : start + head.meta_bytes]) if head.meta_bytes else b""
+    crc = google_crc32c.value(bytes(view[position:checked]) + meta)
+    if crc != _CRC.unpack_from(view, checked)[0]:
+        raise FrameError("the checksum of a frame's head is wrong")
+    return meta
+
+
+def pack_hello(features: int = 0) -> bytes:
+    """The first frame of each side."""
+    return pack_head(Kind.HELLO, 0, _HELLO.pack(_MAGIC, VERSION, features), 0)
+
+
+def check_hello(meta: bytes) -> None:
+    """Look at the other side's hello. Unknown features are ignored: nobody uses them unasked.
+
+    Raises:
+        FrameError: It is another protocol, or another version of it.
+    """
+    if len(meta) != _HELLO.size:
+        raise FrameError("the hello is malformed")
+    magic, version, _ = _HELLO.unpack(meta)
+    if magic != _MAGIC or version != VERSION:
+        raise FrameError(f"version {version} of the native protocol, this side has {VERSION}")
+
+
+def pack_call(timeout_s: float, method: bytes) -> bytes:
+    """The meta of a call."""
+    return _TIMEOUT.pack(int(min(timeout_s * 1000, _TIMEOUT_MAX_MS))) + method
+
+
+def read_call(meta: bytes) -> tuple[float, bytes]:
+    """The timeout in seconds and the method of a call.
+
+    Raises:
+        FrameError: The meta is too short.
+    """
+    if len(meta) < _TIMEOUT.size:
+        raise FrameError("a call without a timeout")
+    timeout_ms: int = _TIMEOUT.unpack_from(meta)[0]
+    return timeout_ms / 1000, meta[_TIMEOUT.size :]

@@ -1,0 +1,318 @@
+"""The network port over the native transport. See ``icecore.rpc.ports.Net``."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from icecore.errors import (
+    ConfigurationError,
+    ForkedError,
+    IcecoreError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    UnavailableError,
+)
+from icecore.rpc.addresses import native
+from icecore.rpc.listening import check_listen, why_not_bound
+from icecore.rpc.native.client import Calls, class_of, error_of
+from icecore.rpc.native.connection import Connection, Timeouts
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
+from icecore.rpc.native.server import NativeServer, ServerLimits
+from icecore.rpc.native.stream import NativeStream
+from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
+
+_CONNECT_WITHIN_S: Final = 1.0
+_BACKLOG: Final = 1024
+
+_Key = tuple[str, str]
+"""Address and class of methods."""
+
+
+class NativeNet:
+    """One connection per address and class of methods, and one for each stream.
+
+    Args:
+        insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
+        limits: Of servers.
+        timeouts: Of all connections.
+    """
+
+    def __init__(
+        self,
+        *,
+        insecure_bind: bool = False,
+        limits: ServerLimits | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self._insecure_bind = insecure_bind
+        self._limits = limits or ServerLimits()
+        self._timeouts = timeouts or Timeouts()
+        self._pid = os.getpid()
+        self._calls: dict[_Key, Calls] = {}
+        self._keys: dict[Connection, _Key] = {}
+        self._connecting: dict[_Key, asyncio.Task[Calls]] = {}
+        self._streams: dict[Connection, NativeStream] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
+        """Calls that had to connect first."""
+        self._checking: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def call(self, address: str, method: str, body: Body, *, timeout_s: float) -> Received:
+        """As the port says."""
+        answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Received | IcecoreError) -> None:
+            if answer.done():
+                return
+            if isinstance(outcome, IcecoreError):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        give_up = self.start_call(address, method, body, timeout_s=timeout_s, done=done)
+        try:
+            return await answer
+        finally:
+            give_up()
+
+    def start_call(
+        self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
+    ) -> Callable[[], object]:
+        """As the port says; what is wrong with the call itself is raised here."""
+        self._check_usable()
+        if timeout_s <= 0:
+            raise RequestTimeoutError(f"no time left to call {method}")
+        size_bytes = sum(map(len, buffers_of(body)))
+        if size_bytes > MESSAGE_BYTES_MAX:
+            raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
+        key = (address, class_of(method))
+        calls = self._calls.get(key)
+        if calls is not None:
+            return partial(calls.forget, calls.start(method, body, timeout_s, done))
+        task = asyncio.ensure_future(self._call_later(key, method, body, timeout_s, done))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        return task.cancel
+
+    async def _call_later(
+        self, key: _Key, method: str, body: Body, timeout_s: float, done: Done
+    ) -> None:
+        """Connect first. Cancelled by who gives up, and then nobody is told."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        answered = loop.create_future()
+
+        def settle(outcome: Received | IcecoreError) -> None:
+            answered.set_result(None)
+            done(outcome)
+
+        try:
+            calls = await self._connect(key, timeout_s)
+        except IcecoreError as error:
+            done(error)
+            return
+        left_s = max(0.001, until_s - loop.time())
+        call_id = calls.start(method, body, left_s, settle)
+        try:
+            await answered
+        finally:
+            calls.forget(call_id)
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(
+                "this process is a fork of one that used icecore: make clients after the fork "
+                "only, or begin processes with multiprocessing's start method spawn"
+            )
+        if self._closed:
+            raise UnavailableError("the network is closed")
+
+    # --- connections ----------------------------------------------------------------------------
+
+    async def _connect(self, key: _Key, timeout_s: float) -> Calls:
+        """The connection for a class of methods; who asks meanwhile waits for the same one."""
+        task = self._connecting.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._connected(key))
+            self._connecting[key] = task
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({task}, timeout=timeout_s)
+        if not task.done():
+            raise RequestTimeoutError(f"no connection to {key[0]} in time")
+        if task.cancelled():
+            raise UnavailableError("the network is closed")
+        if (error := task.exception()) is not None:
+            assert isinstance(error, IcecoreError)
+            raise error.again()
+        calls = task.result()
+        if calls.connection.is_lost:  # in the turn in which it was made
+            raise UnavailableError(calls.connection.why_lost)
+        return calls
+
+    async def _connected(self, key: _Key) -> Calls:
+        try:
+            sock = await self._socket(key[0])
+            connection = Connection(sock, self, key[0], self._timeouts)
+            calls = self._calls[key] = Calls(connection)
+            self._keys[connection] = key
+            self._check_later()
+            return calls
+        finally:
+            del self._connecting[key]
+
+    async def _socket(self, address: str) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(_CONNECT_WITHIN_S):
+                found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+                return await _first_that_connects(found)
+        except TimeoutError as error:
+            raise _unreachable(address, "no answer") from error
+        except (OSError, ValueError) as error:
+            raise _unreachable(address, error) from error
+
+    def _check_later(self) -> None:
+        if self._checking is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._checking = loop.call_later(self._timeouts.check_every_s, self._check)
+
+    def _check(self) -> None:
+        """Ask peers that are silent; as long as there are connections."""
+        self._checking = None
+        now_s = asyncio.get_running_loop().time()
+        for connection in [*self._keys, *self._streams]:
+            connection.check(now_s)
+        if self._keys or self._streams:
+            self._check_later()
+
+    # --- of Owner -------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
+        """Of ``Owner``: what we asked for we can hold."""
+        return True
+
+    def arrived(self, connection: Connection, frame: Frame) -> None:
+        """Of ``Owner``."""
+        key = self._keys.get(connection)
+        if key is not None:
+            self._calls[key].arrived(frame)
+            return
+        stream = self._streams[connection]
+        if frame.kind == Kind.DATA:
+            stream.arrived(frame.body)
+        elif frame.kind == Kind.END:
+            stream.finished()
+            connection.lose("the stream has ended")
+        elif frame.kind == Kind.ERROR:
+            stream.fail(error_of(frame.body))
+            connection.lose("the stream has failed")
+        else:
+            raise FrameError(f"kind {frame.kind} is not expected here")
+
+    def lost(self, connection: Connection, error: IcecoreError) -> None:
+        """Of ``Owner``."""
+        key = self._keys.pop(connection, None)
+        if key is not None:
+            self._calls.pop(key).lost(error)
+        stream = self._streams.pop(connection, None)
+        if stream is not None:
+            stream.fail(error)
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def open_stream(self, address: str, method: str) -> NativeStream:
+        """As the port says."""
+        self._check_usable()
+        stream = NativeStream()
+        task = asyncio.ensure_future(self._open(address, method, stream))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        stream.opens(task)
+        return stream
+
+    async def _open(self, address: str, method: str, stream: NativeStream) -> None:
+        try:
+            sock = await self._socket(address)
+        except IcecoreError as error:
+            stream.fail(error)
+            return
+        connection = Connection(sock, self, address, self._timeouts)
+        self._streams[connection] = stream
+        stream.opened(connection)
+        connection.send(Kind.OPEN, 0, method.encode(), ())
+        self._check_later()
+
+    # --- the rest of the port -------------------------------------------------------------------
+
+    async def serve(self, address: str, handlers: Handlers) -> NativeServer:
+        """As the port says."""
+        host, port = check_listen(address, insecure_bind=self._insecure_bind)
+        try:
+            listener = _listener(host.strip("[]"), port)
+        except OSError as error:
+            raise ConfigurationError(why_not_bound(host, port)) from error
+        listener.setblocking(False)
+        bound = listener.getsockname()[1]
+        return NativeServer(listener, f"{host}:{bound}", handlers, self._limits, self._timeouts)
+
+    async def close(self) -> None:
+        """As the port says."""
+        self._closed = True
+        if self._pid != os.getpid():
+            return  # the connections are the parent's
+        if self._checking is not None:
+            self._checking.cancel()
+        for connection in [*self._keys, *self._streams]:
+            connection.lose("the network is closed")
+        opening = {*self._connecting.values(), *self._opening}
+        for task in opening:
+            task.cancel()
+        if opening | self._waiting:
+            await asyncio.wait(opening | self._waiting)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Raises OSError when nobody can listen there."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(*found[:3])
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(found[4])
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _unreachable(address: str, why: object) -> UnavailableError:
+    """Says how to do without, for a firewall may know only the other port of a server."""
+    return UnavailableError(
+        f"can't connect to {native(address)}: {why} (if only its gRPC port can be reached: "
+        "transport=grpc)"
+    )
+
+
+async def _first_that_connects(found: Sequence[tuple[Any, ...]]) -> socket.socket:
+    """A connection to one of the addresses of a name. Raises OSError when there is none."""
+    last: OSError | None = None
+    for family, kind, number, _, where in found:
+        sock = socket.socket(family, kind, number)
+        try:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, where)
+            return sock
+        except OSError as error:
+            sock.close()
+            last = error
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+    raise last or OSError("the name has no address")

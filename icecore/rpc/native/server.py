@@ -1,0 +1,419 @@
+"""Accepts connections and runs the handlers; an error that a handler raises arrives as itself.
+
+A connection is for calls until its first OPEN frame, then it is one stream, which the client closes
+when it has read its end. A handler always runs to its end: when its caller gives up or is gone, the
+answer is dropped.
+
+**Bounds.** Calls that run (``calls_max``), connections (``connections_max``), bytes of requests
+that are being received (``receiving_bytes_max``) and of answers that callers have not read
+(``answers_bytes_max``, by method): beyond them a call is refused with THROTTLED, without taking
+memory for its body. A caller with many unread answers is not read until it has taken them. A
+connection is closed that does not say hello in time or takes none of its answers.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    ThrottledError,
+    UnavailableError,
+    UnsupportedError,
+)
+from icecore.process.log import event
+from icecore.rpc import convert
+from icecore.rpc.handling import failure_of
+from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection, Timeouts
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind, read_call
+from icecore.rpc.native.stream import NativeStream
+from icecore.rpc.ports import (
+    Body,
+    Buffer,
+    CallContext,
+    Handlers,
+    Outcome,
+    UnaryHandler,
+    buffers_of,
+)
+
+_log = logging.getLogger(__name__)
+
+_BREAK_GRACE_S: Final = 5.0
+_ACCEPT_AGAIN_S: Final = 0.1
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_MESSAGE_CHARACTERS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a server holds for its callers at most."""
+
+    calls_max: int = 4096
+    connections_max: int = 16_384
+    receiving_bytes_max: int = 256 << 20
+    answers_bytes_max: int = 64 << 20
+
+
+class _Peer:
+    """What the server knows of one connection."""
+
+    __slots__ = ("accepted_s", "receiving_bytes", "stream", "task", "unsent")
+
+    def __init__(self, accepted_s: float) -> None:
+        self.accepted_s = accepted_s
+        self.receiving_bytes = 0
+        self.stream: NativeStream | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.unsent: Counter[str] = Counter()
+        """Bytes of answers that wait, by method."""
+
+
+class NativeServer:
+    """See ``icecore.rpc.ports.Server``.
+
+    Args:
+        listener: Bound and listening.
+        address: As it is announced.
+        handlers: Of all methods.
+        limits: See above.
+        timeouts: Of its connections.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        address: str,
+        handlers: Handlers,
+        limits: ServerLimits,
+        timeouts: Timeouts,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._address = address
+        self._limits = limits
+        self._timeouts = timeouts
+        self._methods = {name.encode(): (name, each) for name, each in handlers.unary.items()}
+        self._direct = {name.encode(): (name, each) for name, each in handlers.direct.items()}
+        self._streams = {name.encode(): (name, each) for name, each in handlers.streams.items()}
+        self._names = {name.encode(): name for name in (*handlers.unary, *handlers.direct)}
+        self._peers: dict[Connection, _Peer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = 0
+        self._receiving_bytes = 0
+        self._unsent_bytes: Counter[str] = Counter()
+        self._is_stopping = False
+        self._idle: asyncio.Future[None] | None = None
+        """Done when no call runs any more; made by ``stop``."""
+        self._accepting: asyncio.TimerHandle | None = None
+        self._all_gone = asyncio.Event()
+        """Nobody is connected, while it stops."""
+        self._loop.add_reader(listener.fileno(), self._accept)
+        self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
+
+    @property
+    def address(self) -> str:
+        """As the port says."""
+        return self._address
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, where = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _SHORTAGES:
+                    raise
+                event(_log, logging.WARNING, "accept_failed", error=error)
+                self._loop.remove_reader(self._listener.fileno())
+                self._accepting = self._loop.call_later(_ACCEPT_AGAIN_S, self._accept_again)
+                return
+            if len(self._peers) >= self._limits.connections_max:
+                event(_log, logging.WARNING, "connection_refused", connections=len(self._peers))
+                sock.close()
+                continue
+            peer = f"ipv4:{where[0]}:{where[1]}" if len(where) == 2 else f"ipv6:{where[0]}"
+            connection = Connection(sock, self, peer, self._timeouts)
+            self._peers[connection] = _Peer(self._loop.time())
+
+    def _accept_again(self) -> None:
+        self._accepting = None
+        if not self._is_stopping:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _check(self) -> None:
+        """Ask silent peers, close those that never said hello or take nothing."""
+        now_s, timeouts = self._loop.time(), self._timeouts
+        for connection, peer in list(self._peers.items()):
+            silent_s = now_s - connection.heard_s
+            if not connection.has_greeted and now_s - peer.accepted_s > timeouts.hello_within_s:
+                connection.lose("the peer never said hello")
+            elif peer.unsent and silent_s > timeouts.answers_within_s:
+                connection.lose("the peer takes no answers")
+            else:
+                connection.check(now_s)
+        self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
+
+    def lost(self, connection: Connection, error: IcecoreError) -> None:
+        """Of ``Owner``: a handler of a stream may tidy up for a while."""
+        peer = self._peers.pop(connection, None)
+        if peer is None:
+            return
+        self._receiving_bytes -= peer.receiving_bytes
+        self._unsent_bytes.subtract(peer.unsent)
+        if peer.stream is not None:
+            peer.stream.fail(error, at_once=True)
+        if peer.task is not None and not peer.task.done():
+            self._loop.call_later(_BREAK_GRACE_S, peer.task.cancel)
+        if not self._peers:
+            self._all_gone.set()
+
+    # --- frames ---------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
+        """Of ``Owner``."""
+        peer = self._peers[connection]
+        error: IcecoreError | None = None
+        if self._receiving_bytes + head.body_bytes > self._limits.receiving_bytes_max:
+            error = ThrottledError(
+                f"{self._receiving_bytes} bytes of requests are being received already",
+                retry_after_ms=50,
+            )
+        elif head.kind == Kind.CALL:
+            error = self._why_not(read_call(meta)[1])
+        if error is not None:
+            if head.kind != Kind.CALL:
+                connection.lose(error.message)
+            else:
+                self._refuse(connection, head.call_id, error)
+            return False
+        peer.receiving_bytes += head.body_bytes
+        self._receiving_bytes += head.body_bytes
+        return True
+
+    def arrived(self, connection: Connection, frame: Frame) -> None:
+        """Of ``Owner``."""
+        peer = self._peers[connection]
+        if isinstance(frame.body, memoryview):  # it was admitted, and maybe the next one already
+            self._receiving_bytes -= len(frame.body)
+            peer.receiving_bytes -= len(frame.body)
+        if frame.kind == Kind.CALL and peer.stream is None:
+            self._call(connection, frame)
+        elif frame.kind == Kind.OPEN and peer.stream is None:
+            self._open(connection, peer, frame)
+        elif frame.kind == Kind.DATA and peer.stream is not None:
+            peer.stream.arrived(frame.body)
+        else:
+            raise FrameError(f"kind {frame.kind} is not expected here")
+
+    def _call(self, connection: Connection, frame: Frame) -> None:
+        timeout_s, path = read_call(frame.meta)
+        error = self._why_not(path)
+        if error is not None:
+            self._refuse(connection, frame.call_id, error)
+            return
+        context = CallContext(connection.peer, "anonymous", timeout_s)
+        self._running += 1
+        if path in self._direct:
+            self._answer_directly(connection, frame, path, context)
+            return
+        method, handler = self._methods[path]
+        task = self._start(self._answer(connection, frame, method, handler, context))
+        task.add_done_callback(self._finished)
+
+    def _why_not(self, path: bytes) -> IcecoreError | None:
+        """Why no call of this method may begin now."""
+        method = self._names.get(path)
+        if method is None:
+            return UnsupportedError(f"no method {path.decode(errors='replace')}")
+        if self._is_stopping:
+            return UnavailableError("the server is stopping")
+        if self._running >= self._limits.calls_max:
+            return ThrottledError(f"{self._running} calls are running", retry_after_ms=50)
+        if self._unsent_bytes[method] > self._limits.answers_bytes_max:
+            return ThrottledError(
+                f"{self._unsent_bytes[method]} bytes of answers wait for clients to read them",
+                retry_after_ms=50,
+            )
+        return None
+
+    def _answer_directly(
+        self, connection: Connection, frame: Frame, path: bytes, context: CallContext
+    ) -> None:
+        """In this callback, unless the handler answers later."""
+        call_id, (method, handler) = frame.call_id, self._direct[path]
+        is_answered = False
+
+        def answer(outcome: Outcome) -> None:
+            nonlocal is_answered
+            assert not is_answered, f"{method} was answered twice"
+            is_answered = True
+            self._finished()
+            try:
+                if isinstance(outcome, IcecoreError):
+                    raise outcome
+                buffers = _checked(outcome)
+            except IcecoreError as error:
+                self._refuse(connection, call_id, error)
+            else:
+                connection.send(Kind.ANSWER, call_id, b"", buffers)
+                self._mind_reader(connection, method)
+
+        try:
+            handler(frame.body, context, answer)
+        except Exception as caught:  # whatever it is, the caller hears of it
+            failure = failure_of(method, caught)
+            if not is_answered:
+                answer(failure)
+
+    async def _answer(
+        self,
+        connection: Connection,
+        frame: Frame,
+        method: str,
+        handler: UnaryHandler,
+        context: CallContext,
+    ) -> None:
+        try:
+            buffers = _checked(await handler(frame.body, context))
+        except asyncio.CancelledError:
+            self._refuse(connection, frame.call_id, UnavailableError("the server is stopping"))
+            raise
+        except Exception as error:  # whatever it is, the caller hears of it
+            self._refuse(connection, frame.call_id, failure_of(method, error))
+        else:
+            connection.send(Kind.ANSWER, frame.call_id, b"", buffers)
+            self._mind_reader(connection, method)
+
+    def _finished(self, _: object = None) -> None:
+        self._running -= 1
+        if self._running == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _mind_reader(self, connection: Connection, method: str) -> None:
+        """Count what a caller does not take; when it is much, take no more requests from it."""
+        peer = self._peers.get(connection)
+        if peer is None or not connection.unsent_bytes:
+            return
+        if not peer.unsent:
+            connection.when_sent(lambda: self._reader_is_back(connection, peer))
+        more = connection.unsent_bytes - peer.unsent.total()
+        peer.unsent[method] += more
+        self._unsent_bytes[method] += more
+        if connection.unsent_bytes > UNSENT_HIGH_BYTES:
+            connection.pause()
+
+    def _reader_is_back(self, connection: Connection, peer: _Peer) -> None:
+        self._unsent_bytes.subtract(peer.unsent)
+        peer.unsent.clear()
+        connection.resume()
+
+    def _refuse(self, connection: Connection, call_id: int, error: IcecoreError) -> None:
+        _send_error(connection, call_id, error)
+        self._mind_reader(connection, "")
+
+    # --- streams --------------------------------------------------------------------------------
+
+    def _open(self, connection: Connection, peer: _Peer, frame: Frame) -> None:
+        stream = peer.stream = NativeStream(connection)
+        found = self._streams.get(frame.meta)
+        if found is None or self._is_stopping:
+            what = f"no stream {frame.meta.decode(errors='replace')}"
+            unknown, stopping = UnsupportedError(what), UnavailableError("the server is stopping")
+            _send_error(connection, 0, unknown if found is None else stopping)
+            stream.fail(stopping, at_once=True)
+            return
+        method, handler = found
+        context = CallContext(connection.peer, "anonymous", None)
+        peer.task = self._start(_run_stream(connection, method, stream, handler(stream, context)))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self, grace_s: float) -> None:
+        """As the port says."""
+        if not self._is_stopping:
+            self._close_listener()
+        until_s = self._loop.time() + grace_s
+        ends: set[asyncio.Future[None]] = {*self._tasks}
+        if self._running:
+            self._idle = self._loop.create_future()
+            ends.add(self._idle)
+        if ends:
+            await asyncio.wait(ends, timeout=grace_s)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+        await self._say_goodbye(until_s - self._loop.time())
+        self._checking.cancel()
+        for connection in list(self._peers):
+            connection.lose("the server has stopped")
+
+    def _close_listener(self) -> None:
+        self._is_stopping = True
+        if self._accepting is not None:
+            self._accepting.cancel()
+        else:
+            self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+
+    async def _say_goodbye(self, within_s: float) -> None:
+        """Let callers take their last answers: each closes its connection when it has them."""
+        if not self._peers or within_s <= 0:
+            return
+        self._all_gone.clear()
+        for connection, peer in self._peers.items():
+            if peer.stream is None:
+                _send_error(connection, 0, UnavailableError("the server has stopped"))
+        try:
+            async with asyncio.timeout(within_s):
+                await self._all_gone.wait()
+        except TimeoutError:
+            event(_log, logging.INFO, "answers_not_taken", connections=len(self._peers))
+
+
+def _checked(body: Body) -> Sequence[Buffer]:
+    """The buffers of an answer. Raises InvalidRequestError when there is too much of it."""
+    buffers = buffers_of(body)
+    if (size_bytes := sum(map(len, buffers))) > MESSAGE_BYTES_MAX:
+        what = f"an answer of {size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}"
+        raise InvalidRequestError(what)
+    return buffers
+
+
+def _send_error(connection: Connection, call_id: int, error: IcecoreError) -> None:
+    message = convert.error_to_proto(error)
+    message.message = message.message[:_MESSAGE_CHARACTERS_MAX]
+    connection.send(Kind.ERROR, call_id, b"", (message.SerializeToString(),))
+
+
+async def _run_stream(
+    connection: Connection, method: str, stream: NativeStream, running: Awaitable[None]
+) -> None:
+    """Run a handler to its end, and tell the client, which closes the connection then."""
+    try:
+        await running
+    except asyncio.CancelledError:
+        _send_error(connection, 0, UnavailableError("the server is stopping"))
+        raise
+    except Exception as error:  # whatever it is, the caller hears of it
+        _send_error(connection, 0, failure_of(method, error))
+    else:
+        connection.send(Kind.END, 0, b"", ())
+    finally:
+        stream.fail(UnavailableError("the handler has returned"), at_once=True)

@@ -1,0 +1,131 @@
+"""The implementations of the network port: gRPC, native, the simulator's."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from icecore.errors import ThrottledError
+from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.native.connection import Timeouts
+from icecore.rpc.native.net import NativeNet
+from icecore.rpc.native.server import ServerLimits
+from icecore.rpc.ports import Handlers, Net, Server
+from tests.conformance.net_stream_suite import StreamSuite
+from tests.conformance.net_suite import Fake, NetSuite, in_world
+from tests.conformance.net_world import World, run_really
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import SimNet, SimNetwork
+from tests.simulation.process import SimProcess
+from tests.support.waiting import until
+
+IMPATIENT = Timeouts(check_every_s=0.05, ping_after_s=0.2, pong_within_s=0.2)
+GRPC_STALL_S = 1.0
+"""Its keep-alive takes 13 s, which is too long for a test; its own threads answer pings anyway."""
+
+
+class TestGrpcNet(NetSuite, StreamSuite):
+    """icecore.rpc.grpc_net."""
+
+    last_answer_bytes = 1000
+    """It breaks the connection now and then under a large answer, although there is time."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        run_really(GrpcNet, main, GRPC_STALL_S)
+
+
+class TestNativeNet(NetSuite, StreamSuite):
+    """icecore.rpc.native."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        run_really(lambda: NativeNet(timeouts=IMPATIENT), main, 1.0)
+
+
+class ThrottledSuite:
+    """Of servers with few resources. Inherit and define ``run``, whose server runs one call."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        raise NotImplementedError
+
+    @in_world
+    async def test_too_many_calls_are_throttled(self, world: World) -> None:
+        fake = Fake()
+        address = (await world.serve(fake.handlers)).address
+        first = asyncio.ensure_future(world.client.call(address, "/t.T/wait", b"", timeout_s=5))
+        await until(lambda: fake.started == 1)
+        for body in (b"", bytes(1 << 20)):
+            with pytest.raises(ThrottledError) as caught:
+                await world.client.call(address, "/t.T/echo", body, timeout_s=5)
+            assert caught.value.metadata["retry_after_ms"] == "50"
+        fake.go.set()
+        await first
+        assert await world.client.call(address, "/t.T/echo", b"1", timeout_s=5) == b"1"
+
+
+class TestGrpcThrottled(ThrottledSuite):
+    """icecore.rpc.grpc_net."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        run_really(lambda: GrpcNet(calls_max=1), main, GRPC_STALL_S)
+
+
+class TestNativeThrottled(ThrottledSuite):
+    """icecore.rpc.native."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        run_really(lambda: NativeNet(limits=ServerLimits(calls_max=1)), main, 1.0)
+
+
+class SimWorld(World):
+    """Processes of the simulator; time is virtual."""
+
+    unreachable = "nowhere:1"
+    stall_s = 60.0
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._network = SimNetwork(loop, random.Random(3))
+        self._network.message_bytes_max = 64 << 20
+        self._servers = 0
+        self.client: Net = SimNet(self._network, SimProcess("client", 1))
+
+    async def serve(self, handlers: Handlers, address: str | None = None) -> Server:
+        server, _ = await self._serve(handlers, address)
+        return server
+
+    async def serve_mortal(self, handlers: Handlers) -> tuple[str, Callable[[], None]]:
+        server, process = await self._serve(handlers, None)
+
+        def kill() -> None:
+            process.kill("test", self._loop.time())
+            self._network.process_died(process)
+
+        return server.address, kill
+
+    async def _serve(self, handlers: Handlers, address: str | None) -> tuple[Server, SimProcess]:
+        self._servers += 1
+        host = address.rpartition(":")[0] if address else f"server-{self._servers}"
+        process = SimProcess(host, self._servers)
+        server = await SimNet(self._network, process).serve(address or f"{host}:0", handlers)
+        return server, process
+
+    def failures(self) -> str:
+        failures, self._loop.failures = self._loop.failures, []
+        return "\n".join(failures)
+
+
+class TestSimNet(NetSuite, StreamSuite):
+    """tests.simulation.network."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        loop = SimLoop(1)
+
+        async def start() -> None:
+            await main(SimWorld(loop))
+
+        try:
+            loop.run_until_complete(start())
+            assert loop.failures == []
+        finally:
+            loop.close()

@@ -1,0 +1,91 @@
+"""Heads and metas of frames: what is packed is read again, and what is wrong is refused."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icecore.rpc.native.frame import (
+    HEAD_BYTES,
+    MESSAGE_BYTES_MAX,
+    META_BYTES_MAX,
+    FrameError,
+    Head,
+    Kind,
+    check_hello,
+    pack_call,
+    pack_head,
+    pack_hello,
+    read_call,
+    read_head,
+    read_meta,
+)
+
+FULL_KINDS = [Kind.CALL, Kind.ANSWER, Kind.ERROR, Kind.DATA]
+
+
+@given(
+    kind=st.sampled_from(FULL_KINDS),
+    call_id=st.integers(0, 2**32 - 1),
+    meta=st.binary(max_size=META_BYTES_MAX),
+    body_bytes=st.integers(0, MESSAGE_BYTES_MAX),
+    before=st.binary(max_size=20),
+)
+def test_heads(kind: Kind, call_id: int, meta: bytes, body_bytes: int, before: bytes) -> None:
+    view = memoryview(before + pack_head(kind, call_id, meta, body_bytes))
+    head = read_head(view, len(before))
+    assert head == Head(body_bytes, call_id, len(meta), kind)
+    assert read_meta(view, len(before), head) == meta
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta_bytes", "body_bytes", "why"),
+    [
+        (Kind.CALL, 0, MESSAGE_BYTES_MAX + 1, "larger than max"),
+        (Kind.DATA, 0, 2**32 - 1, "larger than max"),
+        (Kind.CALL, META_BYTES_MAX + 1, 0, "larger than max"),
+        (0, 0, 0, "kind 0"),
+        (max(Kind) + 1, 0, 0, "kind 10"),
+        (Kind.HELLO, 10, 1, "no body"),
+        (Kind.OPEN, 5, 1, "no body"),
+        (Kind.PING, 0, 1, "no body"),
+    ],
+)
+def test_heads_that_no_frame_has(kind: int, meta_bytes: int, body_bytes: int, why: str) -> None:
+    packed = struct.pack("<IIHBBI", body_bytes, 1, meta_bytes, kind, 0, 0)
+    with pytest.raises(FrameError, match=why):
+        read_head(memoryview(packed), 0)
+
+
+@given(bit=st.integers(0, (HEAD_BYTES + 10) * 8 - 1))
+def test_any_flipped_bit_is_noticed(bit: int) -> None:
+    packed = bytearray(pack_head(Kind.CALL, 7, b"0123456789", 5000))
+    packed[bit // 8] ^= 1 << bit % 8
+    view = memoryview(bytes(packed) + bytes(META_BYTES_MAX))
+    with pytest.raises(FrameError):
+        read_meta(view, 0, read_head(view, 0))
+
+
+def test_hello() -> None:
+    for features in (0, 0xFFFFFFFF):  # what this side does not know is none of its business
+        packed = pack_hello(features)
+        check_hello(packed[HEAD_BYTES:])
+    for wrong in (b"", packed[HEAD_BYTES:-1], b"ICEC" + packed[HEAD_BYTES + 4 :]):
+        with pytest.raises(FrameError):
+            check_hello(wrong)
+    with pytest.raises(FrameError, match="version 2"):
+        check_hello(struct.pack("<4sHI", b"icec", 2, 0))
+
+
+@given(timeout_s=st.floats(0.001, allow_infinity=True), method=st.binary(max_size=100))
+def test_calls(timeout_s: float, method: bytes) -> None:
+    read_s, path = read_call(pack_call(timeout_s, method))
+    assert path == method
+    assert read_s <= timeout_s
+    assert read_s == pytest.approx(min(timeout_s, (2**32 - 1) / 1000), abs=0.0011)
+
+
+def test_a_call_without_a_timeout() -> None:
+    with pytest.raises(FrameError):
+        read_call(b"123")

@@ -1,0 +1,52 @@
+"""Where a node listens natively, and what it tells others of that."""
+
+import pytest
+
+from icecore.errors import ConfigurationError
+from icecore_node.config import NodeSettings
+
+
+def settings(**values: object) -> NodeSettings:
+    return NodeSettings.model_validate({"data": "unused", "node_id": 1, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "bind"),
+    [
+        ({}, "127.0.0.1:0"),
+        ({"listen": "10.0.0.1:7401"}, "10.0.0.1:0"),
+        ({"listen": "[::1]:7401"}, "[::1]:0"),
+        ({"native_listen": "127.0.0.2:7501"}, "127.0.0.2:7501"),
+        ({"native_listen": ""}, ""),
+        ({"native_listen": "127.0.0.2:7501", "transport": "grpc"}, ""),
+    ],
+)
+def test_where_it_listens_natively(values: dict[str, object], bind: str) -> None:
+    assert settings(**values).native_bind == bind
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "127.0.0.1:7501"),
+        ({"advertise": "n1.example:7401"}, "n1.example:7501"),
+        ({"advertise": "n1.example:7401", "native_advertise": "front:9"}, "front:9"),
+        ({"native_advertise": "front:9"}, "front:9"),
+    ],
+)
+def test_what_it_tells_others(values: dict[str, object], told: str) -> None:
+    assert settings(**values).native_reached("127.0.0.1:7501") == told
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"native_listen": "10.0.0.1:7501"}, "insecure-bind"),
+        ({"native_listen": "7501"}, "HOST:PORT"),
+        ({"native_advertise": "n1"}, "HOST:PORT"),
+    ],
+)
+def test_addresses_are_checked(values: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        settings(**values).check_addresses()
+    settings(native_listen="10.0.0.1:7501", insecure_bind=True).check_addresses()
