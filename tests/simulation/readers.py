@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import World
 
 COORDINATOR = "coordinator"
-WHOLE_READ_S = 60.0
+WHOLE_READ_S = 300.0
+"""A reader of little appetite needs thousands of fetches of some 40 ms each."""
 SEEK_EACH = 8
 """One poll in so many is followed by a seek."""
 

@@ -137,6 +137,9 @@ class NativeNet:
 
     async def _connect(self, key: _Key, timeout_s: float) -> Calls:
         """The connection for a class of methods; who asks meanwhile waits for the same one."""
+        calls = self._calls.get(key)
+        if calls is not None:  # it was made between the call and the turn of its task
+            return calls
         task = self._connecting.get(key)
         if task is None:
             task = asyncio.ensure_future(self._connected(key))

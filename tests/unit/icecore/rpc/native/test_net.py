@@ -235,3 +235,22 @@ async def test_a_fork_cannot_use_it() -> None:
     with pytest.raises(ForkedError):
         net.open_stream("127.0.0.1:1", "/t.T/echo")
     await net.close()
+
+
+async def test_calls_that_begin_while_a_connection_is_made_share_it() -> None:
+    async def small(body: Received, context: CallContext) -> Body:
+        return body
+
+    server_net = NativeNet()
+    server = await server_net.serve("127.0.0.1:0", Handlers({FENCE: small}, {}))
+    for _ in range(20):
+        net, calls = NativeNet(), []
+        for number in range(40):  # over the turns of the loop in which it is made
+            call = net.call(server.address, FENCE, str(number).encode(), timeout_s=5)
+            calls.append(asyncio.ensure_future(call))
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*calls) == [str(number).encode() for number in range(40)]
+        assert len(net._keys) == 1
+        await net.close()
+    await server.stop(1.0)
+    await server_net.close()
