@@ -20,7 +20,6 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
     UnsupportedError,
-    error_from_reason,
 )
 from icecore.rpc.ports import Body, CallContext, ClientStream, Done, Handlers, Received, Server
 from icecore.rpc.waiting import all_unary, start_in_task
@@ -429,7 +428,7 @@ class Exchange(SimConnection):
                 self._reply(UnavailableError("the server is stopping"))
                 raise
             except IcecoreError as error:
-                outcome = error_from_reason(error.reason, error.message, dict(error.metadata))
+                outcome = error.again()
             except Exception as error:
                 outcome = self.unexpected(error)
             self._reply(outcome)

@@ -19,7 +19,6 @@ from icecore.errors import (
     InternalError,
     UnavailableError,
     UnsupportedError,
-    error_from_reason,
 )
 from icecore.rpc.ports import Body, CallContext, Received, Sink, join
 from icecore.rpc.waiting import LaterWrites, consume_by_reading
@@ -94,7 +93,7 @@ class SimConnection:
                 end.transmit(UnavailableError("the server is stopping"))
                 raise
             except IcecoreError as error:
-                last = error_from_reason(error.reason, error.message, dict(error.metadata))
+                last = error.again()
             except Exception as error:
                 last = self.unexpected(error)
             self.network.loop.trace(f"{self.client} > {server.process} {self.method} ends")
@@ -241,7 +240,7 @@ class SimStreamEnd:
                 return body
             if pipe.has_ended:
                 if pipe.last_error is not None:
-                    raise _fresh(pipe.last_error)
+                    raise pipe.last_error.again()
                 return None
             await pipe.changed()
 
@@ -274,7 +273,7 @@ class SimStreamEnd:
         while True:
             self._check()
             if pipe.write_error is not None:
-                raise _fresh(pipe.write_error)
+                raise pipe.write_error.again()
             if pipe.unread_bytes == 0 or pipe.unread_bytes + len(message) <= WINDOW_BYTES:
                 break
             await pipe.changed()
@@ -317,8 +316,3 @@ class SimStreamEnd:
         connection.network.send(
             connection.client_host, connection.server_host, lambda: connection.reset("cancelled")
         )
-
-
-def _fresh(error: IcecoreError) -> IcecoreError:
-    """A new object each time: raising one object twice chains its tracebacks."""
-    return error_from_reason(error.reason, error.message, dict(error.metadata))
