@@ -7,7 +7,7 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Protocol, Self
 
-from benchmarks.cases import ICECORE, WITH_SYNCFS, Case
+from benchmarks.cases import OVER_GRPC, WITH_SYNCFS, Case
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.model import FlushMode
@@ -50,24 +50,26 @@ class System(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+_SETTINGS = {WITH_SYNCFS: {"syncfs": "always"}, OVER_GRPC: {"transport": "grpc"}}
+"""Of nodes, where they differ from what comes."""
+
+
 class Icecore:
     """A coordinator and nodes of ours. Use as a context manager.
 
     Args:
+        name: Which of ours (``OURS``). ``syncfs=always`` makes each node wait for the writes of
+            all, for they share a file system here; with a disk of its own each would do it unasked.
         folder: For data and logs; need not exist.
         nodes: As many as replicas are wanted.
-        with_syncfs: ``syncfs=always``; else everything is as it comes. The nodes share a file
-            system here, so that each waits for the writes of all; with a disk of its own each
-            node would do it unasked.
     """
 
     warm_s = 1.0
 
-    def __init__(self, folder: Path, nodes: int, *, with_syncfs: bool = False) -> None:
-        self.name = WITH_SYNCFS if with_syncfs else ICECORE
+    def __init__(self, name: str, folder: Path, nodes: int) -> None:
+        self.name = name
         self.nodes = nodes
-        settings = {"syncfs": "always"} if with_syncfs else None
-        self._cluster = LocalCluster(folder, nodes, node_settings=settings)
+        self._cluster = LocalCluster(folder, nodes, node_settings=_SETTINGS.get(name))
 
     def __enter__(self) -> Self:
         self._cluster.start()

@@ -4,7 +4,8 @@
 
 One line per gate: ``gate: <name> value=… floor=… unit=… ok|short``. A bound that must not be
 exceeded is a ``ceiling``; a figure without a bound is ``shown``; one whose system is absent is
-``skipped``, and what is missing is said. Exit status 1 when a gate is short.
+``skipped``, and what is missing is said. A measurement beside which others used more than 15 % of
+the machine is made again, and refused the third time. Exit status 1 when a gate is short.
 """
 
 import argparse
@@ -16,12 +17,15 @@ from typing import Any
 
 from benchmarks.cases import OURS
 from benchmarks.cluster import Missing
-from benchmarks.gate_list import GROUPS, LIMIT, Gate, Group
+from benchmarks.gate_list import FAILOVER, GROUPS, LIMIT, Gate, Group
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
+from benchmarks.others import OTHERS_SHARE_MAX, Others
 from benchmarks.runner import Runner, Times, progress
 
 RUNS = 5
+TRIES = 3
+"""Of a measurement, until others leave the machine to it."""
 
 
 def run_group(runner: Runner, group: Group, runs: int) -> list[dict[str, Mapping[str, float]]]:
@@ -44,9 +48,23 @@ def run_group(runner: Runner, group: Group, runs: int) -> list[dict[str, Mapping
 
 
 def _measure(runner: Runner, group: Group, name: str) -> Mapping[str, float]:
+    """Raises Missing when the system is absent, or others never leave the machine to us."""
+    for _ in range(TRIES):
+        others = Others()
+        figures = _measure_once(runner, group, name)
+        share = others.share()
+        if share <= OTHERS_SHARE_MAX:
+            return figures
+        progress(f"{name} is refused: others used {share:.0%} of the machine")
+    raise Missing(f"a machine of which others use less than {OTHERS_SHARE_MAX:.0%}")
+
+
+def _measure_once(runner: Runner, group: Group, name: str) -> Mapping[str, float]:
     system, case = group.measurements[name]
     if name == LIMIT:
         return runner.limit(case.rf, case.partitions)
+    if name == FAILOVER:
+        return runner.failover(case.partitions)
     result = runner.run(system, case)
     figures: dict[str, float] = result["figures"]
     progress("  " + " ".join(f"{key}={value}" for key, value in figures.items()))
@@ -62,7 +80,7 @@ def measure(
         for group in groups:
             by_run = run_group(runner, group, runs)
             for gate in group.gates:
-                value = gate.median(by_run)
+                value = gate.over_runs(by_run)
                 results.append((gate, value))
                 print(gate.line(value), flush=True)
     return results

@@ -3,17 +3,18 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from benchmarks.cases import LINGER_MS
+from benchmarks.cases import LINGER_MS, OVER_GRPC
 from benchmarks.figures import Schedule
 from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
 from icecore import Consumer, Producer
 from icecore.client.batches import RECORD_OVERHEAD_BYTES, SendHandle
 from icecore.errors import ThrottledError
 from icecore.process.system import tune_process
+from icecore.rpc.addresses import Transport
 
 YIELD_RECORDS = 256
 LATE_ACKS_S = 30.0
@@ -38,7 +39,13 @@ def _producer(job: Job) -> Producer:
         linger_ms=0 if job.act == "single" else LINGER_MS,
         batch_bytes=case.batch_records * each,
         buffer_bytes=in_flight * each,
+        transport=_transport(job),
     )
+
+
+def _transport(job: Job) -> Transport:
+    """Asked for, whatever the environment says: the two are compared in one run."""
+    return "grpc" if job.system == OVER_GRPC else "auto"
 
 
 async def _touch(job: Job) -> dict[str, Any]:
@@ -158,7 +165,7 @@ async def _open(job: Job) -> dict[str, Any]:
 
 async def _fetch(job: Job) -> dict[str, Any]:
     total, rows = 0, 0
-    async with Consumer(job.bootstrap, job.topic, start="earliest") as consumer:
+    async with _consumer(job, "earliest") as consumer:
         read_some = _reader(consumer, job)
         meter = Meter(job)
         while meter.is_on(total + rows):
@@ -172,12 +179,16 @@ async def _fetch(job: Job) -> dict[str, Any]:
 
 async def _follow(job: Job) -> dict[str, Any]:
     rows = 0
-    async with Consumer(job.bootstrap, job.topic, start="latest") as consumer:
+    async with _consumer(job, "latest") as consumer:
         read_some = _reader(consumer, job)
         meter = Meter(job)
         while meter.is_on(rows):
             rows += await read_some()
         return meter.result()
+
+
+def _consumer(job: Job, start: Literal["earliest", "latest"]) -> Consumer:
+    return Consumer(job.bootstrap, job.topic, start=start, transport=_transport(job))
 
 
 def _reader(consumer: Consumer, job: Job) -> Callable[[], Awaitable[int]]:

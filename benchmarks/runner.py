@@ -31,6 +31,7 @@ CLIENT_EXTRA_S = 180.0
 """What a client may take beside warm-up and measuring: to start, to touch partitions, to end."""
 FILL_BYTES = 256 << 20
 FILL_RECORDS_MAX = 2_000_000
+FAILOVER_MIB = 64
 LIMIT_MIB, LIMIT_RUNS = 128, 3
 
 
@@ -132,6 +133,25 @@ class Runner:
     def bounds(self, rf: int, files: int = 16) -> dict[str, float]:
         """What disk and transport allow now: the denominators of a result."""
         return {**self.limit(rf, files), "sync_ms": limit.sync_ms(self._folder), **hop.measure()}
+
+    def failover(self, partitions: int) -> dict[str, float]:
+        """How long produce stood still in the partitions whose leader was killed, in ms.
+
+        Raises:
+            RuntimeError: It failed, or a record could not be produced.
+        """
+        progress(f"failover of {partitions} partitions × {FAILOVER_MIB} MiB")
+        self._systems.stop()  # what idles takes processor time that the cluster would have had
+        command = [sys.executable, "-m", "benchmarks.failover", "--kills", "1"]
+        command += ["--mib", str(FAILOVER_MIB), "--partitions", str(partitions)]
+        command += ["--folder", str(self._folder)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"benchmarks.failover ended with status {done.returncode}")
+        whole = json.loads(done.stdout.splitlines()[-1])
+        if whole["errors"]:
+            raise RuntimeError(f"{whole['errors']} records could not be produced")
+        return {f"led_{name}": value for name, value in whole["longest_gap"]["led"].items()}
 
     def run(self, name: str, case: Case) -> dict[str, Any]:
         """One run of a case: ``figures`` and what each process has cost.

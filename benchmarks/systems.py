@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from benchmarks.cases import OURS, WITH_SYNCFS
+from benchmarks.cases import OURS
 from benchmarks.cluster import Icecore, Missing, System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.peers.kafka import Kafka
@@ -35,6 +35,10 @@ class Systems:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """All that run, for a measurement that has the machine to itself."""
         for name in list(self._running):
             self._stop(name)
 
@@ -56,11 +60,7 @@ class Systems:
     def _start(self, name: str, rf: int) -> System:
         self._started += 1
         folder = self._folder / f"{name}-{self._started}"
-        system: System
-        if name in OURS:
-            system = Icecore(folder, rf, with_syncfs=name == WITH_SYNCFS)
-        else:
-            system = PEERS[name](folder)
+        system: System = Icecore(name, folder, rf) if name in OURS else PEERS[name](folder)
         with contextlib.ExitStack() as stack:  # undone unless the last line is reached
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             try:

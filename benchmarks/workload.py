@@ -91,7 +91,7 @@ class Meter:
             self._latencies_s.append(time.perf_counter() - due_s)
 
     def result(self) -> dict[str, Any]:
-        """Figures, and the costs by process."""
+        """Figures, and the costs by process; ``cpu_ms`` is that of all of them per record."""
         assert self._start is not None and self._end is not None
         (start_s, before, costs), (end_s, after, costs_now) = self._start, self._end
         case = self._job.case
@@ -104,10 +104,12 @@ class Meter:
             }
             for name, now in costs_now.items()
         }
+        cpu_s = sum(now.cpu_s - costs[name].cpu_s for name, now in costs_now.items())
         return {
             "figures": {
                 **rates(after - before, end_s - start_s, case.record_bytes),
                 **latency_ms(self._latencies_s),
+                "cpu_ms": round(1000 * cpu_s / max(1, after - before), 3),
             },
             "processes": processes,
         }

@@ -18,6 +18,7 @@ from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
@@ -120,6 +121,7 @@ class Coordinator:
             ports,
             admission=Admission(ports, self._sessions),
             sessions=self._sessions,
+            broken=BrokenStreams(self._sessions, ports.calls, self._spawn),
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=ProducerNaming(self.ledger, ports.calls, self.live, clock),
@@ -183,12 +185,16 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop serving and release the store. Idempotent."""
+        await self._cancel_tasks()
+        await asyncio.gather(*(server.stop(grace_s=0.5) for server in self._servers))
+        self._servers.clear()
+        await self._cancel_tasks()  # what streams started that ended meanwhile
+        await self._store.close()
+
+    async def _cancel_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(server.stop(grace_s=0.5) for server in self._servers))
-        self._servers.clear()
-        await self._store.close()
 
     def _on_change(self, change: Change) -> None:
         self._sessions.on_change(change)

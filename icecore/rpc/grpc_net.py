@@ -31,6 +31,7 @@ from icecore.rpc.grpc_streams import (
     mark_retrieved,
 )
 from icecore.rpc.handling import failure_of
+from icecore.rpc.knocking import refuses
 from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.ports import Body, CallContext, Done, Handlers, StreamHandler, UnaryHandler, join
 from icecore.rpc.standard_services import add_standard_services
@@ -285,6 +286,10 @@ class GrpcNet:
     def open_stream(self, address: str, method: str) -> GrpcClientStream:
         call: Any = self._channel(address).stream_stream(method)()
         return GrpcClientStream(call)
+
+    async def refuses(self, address: str, *, within_s: float) -> bool:
+        """As the port says."""
+        return await refuses(address, within_s)
 
     async def serve(self, address: str, handlers: Handlers) -> _GrpcServer:
         host, port = check_listen(address, insecure_bind=self._insecure_bind)

@@ -199,6 +199,13 @@ class Net(Protocol):
         """A bidirectional stream; connection errors surface in read and write."""
         ...
 
+    async def refuses(self, address: str, *, within_s: float) -> bool:
+        """Whether the host says that nobody listens at this address: the process is gone.
+
+        False when somebody listens, and when no answer comes within ``within_s``.
+        """
+        ...
+
     async def serve(self, address: str, handlers: Handlers) -> Server:
         """Listen on ``host:port``. Raises ConfigurationError when the port is taken."""
         ...

@@ -48,6 +48,11 @@ class Transports:
         net, bare = self._way_to(address)
         return net.open_stream(bare, method)
 
+    async def refuses(self, address: str, *, within_s: float) -> bool:
+        """As the port says."""
+        net, bare = self._way_to(address)
+        return await net.refuses(bare, within_s=within_s)
+
     async def serve(self, address: str, handlers: Handlers) -> Server:
         """As the port says."""
         net, bare = self._way_to(address)

@@ -339,6 +339,25 @@ class NetSuite:
                     await call
 
     @in_world
+    async def test_who_refuses(self, world: World) -> None:
+        async with asyncio.timeout(10):
+            assert await world.client.refuses(world.unreachable, within_s=5)
+            server = await world.serve(Fake().handlers)
+            for _ in range(3):
+                assert not await world.client.refuses(server.address, within_s=5)
+            assert await world.client.call(server.address, "/t.T/echo", b"1", timeout_s=5) == b"1"
+            await server.stop(0)
+            assert await world.client.refuses(server.address, within_s=5)
+
+    @in_world
+    async def test_a_server_that_dies_refuses(self, world: World) -> None:
+        address, break_all = await world.serve_mortal(Fake().handlers)
+        assert not await world.client.refuses(address, within_s=5)
+        break_all()
+        async with asyncio.timeout(10):
+            assert await world.client.refuses(address, within_s=5)
+
+    @in_world
     async def test_addresses(self, world: World) -> None:
         for _ in range(2):
             with pytest.raises(UnavailableError):

@@ -150,6 +150,7 @@ LOGGED: dict[str, str] = {
     # leaders that are none any more
     "leader_fenced": r'event=leadership_ended .*why="fenced by epoch ',
     "zombie_leader_told": r'event=leadership_ended .*why="the segment is (SEALED|RECOVERING) ',
+    "gone_at_once": r'event=node_down .*why="it refuses connections"',
     "lease_expired": r'event=node_down .*why="lease expired"',
     # start-up
     "torn_tail_cut": r"event=tail_cut ",

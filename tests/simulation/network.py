@@ -320,6 +320,23 @@ class SimNet:
             raise outcome
         return outcome
 
+    async def refuses(self, address: str, *, within_s: float) -> bool:
+        """As icecore.ports."""
+        self._check()
+        network, here, there = self._network, self._process.name, address.rpartition(":")[0]
+        answer: asyncio.Future[bool] = network.loop.create_future()
+
+        def knock() -> None:
+            is_refused = network.listener(address) is None
+            network.send(there, here, lambda: answer.done() or answer.set_result(is_refused))
+
+        network.send(here, there, knock)
+        try:
+            async with asyncio.timeout(within_s):
+                return await answer
+        except TimeoutError:
+            return False
+
     def open_stream(self, address: str, method: str) -> ClientStream:
         """As icecore.ports."""
         self._check()

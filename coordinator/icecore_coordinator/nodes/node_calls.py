@@ -136,6 +136,11 @@ class NodeCalls:
                 )
         return answer
 
+    async def refuses(self, node_id: NodeId, within_s: float) -> bool:
+        """Whether the node's host says that nobody listens at its address; no call of a method."""
+        node = self._state.nodes.get(node_id)
+        return node is not None and await self._net.refuses(peer_address(node), within_s=within_s)
+
     def _common(self, node_id: NodeId) -> dict[str, Any]:
         """What each request of a call to this node carries; all its parts are for one process."""
         return {

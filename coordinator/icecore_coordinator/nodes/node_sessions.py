@@ -1,7 +1,8 @@
 """Heartbeat streams: who is up.
 
-A node is DOWN when its stream broke and was not resumed by the same incarnation within 500 ms, or
-when it was silent for a lease. The 500 ms count only for a stream that this process held: after
+A node is DOWN when its stream broke and its host refuses connections (``broken_streams``), or when
+the same incarnation did not resume it within 500 ms, or when it was silent for a lease. The 500 ms
+count only for a stream that this process held: after
 its start every known node has a full lease to come, and again after it was late itself, for a
 paused coordinator has learnt nothing about its nodes. Safety needs none of this; it only decides
 when recovery starts.
@@ -262,6 +263,16 @@ class NodeSessions:
         now = self._clock.monotonic_ms()
         self._deadlines[node_id] = max(now + BROKEN_STREAM_MS, self._late_until_ms)
         self._note_settling()
+
+    def is_missing(self, node_id: NodeId) -> bool:
+        """Whether the node counts as up, has no stream, and may come back with one."""
+        return node_id in self._deadlines
+
+    def note_gone(self, node_id: NodeId) -> None:
+        """The node's host says that it does not run: nothing is to be waited for."""
+        if self.is_missing(node_id):
+            self._set_down(node_id, "it refuses connections")
+            self._note_settling()
 
     def _close(self, session: Session) -> None:
         self._pushes.close(session.outbox)

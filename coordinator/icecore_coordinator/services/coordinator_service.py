@@ -29,6 +29,7 @@ from icecore_coordinator.decisions.segment_changes import (
     check_leader,
     start_recovery,
 )
+from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
@@ -62,6 +63,7 @@ class CoordinatorService:
         *,
         admission: Admission,
         sessions: NodeSessions,
+        broken: BrokenStreams,
         pushes: Pushes,
         sealing: LiveSealing,
         naming: ProducerNaming,
@@ -73,6 +75,7 @@ class CoordinatorService:
         self._timing = ports.timing
         self._admission = admission
         self._sessions = sessions
+        self._broken = broken
         self._pushes = pushes
         self._sealing = sealing
         self._naming = naming
@@ -167,7 +170,7 @@ class CoordinatorService:
             event(_log, logging.INFO, "stream_ended", node_id=session.node_id, error=error)
             raise
         finally:
-            self._sessions.disconnected(session)
+            self._broken.ended(session)
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)

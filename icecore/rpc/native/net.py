@@ -16,6 +16,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.rpc.addresses import native
+from icecore.rpc.knocking import refuses
 from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.native.client import Calls, class_of, error_of
 from icecore.rpc.native.connection import Connection, Timeouts
@@ -253,6 +254,10 @@ class NativeNet:
         self._check_later()
 
     # --- the rest of the port -------------------------------------------------------------------
+
+    async def refuses(self, address: str, *, within_s: float) -> bool:
+        """As the port says."""
+        return await refuses(address, within_s)
 
     async def serve(self, address: str, handlers: Handlers) -> NativeServer:
         """As the port says."""

@@ -1,11 +1,16 @@
 """The arithmetic of the benchmarks: percentiles, open loops, ratios, gates, baseline, table."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from benchmarks import check, core_step, figures, gates, memory, report, run
+from benchmarks import check, core_step, figures, gates, memory, others, report, run
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
 from benchmarks.cluster import Missing, System
 from benchmarks.gate_list import GROUPS, Gate, Group
@@ -165,7 +170,7 @@ def test_a_gate_is_the_median_of_ratios_within_one_run() -> None:
         {"ours": {"records_s": ours}, "theirs": {"records_s": theirs}}
         for ours, theirs in ((10.0, 1.0), (20.0, 20.0), (30.0, 10.0))
     ]
-    assert gate.median(runs) == 3.0
+    assert gate.over_runs(runs) == 3.0
     assert gate.line(3.0) == "gate: g value=3 floor=2 unit=ratio ok"
     assert gate.line(1.5) == "gate: g value=1.5 floor=2 unit=ratio short"
 
@@ -186,8 +191,54 @@ def test_a_gate_without_a_bound_is_shown_and_one_without_a_value_skipped() -> No
         "gate: g value=123457 floor=- unit=records/s shown"
     )
     gate = Gate("g", "ours", over="theirs", floor=2.0)
-    assert gate.median([{"ours": {"records_s": 1.0}}]) is None
+    assert gate.over_runs([{"ours": {"records_s": 1.0}}]) is None
     assert gate.line(None) == "gate: g value=- floor=2 unit=ratio skipped"
+
+
+def test_of_what_is_rare_the_worst_run_counts() -> None:
+    runs = [{"ours": {"p99_ms": each}} for each in (3.0, 9.0, 1.0)]
+    assert Gate("g", "ours", "p99_ms", ceiling=4.0, is_worst=True).over_runs(runs) == 9.0
+    assert Gate("g", "ours", "p99_ms", floor=4.0, is_worst=True).over_runs(runs) == 1.0
+
+
+def test_a_measurement_beside_others_is_made_again_and_refused_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Busy:
+        shares = iter((0.3, 0.16, 0.1, 0.3, 0.3, 0.3))
+
+        def share(self) -> float:
+            return next(self.shares)
+
+    class FakeRunner:
+        runs = 0
+
+        def limit(self, rf: int, files: int) -> dict[str, float]:
+            self.runs += 1
+            return {"fresh_mb_s": float(self.runs)}
+
+    monkeypatch.setattr(gates, "Others", Busy)
+    runner = cast(Any, FakeRunner())
+    (group,) = gates.choose(["rf3_limit"])
+    assert gates._measure(runner, group, "limit") == {"fresh_mb_s": 3.0}
+    with pytest.raises(Missing, match="others use less than 15%"):
+        gates._measure(runner, group, "limit")
+    assert runner.runs == 6
+
+
+def test_who_is_not_ours_is_an_other() -> None:
+    burn = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
+    seen = others.Others()
+    subprocess.run([sys.executable, "-c", burn], check=True)  # a child: ours
+    ours = seen.share()
+    seen = others.Others()
+    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}])"
+    began_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", orphan], check=True)  # its child outlives it: not ours
+    time.sleep(1.0)
+    passed_s = time.monotonic() - began_s
+    assert seen.share() * passed_s * (os.cpu_count() or 1) > 0.1
+    assert ours < 1.0
 
 
 def test_every_gate_needs_what_its_group_measures() -> None:

@@ -105,6 +105,28 @@ def test_broken_stream_is_down_after_500_ms_also_right_after_a_start(watch: Watc
     assert 1 in watch.up()
 
 
+def test_broken_stream_of_a_node_that_is_gone_is_down_at_once(watch: Watch) -> None:
+    session = watch.connect(1)
+    watch.sessions.note_gone(1)
+    assert watch.up() == [1, 2, 3] and not watch.sessions.is_missing(1)  # it has its stream
+    watch.sessions.disconnected(session)
+    assert watch.sessions.is_missing(1)
+    changes = watch.changes
+    watch.sessions.note_gone(1)
+    assert watch.up() == [2, 3] and watch.changes == changes + 1
+    assert not watch.sessions.is_missing(1)
+    watch.sessions.note_gone(1)  # said twice
+    assert watch.changes == changes + 1
+
+
+def test_news_of_a_dead_process_that_come_late_say_nothing_of_the_next_one(watch: Watch) -> None:
+    watch.sessions.disconnected(watch.connect(1))
+    session = watch.connect(1)
+    watch.sessions.note_gone(1)
+    watch.pass_ms(1_000, session)
+    assert 1 in watch.up()
+
+
 def test_stream_that_is_resumed_in_time_changes_nothing(watch: Watch) -> None:
     watch.sessions.disconnected(watch.connect(1))
     watch.pass_ms(400)

@@ -47,7 +47,13 @@ async def coordinator(database: SqliteDatabase) -> tuple[Ledger, CoordinatorServ
         timing=other,
     )
     return ledger, CoordinatorService(
-        ports, admission=other, sessions=other, pushes=other, sealing=other, naming=other
+        ports,
+        admission=other,
+        sessions=other,
+        broken=other,
+        pushes=other,
+        sealing=other,
+        naming=other,
     )
 
 
