@@ -39,11 +39,11 @@ async def test_the_handler_is_asked_before_the_body_comes() -> None:
     async with tormented(more=store.handlers) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
-        await peer.send(bulk_head(1, b"refuse", 64 * MIB))
-        call_id, error = await peer.error()
-        assert (call_id, type(error)) == (1, ThrottledError)
         tracemalloc.start()
         try:
+            await peer.send(bulk_head(1, b"refuse", 64 * MIB))
+            call_id, error = await peer.error()
+            assert (call_id, type(error)) == (1, ThrottledError)
             for _ in range(64):
                 await peer.send(bytes(MIB))
             await peer.send(bulk_head(2, b"answer", 0))

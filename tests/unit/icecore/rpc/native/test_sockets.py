@@ -45,6 +45,8 @@ async def test_hosts_that_vanish_and_peers_that_stall() -> None:
     idle, gone = connected()
     busy, gone_too = connected()
     patient, stalled = connected()
+    late, gone_late = connected()
+    late.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
     vanish(gone)
     vanish(gone_too)
     busy.send(b"never acknowledged")
@@ -61,7 +63,10 @@ async def test_hosts_that_vanish_and_peers_that_stall() -> None:
     await until(lambda: is_host_silent(busy.fileno()), 3)
     assert not is_host_silent(patient.fileno())
     assert time.monotonic() - began_s > 2.9
-    for each in (idle, gone, busy, gone_too, patient, stalled):
+    vanish(gone_late)
+    late.send(b"the first word after a long silence")
+    assert not is_host_silent(late.fileno())
+    for each in (idle, gone, busy, gone_too, patient, stalled, late, gone_late):
         each.close()
 
 
