@@ -117,7 +117,7 @@ class ProduceRequest:
                     partition=queue.partition,
                     batch_length=len(batch.encoded),
                 )
-        return framing.frame_bulk(header.SerializeToString(), buffers)
+        return framing.bulk_request(header.SerializeToString(), buffers)
 
     def _count(self) -> int:
         return sum(len(batches) for _, batches in self.entries)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from icecore.errors import InvalidRequestError
-from icecore.rpc.ports import Buffer, Received
+from icecore.rpc.ports import Buffer, Bulk, Received
 
 _M = TypeVar("_M", bound=Message)
 
@@ -39,6 +39,12 @@ def frame_bulk(header: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
     length = sum(map(len, buffers))
     head = b"\x0a" + _varint(len(header)) + header + b"\x7a" + _varint(length)
     return [head, *buffers]
+
+
+def bulk_request(header: bytes, buffers: Sequence[Buffer]) -> Bulk:
+    """The same as a request whose header a server may see before it takes the batches."""
+    lead = frame_bulk(header, buffers)[0]
+    return Bulk(header, bytes(lead), buffers)
 
 
 def split_bulk(body: Received, message_type: type[Message]) -> tuple[bytes, memoryview]:

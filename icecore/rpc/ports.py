@@ -10,16 +10,34 @@ A body is sent as one buffer or as a list of buffers (of single bytes, whose ``l
 a transport that can sends a list without joining it, so nothing in it may change until the message
 is gone. A body arrives as ``bytes`` or as a read-only view of memory that nobody else has: keeping
 a slice of it keeps all of it.
+
+A request with bulk data may be sent as a ``Bulk``. A transport that can shows its header to the
+server before the rest is received, so that a refused call costs no memory (``DirectHandler``).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from google.protobuf.message import Message
+
 from icecore.errors import IcecoreError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Body: TypeAlias = Buffer | Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """A message with bulk data, in parts. ``icecore/rpc/framing.py`` makes it."""
+
+    header: bytes
+    """The message's small header, serialized."""
+    lead: bytes
+    """All of the message that comes before the batches, the header among it."""
+    batches: Sequence[Buffer]
+
+
+Body: TypeAlias = Buffer | Sequence[Buffer] | Bulk
 """What is sent: one message."""
 Received: TypeAlias = bytes | memoryview
 """What arrived: one message."""
@@ -27,6 +45,8 @@ Received: TypeAlias = bytes | memoryview
 
 def buffers_of(body: Body) -> Sequence[Buffer]:
     """A body as the buffers it is made of."""
+    if isinstance(body, Bulk):
+        return (body.lead, *body.batches)
     return (body,) if isinstance(body, bytes | bytearray | memoryview) else body
 
 
@@ -127,9 +147,31 @@ StreamHandler: TypeAlias = Callable[[ServerStream, CallContext], Awaitable[None]
 Outcome: TypeAlias = Body | IcecoreError
 Answer: TypeAlias = Callable[[Outcome], None]
 """Takes the outcome of a call, once, from the loop."""
-DirectHandler: TypeAlias = Callable[[Received, CallContext, Answer], None]
-"""Runs in the callback that received the request, so it neither waits nor takes long; it answers
-there or later. What it raises is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call whose header was accepted. Exactly one of the two is called, once, from the loop."""
+
+    run: Callable[[Received, Answer], None]
+    """The batches are here. It is called in the callback that received them, so it neither waits
+    nor takes long; it answers there or later. What it raises is the answer."""
+    abandon: Callable[[], None]
+    """The batches never come, or the server does not want them any more."""
+
+
+Admit: TypeAlias = Callable[[bytes, int, CallContext], Admitted | Body]
+"""Looks at a serialized header and the length of the batches that are to come. It admits the call,
+answers it at once, or raises what the caller is told; then nobody takes memory for the batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectHandler:
+    """Of a unary method with a bulk request, where each step counts."""
+
+    request: type[Message]
+    """The bulk message, for transports that receive it in one piece: they ask ``admit`` then."""
+    admit: Admit
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +181,7 @@ class Handlers:
     unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
     direct: Mapping[str, DirectHandler] = field(default_factory=dict)
-    """Unary methods where each step counts."""
+    """Unary methods with a bulk request, where each step counts."""
 
 
 class Server(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from icecore.errors import UnavailableError
 from icecore.rpc.addresses import NATIVE
 from icecore.rpc.native.net import NativeNet
+from icecore.rpc.native.tls import TransportSecurity
 from icecore.rpc.ports import Body, ClientStream, Done, Handlers, Net, Received, Server
 
 if TYPE_CHECKING:
@@ -21,11 +22,14 @@ class Transports:
 
     Args:
         insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
+        security: TLS of the native transport; none if it is left out. gRPC has none.
     """
 
-    def __init__(self, *, insecure_bind: bool = False) -> None:
+    def __init__(
+        self, *, insecure_bind: bool = False, security: TransportSecurity | None = None
+    ) -> None:
         self._insecure_bind = insecure_bind
-        self._native = NativeNet(insecure_bind=insecure_bind)
+        self._native = NativeNet(insecure_bind=insecure_bind, security=security)
         self._grpc: GrpcNet | None = None
         self._closed = False
 

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.rpc import framing
 from icecore.rpc.ports import (
+    Admitted,
     Body,
     CallContext,
     DirectHandler,
@@ -24,9 +26,13 @@ _QUEUED_BYTES_MAX: Final = 4 << 20
 
 
 def as_unary(handler: DirectHandler) -> UnaryHandler:
-    """A handler that answers by a call as one that returns."""
+    """A direct handler as one that gets the whole message and returns the answer."""
 
     async def unary(body: Received, context: CallContext) -> Body:
+        header, batches = framing.split_bulk(body, handler.request)
+        admitted = handler.admit(header, len(batches), context)
+        if not isinstance(admitted, Admitted):
+            return admitted
         answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
 
         def settle(outcome: Outcome) -> None:
@@ -37,7 +43,7 @@ def as_unary(handler: DirectHandler) -> UnaryHandler:
             else:
                 answer.set_result(outcome)
 
-        handler(body, context, settle)
+        admitted.run(batches, settle)
         return await answer
 
     return unary

@@ -114,6 +114,9 @@ class NetSuite:
     last_answer_bytes = 24 << 20
     """Of a server that stops with grace: more than kernels hold for a reader."""
 
+    principal = "anonymous"
+    """What servers know of the caller."""
+
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         raise NotImplementedError
 
@@ -131,7 +134,7 @@ class NetSuite:
                 assert answer == body
                 assert isinstance(answer, bytes) or answer.readonly
         context = fake.contexts[0]
-        assert context.principal == "anonymous" and context.peer
+        assert context.principal == self.principal and context.peer
         assert context.timeout_s is not None
         assert 0 < context.timeout_s < 10.1  # gRPC's clock is another one
 

@@ -12,12 +12,14 @@ from icecore.rpc.native.connection import Timeouts
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import ServerLimits
 from icecore.rpc.ports import Handlers, Net, Server
+from tests.conformance.net_bulk_suite import BulkSuite
 from tests.conformance.net_stream_suite import StreamSuite
 from tests.conformance.net_suite import Fake, NetSuite, in_world
 from tests.conformance.net_world import World, run_really
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import SimNet, SimNetwork
 from tests.simulation.process import SimProcess
+from tests.support.certificates import CLIENT_NAME, security
 from tests.support.waiting import until
 
 IMPATIENT = Timeouts(check_every_s=0.05, ping_after_s=0.2, pong_within_s=0.2)
@@ -25,7 +27,7 @@ GRPC_STALL_S = 1.0
 """Its keep-alive takes 13 s, which is too long for a test; its own threads answer pings anyway."""
 
 
-class TestGrpcNet(NetSuite, StreamSuite):
+class TestGrpcNet(NetSuite, BulkSuite, StreamSuite):
     """icecore.rpc.grpc_net."""
 
     last_answer_bytes = 1000
@@ -35,11 +37,20 @@ class TestGrpcNet(NetSuite, StreamSuite):
         run_really(GrpcNet, main, GRPC_STALL_S)
 
 
-class TestNativeNet(NetSuite, StreamSuite):
+class TestNativeNet(NetSuite, BulkSuite, StreamSuite):
     """icecore.rpc.native."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         run_really(lambda: NativeNet(timeouts=IMPATIENT), main, 1.0)
+
+
+class TestNativeNetWithTls(NetSuite, BulkSuite, StreamSuite):
+    """icecore.rpc.native, both sides with certificates."""
+
+    principal = CLIENT_NAME
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        run_really(lambda: NativeNet(timeouts=IMPATIENT, security=security()), main, 1.0)
 
 
 class ThrottledSuite:
@@ -115,7 +126,7 @@ class SimWorld(World):
         return "\n".join(failures)
 
 
-class TestSimNet(NetSuite, StreamSuite):
+class TestSimNet(NetSuite, BulkSuite, StreamSuite):
     """tests.simulation.network."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:

@@ -84,6 +84,13 @@ class RawPeer:
         assert frame is not None and frame.kind == Kind.ERROR, frame
         return frame.call_id, error_of(frame.body)
 
+    def has_more(self) -> bool:
+        """Whether something has arrived that nobody has read."""
+        try:
+            return bool(self._frames or self.socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+
     async def is_closed(self) -> bool:
         """Read to the end, which comes."""
         while await self.frame() is not None:
@@ -130,8 +137,9 @@ def call_head(call_id: int, method: str, body_bytes: int) -> bytes:
 class Tormented:
     """A server, its handlers, and a neighbour of those who torment it."""
 
-    def __init__(self, net: NativeNet) -> None:
+    def __init__(self, net: NativeNet, more: Handlers) -> None:
         self.net = net
+        self._more = more
         self.neighbour = NativeNet()
         self.started = 0
         self.finished = 0
@@ -169,7 +177,9 @@ class Tormented:
     async def serve(self) -> None:
         unary = (self.echo, self.wait, self.bulk, self.nonsense)
         handlers = Handlers(
-            {f"/t.T/{each.__name__}": each for each in unary}, {"/t.T/idle": self.idle}
+            {f"/t.T/{each.__name__}": each for each in unary},
+            {"/t.T/idle": self.idle},
+            self._more.direct,
         )
         self.server = await self.net.serve("127.0.0.1:0", handlers)
 
@@ -203,10 +213,12 @@ class Tormented:
 
 @asynccontextmanager
 async def tormented(
-    limits: ServerLimits | None = None, timeouts: Timeouts = PATIENT
+    limits: ServerLimits | None = None,
+    timeouts: Timeouts = PATIENT,
+    more: Handlers | None = None,
 ) -> AsyncIterator[Tormented]:
-    """A server that must be as it was when its tormentors are gone."""
-    house = Tormented(NativeNet(limits=limits, timeouts=timeouts))
+    """A server, with more direct handlers, that is as it was when its tormentors are gone."""
+    house = Tormented(NativeNet(limits=limits, timeouts=timeouts), more or Handlers({}, {}))
     await house.serve()
     try:
         await house.neighbour_is_served()

@@ -14,8 +14,8 @@ from icecore.errors import IcecoreError, InternalError, RequestTimeoutError
 from icecore.rpc import convert
 from icecore.rpc.methods import DATA, REPLICATION
 from icecore.rpc.native.connection import Connection
-from icecore.rpc.native.frame import Frame, FrameError, Kind, pack_call
-from icecore.rpc.ports import Body, Done, Received, buffers_of
+from icecore.rpc.native.frame import HEADER_BYTES_MAX, Frame, FrameError, Kind, pack_call
+from icecore.rpc.ports import Body, Bulk, Done, Received, buffers_of
 from icecore.v1 import common_pb2
 
 CONTROL: Final = "control"
@@ -59,6 +59,11 @@ class Calls:
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
 
+    @property
+    def are_open(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._calls)
+
     def start(self, method: str, body: Body, timeout_s: float, done: Done) -> int:
         """Send a request. ``done`` is called from the loop, never before this returns.
 
@@ -68,8 +73,12 @@ class Calls:
         self._last_id = call_id = self._last_id % _CALL_ID_MAX + 1
         timer = self._loop.call_later(timeout_s, self._late, call_id)
         self._calls[call_id] = _Call(method, done, timer)
-        meta = pack_call(timeout_s, method.encode())
-        self.connection.send(Kind.CALL, call_id, meta, buffers_of(body))
+        if isinstance(body, Bulk) and len(body.header) <= HEADER_BYTES_MAX:
+            meta = pack_call(timeout_s, method.encode(), body.header)
+            self.connection.send(Kind.BULK, call_id, meta, body.batches)
+        else:
+            meta = pack_call(timeout_s, method.encode())
+            self.connection.send(Kind.CALL, call_id, meta, buffers_of(body))
         return call_id
 
     def forget(self, call_id: int) -> None:

@@ -6,8 +6,10 @@ looks at ``unsent_bytes`` or waits for ``drained``.
 
 **The end.** ``lose`` happens once: the socket is closed, nothing is delivered any more, and the
 owner hears why. A peer that is silent is asked (PING), and lost when it stays silent; a peer that
-takes what we send is not silent. A message that has begun must end, too. ``Timeouts`` has the
-times; whoever owns connections calls ``check`` about every ``check_every_s``.
+takes what we send is not silent. It is asked sooner while somebody waits for it, so that idle
+connections cost next to nothing: there the kernel notices when a host vanishes (``sockets.py``). A
+message that has begun must end, too. ``Timeouts`` has the times; whoever owns connections calls
+``check`` about every ``check_every_s``, from one timer for all of them.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ from icecore.rpc.native.frame import (
 )
 from icecore.rpc.native.inbox import Inbox
 from icecore.rpc.native.outbox import TURN_BYTES_MAX, Outbox, one_turn
+from icecore.rpc.native.sockets import is_host_silent
+from icecore.rpc.native.tls import TlsSocket
 from icecore.rpc.ports import Buffer
 
 UNSENT_HIGH_BYTES: Final = 4 << 20
@@ -43,12 +47,14 @@ _JOIN_BYTES_MAX: Final = 4096
 class Timeouts:
     """How long a peer may take, in seconds."""
 
-    check_every_s: float = 1.0
+    check_every_s: float = 0.5
     hello_within_s: float = 5.0
     """To say hello, once it has connected."""
     ping_after_s: float = 5.0
     """To be silent before it is asked,"""
-    pong_within_s: float = 3.0
+    awaited_ping_after_s: float = 1.0
+    """when somebody waits for it (if that is sooner),"""
+    pong_within_s: float = 1.5
     """and then to answer."""
     message_within_s: float = 30.0
     """To end a message that it began; a second more for each MiB."""
@@ -80,16 +86,18 @@ class Connection:
     """See above.
 
     Args:
-        sock: Connected.
+        sock: Connected; with TLS, after the handshake.
         owner: Who it belongs to.
         peer: The other side, for people.
         timeouts: How long it may take.
     """
 
-    def __init__(self, sock: socket.socket, owner: Owner, peer: str, timeouts: Timeouts) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(
+        self, sock: socket.socket | TlsSocket, owner: Owner, peer: str, timeouts: Timeouts
+    ) -> None:
         self.peer = peer
+        self.principal = sock.principal if isinstance(sock, TlsSocket) else "anonymous"
+        """Who the peer has proved to be."""
         self.is_lost = False
         self.why_lost = ""
         self.has_greeted = False
@@ -98,6 +106,7 @@ class Connection:
         """When the peer last sent something, or took something that had waited for it."""
         self._loop = asyncio.get_running_loop()
         self._socket = sock
+        self._tls = sock if isinstance(sock, TlsSocket) else None
         self._descriptor = sock.fileno()
         self._owner = owner
         self._timeouts = timeouts
@@ -127,6 +136,16 @@ class Connection:
             self._is_paused = False
             self.heard_s, self._begun_s = self._loop.time(), None
             self._loop.add_reader(self._descriptor, self._readable)
+            self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
+        """No selector tells of what is decrypted already."""
+        if self._tls is not None and not self.is_lost and self._tls.pending():
+            self._loop.call_soon(self._read_pending)
+
+    def _read_pending(self) -> None:
+        if not self.is_lost and not self._is_paused:
+            self._readable()
 
     def _readable(self) -> None:
         self.heard_s, self._unanswered_checks = self._loop.time(), 0
@@ -141,10 +160,10 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                self.lose(f"the connection broke: {error.strerror or error}")
+                self.lose(self._why_broken(error))
                 return
             if not count:
-                self.lose("the peer closed the connection")
+                self.lose(self._why_broken(None))
                 return
             try:
                 for frame in self._inbox.received(count):
@@ -154,8 +173,9 @@ class Connection:
                 self.lose(f"{self.peer} does not speak our native protocol: {error}")
                 return
             budget -= count
-            if count < sum(map(len, targets)):
+            if self._tls is None and count < sum(map(len, targets)):
                 break
+        self._go_on_reading()
         if self._begun_s is None and not self._inbox.is_between_frames:
             self._begun_s = self.heard_s
 
@@ -206,7 +226,7 @@ class Connection:
             pass
         except OSError as error:
             # Later: who sends does not expect to lose the connection in the middle of it.
-            self._loop.call_soon(self.lose, f"the connection broke: {error.strerror or error}")
+            self._loop.call_soon(self.lose, self._why_broken(error))
             return
         if sent_bytes < size_bytes:
             self._outbox.add(buffers, sent_bytes, size_bytes)
@@ -220,7 +240,7 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                self.lose(f"the connection broke: {error.strerror or error}")
+                self.lose(self._why_broken(error))
                 return
             self._outbox.sent(count)
             self.heard_s, self._unanswered_checks = self._loop.time(), 0
@@ -262,19 +282,29 @@ class Connection:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def check(self, now_s: float) -> None:
+    def check(self, now_s: float, *, is_awaited: bool) -> None:
         """Ask a silent peer, and lose one that stays silent or never ends a message.
 
-        Called every ``check_every_s``, or as often as the process gets a turn.
+        Called every ``check_every_s``, or as often as the process gets a turn. What waits to be
+        sent by then is no view of larger memory any more.
         """
+        if self.is_lost:
+            return
+        if self._outbox.size_bytes:
+            self._outbox.own()
         if self._is_paused:
             self._show_life()  # its PING is not read meanwhile
+            if is_host_silent(self._descriptor):
+                self.lose("the peer's host does not answer")
             return
         timeouts = self._timeouts
+        ping_after_s = timeouts.ping_after_s
+        if is_awaited or self._outbox.size_bytes:
+            ping_after_s = min(ping_after_s, timeouts.awaited_ping_after_s)
         allowed_s = timeouts.message_within_s + (self._inbox.expected_bytes >> 20)
         if self._begun_s is not None and now_s - self._begun_s > allowed_s:
             self.lose("the peer began a message and did not end it in time")
-        elif now_s - self.heard_s < timeouts.ping_after_s:
+        elif now_s - self.heard_s < ping_after_s:
             return
         elif self._unanswered_checks * timeouts.check_every_s >= timeouts.pong_within_s:
             self.lose(f"the peer was silent for {now_s - self.heard_s:.1f} s")
@@ -282,6 +312,15 @@ class Connection:
             if not self._unanswered_checks:
                 self.send(Kind.PING, 0, b"", ())
             self._unanswered_checks += 1
+
+    def _why_broken(self, error: OSError | None) -> str:
+        """``error`` is None when the peer has closed the connection."""
+        why = "the peer closed the connection"
+        if error is not None:
+            why = f"the connection broke: {error.strerror or error}"
+        if not self.has_greeted and self._tls is None:
+            why += " (before its hello: does it expect TLS?)"
+        return why
 
     def lose(self, why: str) -> None:
         """End the connection at once; the owner hears of it. Does nothing the second time."""

@@ -10,6 +10,7 @@ before it believes a length. Bodies have checksums of their own where it matters
     kind     call  meta                        body               sent by
     HELLO    0     magic, version, features    -                  both, first
     CALL     id    timeout in ms, method       request            client
+    BULK     id    the same, header            batches            client: a request in two parts
     ANSWER   id    -                           answer             server
     ERROR    id    -                           common.Error       server; id 0 ends the connection
     OPEN     0     method                      -                  client: this is a stream now
@@ -28,14 +29,19 @@ import google_crc32c
 MESSAGE_BYTES_MAX: Final = 64 << 20
 """Of one body; gRPC's limit is the same."""
 META_BYTES_MAX: Final = 1024
+"""Of all frames but BULK,"""
+BULK_META_BYTES_MAX: Final = 0xFFFF
+"""whose meta holds the request's header: as much as a head can tell."""
+HEADER_BYTES_MAX: Final = BULK_META_BYTES_MAX - META_BYTES_MAX
+"""Of a header in a meta, which leaves room for the method. A larger one goes in a CALL's body."""
 HEAD_BYTES: Final = 16
-VERSION: Final = 1
+VERSION: Final = 2
 
 _HEAD = struct.Struct("<IIHBBI")
 _CHECKED = struct.Struct("<IIHBB")
 _CRC = struct.Struct("<I")
 _HELLO = struct.Struct("<4sHI")
-_TIMEOUT = struct.Struct("<I")
+_CALL = struct.Struct("<IH")
 _MAGIC: Final = b"icec"
 _TIMEOUT_MAX_MS: Final = 0xFFFFFFFF
 
@@ -52,6 +58,7 @@ class Kind(IntEnum):
     END = 7
     PING = 8
     PONG = 9
+    BULK = 10
 
 
 _KINDS: Final = frozenset(map(int, Kind))
@@ -60,6 +67,15 @@ _EMPTY_KINDS: Final = frozenset({Kind.HELLO, Kind.OPEN, Kind.END, Kind.PING, Kin
 
 class FrameError(Exception):
     """The bytes are no frames of ours; nothing behind them can be believed."""
+
+
+class Call(NamedTuple):
+    """What the meta of a CALL or a BULK says."""
+
+    timeout_s: float
+    method: bytes
+    header: bytes | None
+    """Of a BULK; None when the body is the whole request."""
 
 
 class Frame(NamedTuple):
@@ -96,7 +112,7 @@ def read_head(view: memoryview, position: int) -> Head:
     body_bytes, call_id, meta_bytes, kind, zero, _ = _HEAD.unpack_from(view, position)
     if kind not in _KINDS or zero:
         raise FrameError(f"kind {kind} is none of the native protocol's")
-    if meta_bytes > META_BYTES_MAX:
+    if meta_bytes > META_BYTES_MAX and kind != Kind.BULK:
         raise FrameError(f"{meta_bytes} bytes of meta, larger than max {META_BYTES_MAX}")
     if body_bytes > MESSAGE_BYTES_MAX:
         raise FrameError(f"{body_bytes} bytes of body, larger than max {MESSAGE_BYTES_MAX}")
@@ -138,18 +154,23 @@ def check_hello(meta: bytes) -> None:
         raise FrameError(f"version {version} of the native protocol, this side has {VERSION}")
 
 
-def pack_call(timeout_s: float, method: bytes) -> bytes:
-    """The meta of a call."""
-    return _TIMEOUT.pack(int(min(timeout_s * 1000, _TIMEOUT_MAX_MS))) + method
+def pack_call(timeout_s: float, method: bytes, header: bytes | None = None) -> bytes:
+    """The meta of a CALL; with a header, of a BULK."""
+    timeout_ms = int(min(timeout_s * 1000, _TIMEOUT_MAX_MS))
+    return _CALL.pack(timeout_ms, len(method)) + method + (header or b"")
 
 
-def read_call(meta: bytes) -> tuple[float, bytes]:
-    """The timeout in seconds and the method of a call.
+def read_call(kind: int, meta: bytes) -> Call:
+    """What the meta of a CALL or a BULK says.
 
     Raises:
-        FrameError: The meta is too short.
+        FrameError: It is no such meta.
     """
-    if len(meta) < _TIMEOUT.size:
-        raise FrameError("a call without a timeout")
-    timeout_ms: int = _TIMEOUT.unpack_from(meta)[0]
-    return timeout_ms / 1000, meta[_TIMEOUT.size :]
+    if len(meta) < _CALL.size:
+        raise FrameError("a call without a timeout and a method")
+    timeout_ms, method_bytes = _CALL.unpack_from(meta)
+    end = _CALL.size + method_bytes
+    if len(meta) < end or (len(meta) > end and kind != Kind.BULK):
+        raise FrameError("the length of a call's method is wrong")
+    header = meta[end:] if kind == Kind.BULK else None
+    return Call(timeout_ms / 1000, meta[_CALL.size : end], header)

@@ -1,9 +1,10 @@
 """Received bytes to frames, without I/O: where the next bytes go, and which frames they complete.
 
-Small frames are read through one shared buffer. A body that does not fit there gets memory of its
-own before it is read, after ``Admit`` was asked, and the bytes behind it land in the shared buffer
-in the same system call. A body that is not admitted is read over: the connection stays in step.
-The first frame must be a hello, so nobody else is ever asked for memory.
+Small frames are read through one shared buffer, which grows for a meta that it can't hold. A body
+that does not fit there gets memory of its own before it is read, after ``Admit`` was asked, and the
+bytes behind it land in the shared buffer in the same system call. A body that is not admitted is
+read over: the connection stays in step. The first frame must be a hello, so nobody else is ever
+asked for memory.
 """
 
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class Inbox:
     def _parse(self, frames: list[Frame]) -> None:
         """Take all whole frames out of the shared buffer, and begin the one that is left."""
         view, have = self._shared, self._have
+        room = 0
         at = min(self._skip_bytes, have)
         self._skip_bytes -= at
         while have - at >= HEAD_BYTES:
@@ -94,6 +96,7 @@ class Inbox:
                 raise FrameError("the first frame is no hello")
             start = at + HEAD_BYTES + head.meta_bytes
             if start > have:
+                room = start - at
                 break
             end = start + head.body_bytes
             if end <= have:
@@ -108,7 +111,10 @@ class Inbox:
                 at = have
             break
         rest = have - at
-        if rest and at:
+        if room > len(view):
+            self._shared = memoryview(bytearray(room))
+            self._shared[:rest] = view[at:have]
+        elif rest and at:
             view[:rest] = bytes(view[at:have])
         self._have = rest
 

@@ -22,7 +22,9 @@ from icecore.rpc.native.client import Calls, class_of, error_of
 from icecore.rpc.native.connection import Connection, Timeouts
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
 from icecore.rpc.native.server import NativeServer, ServerLimits
+from icecore.rpc.native.sockets import prepare
 from icecore.rpc.native.stream import NativeStream
+from icecore.rpc.native.tls import TlsSocket, TransportSecurity, shake_hands
 from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
 
 _CONNECT_WITHIN_S: Final = 1.0
@@ -39,6 +41,7 @@ class NativeNet:
         insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
         limits: Of servers.
         timeouts: Of all connections.
+        security: TLS, for servers and for calls; none if it is left out.
     """
 
     def __init__(
@@ -47,10 +50,12 @@ class NativeNet:
         insecure_bind: bool = False,
         limits: ServerLimits | None = None,
         timeouts: Timeouts | None = None,
+        security: TransportSecurity | None = None,
     ) -> None:
         self._insecure_bind = insecure_bind
         self._limits = limits or ServerLimits()
         self._timeouts = timeouts or Timeouts()
+        self._security = security or TransportSecurity()
         self._pid = os.getpid()
         self._calls: dict[_Key, Calls] = {}
         self._keys: dict[Connection, _Key] = {}
@@ -170,13 +175,19 @@ class NativeNet:
         finally:
             del self._connecting[key]
 
-    async def _socket(self, address: str) -> socket.socket:
+    async def _socket(self, address: str) -> socket.socket | TlsSocket:
         loop = asyncio.get_running_loop()
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         try:
             async with asyncio.timeout(_CONNECT_WITHIN_S):
-                found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-                return await _first_that_connects(found)
+                found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+                sock = await _first_that_connects(found)
+            prepare(sock)
+            if self._security.client is None:
+                return sock
+            within_s = self._timeouts.hello_within_s
+            return await shake_hands(sock, self._security.client, within_s, host)
         except TimeoutError as error:
             raise _unreachable(address, "no answer") from error
         except (OSError, ValueError) as error:
@@ -192,7 +203,9 @@ class NativeNet:
         self._checking = None
         now_s = asyncio.get_running_loop().time()
         for connection in [*self._keys, *self._streams]:
-            connection.check(now_s)
+            key = self._keys.get(connection)
+            is_awaited = key is None or self._calls[key].are_open
+            connection.check(now_s, is_awaited=is_awaited)
         if self._keys or self._streams:
             self._check_later()
 
@@ -261,14 +274,18 @@ class NativeNet:
 
     async def serve(self, address: str, handlers: Handlers) -> NativeServer:
         """As the port says."""
-        host, port = check_listen(address, insecure_bind=self._insecure_bind)
+        security = self._security.server
+        is_allowed = self._insecure_bind or security is not None
+        host, port = check_listen(address, insecure_bind=is_allowed)
         try:
             listener = _listener(host.strip("[]"), port)
         except OSError as error:
             raise ConfigurationError(why_not_bound(host, port)) from error
         listener.setblocking(False)
         bound = listener.getsockname()[1]
-        return NativeServer(listener, f"{host}:{bound}", handlers, self._limits, self._timeouts)
+        return NativeServer(
+            listener, f"{host}:{bound}", handlers, self._limits, self._timeouts, security
+        )
 
     async def close(self) -> None:
         """As the port says."""

@@ -27,6 +27,11 @@ def one_turn(buffers: Iterable[Buffer]) -> list[Buffer]:
     return taken
 
 
+def _owned(buffer: Buffer) -> Buffer:
+    is_part = isinstance(buffer, memoryview) and memoryview(buffer.obj).nbytes > 2 * len(buffer)
+    return bytes(buffer) if is_part else buffer
+
+
 class Outbox:
     """What one connection has not sent yet."""
 
@@ -56,6 +61,10 @@ class Outbox:
             count -= len(buffers.popleft())
         if count:
             buffers[0] = memoryview(buffers[0])[count:]
+
+    def own(self) -> None:
+        """Copy what is a small part of other memory, which would live as long as a slow reader."""
+        self._buffers = deque(map(_owned, self._buffers))
 
     def clear(self) -> None:
         """Nothing of it is sent any more."""

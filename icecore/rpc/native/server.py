@@ -1,4 +1,4 @@
-"""Accepts connections and runs the handlers; an error that a handler raises arrives as itself.
+"""Connections and calls of one server. An error that a handler raises arrives as itself.
 
 A connection is for calls until its first OPEN frame, then it is one stream, which the client closes
 when it has read its end. A handler always runs to its end: when its caller gives up or is gone, the
@@ -7,48 +7,63 @@ answer is dropped.
 **Bounds.** Calls that run (``calls_max``), connections (``connections_max``), bytes of requests
 that are being received (``receiving_bytes_max``) and of answers that callers have not read
 (``answers_bytes_max``, by method): beyond them a call is refused with THROTTLED, without taking
-memory for its body. A caller with many unread answers is not read until it has taken them. A
-connection is closed that does not say hello in time or takes none of its answers.
+memory for its body. So is a call whose header its direct handler does not admit. A caller with many
+unread answers is not read until it has taken them. A connection is closed that does not say hello
+in time or takes none of its answers.
 """
 
 import asyncio
-import errno
 import logging
 import socket
-from collections import Counter
-from collections.abc import Awaitable, Coroutine, Sequence
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from icecore.errors import (
     IcecoreError,
-    InvalidRequestError,
     ThrottledError,
     UnavailableError,
     UnsupportedError,
 )
 from icecore.process.log import event
-from icecore.rpc import convert
+from icecore.rpc import framing
 from icecore.rpc.handling import failure_of
+from icecore.rpc.native.accepting import Acceptor
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection, Timeouts
-from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind, read_call
+from icecore.rpc.native.frame import (
+    Call,
+    Frame,
+    FrameError,
+    Head,
+    Kind,
+    read_call,
+)
+from icecore.rpc.native.handlers import (
+    checked,
+    context_of,
+    run_direct,
+    run_stream,
+    send_error,
+)
 from icecore.rpc.native.stream import NativeStream
+from icecore.rpc.native.tls import TlsSocket
 from icecore.rpc.ports import (
-    Body,
-    Buffer,
+    Admitted,
+    Answer,
     CallContext,
     Handlers,
     Outcome,
     UnaryHandler,
-    buffers_of,
+    join,
 )
 
 _log = logging.getLogger(__name__)
 
 _BREAK_GRACE_S: Final = 5.0
-_ACCEPT_AGAIN_S: Final = 0.1
-_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-_MESSAGE_CHARACTERS_MAX: Final = 1000
+_CALLS: Final = frozenset({Kind.CALL, Kind.BULK})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +79,12 @@ class ServerLimits:
 class _Peer:
     """What the server knows of one connection."""
 
-    __slots__ = ("accepted_s", "receiving_bytes", "stream", "task", "unsent")
+    __slots__ = ("accepted_s", "admitted", "receiving_bytes", "stream", "task", "unsent")
 
     def __init__(self, accepted_s: float) -> None:
         self.accepted_s = accepted_s
+        self.admitted: deque[Admitted] = deque()
+        """Calls whose large bodies are on their way, in the order of these."""
         self.receiving_bytes = 0
         self.stream: NativeStream | None = None
         self.task: asyncio.Task[None] | None = None
@@ -84,6 +101,7 @@ class NativeServer:
         handlers: Of all methods.
         limits: See above.
         timeouts: Of its connections.
+        security: TLS; None for none.
     """
 
     def __init__(
@@ -93,9 +111,9 @@ class NativeServer:
         handlers: Handlers,
         limits: ServerLimits,
         timeouts: Timeouts,
+        security: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listener = listener
         self._address = address
         self._limits = limits
         self._timeouts = timeouts
@@ -111,10 +129,10 @@ class NativeServer:
         self._is_stopping = False
         self._idle: asyncio.Future[None] | None = None
         """Done when no call runs any more; made by ``stop``."""
-        self._accepting: asyncio.TimerHandle | None = None
         self._all_gone = asyncio.Event()
         """Nobody is connected, while it stops."""
-        self._loop.add_reader(listener.fileno(), self._accept)
+        within_s = timeouts.hello_within_s
+        self.acceptor = Acceptor(listener, security, within_s, self._has_room, self._welcome)
         self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
 
     @property
@@ -124,31 +142,12 @@ class NativeServer:
 
     # --- connections ----------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, where = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _SHORTAGES:
-                    raise
-                event(_log, logging.WARNING, "accept_failed", error=error)
-                self._loop.remove_reader(self._listener.fileno())
-                self._accepting = self._loop.call_later(_ACCEPT_AGAIN_S, self._accept_again)
-                return
-            if len(self._peers) >= self._limits.connections_max:
-                event(_log, logging.WARNING, "connection_refused", connections=len(self._peers))
-                sock.close()
-                continue
-            peer = f"ipv4:{where[0]}:{where[1]}" if len(where) == 2 else f"ipv6:{where[0]}"
-            connection = Connection(sock, self, peer, self._timeouts)
-            self._peers[connection] = _Peer(self._loop.time())
+    def _has_room(self, handshakes: int) -> bool:
+        return len(self._peers) + handshakes < self._limits.connections_max
 
-    def _accept_again(self) -> None:
-        self._accepting = None
-        if not self._is_stopping:
-            self._loop.add_reader(self._listener.fileno(), self._accept)
+    def _welcome(self, sock: socket.socket | TlsSocket, peer: str) -> None:
+        connection = Connection(sock, self, peer, self._timeouts)
+        self._peers[connection] = _Peer(self._loop.time())
 
     def _check(self) -> None:
         """Ask silent peers, close those that never said hello or take nothing."""
@@ -160,7 +159,7 @@ class NativeServer:
             elif peer.unsent and silent_s > timeouts.answers_within_s:
                 connection.lose("the peer takes no answers")
             else:
-                connection.check(now_s)
+                connection.check(now_s, is_awaited=peer.stream is not None)
         self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
 
     def lost(self, connection: Connection, error: IcecoreError) -> None:
@@ -170,6 +169,8 @@ class NativeServer:
             return
         self._receiving_bytes -= peer.receiving_bytes
         self._unsent_bytes.subtract(peer.unsent)
+        for each in peer.admitted:
+            each.abandon()
         if peer.stream is not None:
             peer.stream.fail(error, at_once=True)
         if peer.task is not None and not peer.task.done():
@@ -182,23 +183,48 @@ class NativeServer:
     def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
         """Of ``Owner``."""
         peer = self._peers[connection]
+        call = read_call(head.kind, meta) if head.kind in _CALLS else None
         error: IcecoreError | None = None
         if self._receiving_bytes + head.body_bytes > self._limits.receiving_bytes_max:
             error = ThrottledError(
                 f"{self._receiving_bytes} bytes of requests are being received already",
                 retry_after_ms=50,
             )
-        elif head.kind == Kind.CALL:
-            error = self._why_not(read_call(meta)[1])
+        elif call is not None:
+            error = self._why_not(call)
         if error is not None:
-            if head.kind != Kind.CALL:
+            if call is None:
                 connection.lose(error.message)
             else:
                 self._refuse(connection, head.call_id, error)
             return False
+        if call is not None and call.header is not None and call.method in self._direct:
+            admitted = self._admitted(connection, head, call, call.header)
+            if admitted is None:
+                return False
+            peer.admitted.append(admitted)
         peer.receiving_bytes += head.body_bytes
         self._receiving_bytes += head.body_bytes
         return True
+
+    def _admitted(
+        self, connection: Connection, head: Head, call: Call, header: bytes
+    ) -> Admitted | None:
+        """What the handler makes of the header of a large request; None when it has an answer."""
+        method, handler = self._direct[call.method]
+        try:
+            admitted = handler.admit(
+                header, head.body_bytes, context_of(connection, call.timeout_s)
+            )
+            if isinstance(admitted, Admitted):
+                return admitted
+            buffers = checked(admitted)
+        except Exception as error:  # whatever it is, the caller hears of it
+            self._refuse(connection, head.call_id, failure_of(method, error))
+        else:
+            connection.send(Kind.ANSWER, head.call_id, b"", buffers)
+            self._mind_reader(connection, method)
+        return None
 
     def arrived(self, connection: Connection, frame: Frame) -> None:
         """Of ``Owner``."""
@@ -206,8 +232,8 @@ class NativeServer:
         if isinstance(frame.body, memoryview):  # it was admitted, and maybe the next one already
             self._receiving_bytes -= len(frame.body)
             peer.receiving_bytes -= len(frame.body)
-        if frame.kind == Kind.CALL and peer.stream is None:
-            self._call(connection, frame)
+        if frame.kind in _CALLS and peer.stream is None:
+            self._call(connection, peer, frame)
         elif frame.kind == Kind.OPEN and peer.stream is None:
             self._open(connection, peer, frame)
         elif frame.kind == Kind.DATA and peer.stream is not None:
@@ -215,26 +241,43 @@ class NativeServer:
         else:
             raise FrameError(f"kind {frame.kind} is not expected here")
 
-    def _call(self, connection: Connection, frame: Frame) -> None:
-        timeout_s, path = read_call(frame.meta)
-        error = self._why_not(path)
+    def _call(self, connection: Connection, peer: _Peer, frame: Frame) -> None:
+        call = read_call(frame.kind, frame.meta)
+        admitted: Admitted | None = None
+        is_asked = call.header is not None and call.method in self._direct
+        if is_asked and isinstance(frame.body, memoryview):
+            admitted = peer.admitted.popleft()
+        error = self._why_not(call)
         if error is not None:
+            if admitted is not None:
+                admitted.abandon()
             self._refuse(connection, frame.call_id, error)
             return
-        context = CallContext(connection.peer, "anonymous", timeout_s)
         self._running += 1
-        if path in self._direct:
-            self._answer_directly(connection, frame, path, context)
+        if call.method in self._direct:
+            method, direct = self._direct[call.method]
+            run = partial(
+                run_direct,
+                direct,
+                call,
+                frame.body,
+                context_of(connection, call.timeout_s),
+                admitted,
+            )
+            self._answer_directly(connection, frame.call_id, method, run)
             return
-        method, handler = self._methods[path]
+        method, handler = self._methods[call.method]
+        if call.header is not None:  # this handler knows only whole messages
+            frame = frame._replace(body=join(framing.frame_bulk(call.header, [frame.body])))
+        context = context_of(connection, call.timeout_s)
         task = self._start(self._answer(connection, frame, method, handler, context))
         task.add_done_callback(self._finished)
 
-    def _why_not(self, path: bytes) -> IcecoreError | None:
-        """Why no call of this method may begin now."""
-        method = self._names.get(path)
+    def _why_not(self, call: Call) -> IcecoreError | None:
+        """Why this call may not begin now."""
+        method = self._names.get(call.method)
         if method is None:
-            return UnsupportedError(f"no method {path.decode(errors='replace')}")
+            return UnsupportedError(f"no method {call.method.decode(errors='replace')}")
         if self._is_stopping:
             return UnavailableError("the server is stopping")
         if self._running >= self._limits.calls_max:
@@ -247,10 +290,9 @@ class NativeServer:
         return None
 
     def _answer_directly(
-        self, connection: Connection, frame: Frame, path: bytes, context: CallContext
+        self, connection: Connection, call_id: int, method: str, run: Callable[[Answer], None]
     ) -> None:
         """In this callback, unless the handler answers later."""
-        call_id, (method, handler) = frame.call_id, self._direct[path]
         is_answered = False
 
         def answer(outcome: Outcome) -> None:
@@ -261,7 +303,7 @@ class NativeServer:
             try:
                 if isinstance(outcome, IcecoreError):
                     raise outcome
-                buffers = _checked(outcome)
+                buffers = checked(outcome)
             except IcecoreError as error:
                 self._refuse(connection, call_id, error)
             else:
@@ -269,7 +311,7 @@ class NativeServer:
                 self._mind_reader(connection, method)
 
         try:
-            handler(frame.body, context, answer)
+            run(answer)
         except Exception as caught:  # whatever it is, the caller hears of it
             failure = failure_of(method, caught)
             if not is_answered:
@@ -284,7 +326,7 @@ class NativeServer:
         context: CallContext,
     ) -> None:
         try:
-            buffers = _checked(await handler(frame.body, context))
+            buffers = checked(await handler(frame.body, context))
         except asyncio.CancelledError:
             self._refuse(connection, frame.call_id, UnavailableError("the server is stopping"))
             raise
@@ -318,7 +360,7 @@ class NativeServer:
         connection.resume()
 
     def _refuse(self, connection: Connection, call_id: int, error: IcecoreError) -> None:
-        _send_error(connection, call_id, error)
+        send_error(connection, call_id, error)
         self._mind_reader(connection, "")
 
     # --- streams --------------------------------------------------------------------------------
@@ -329,12 +371,12 @@ class NativeServer:
         if found is None or self._is_stopping:
             what = f"no stream {frame.meta.decode(errors='replace')}"
             unknown, stopping = UnsupportedError(what), UnavailableError("the server is stopping")
-            _send_error(connection, 0, unknown if found is None else stopping)
+            send_error(connection, 0, unknown if found is None else stopping)
             stream.fail(stopping, at_once=True)
             return
         method, handler = found
-        context = CallContext(connection.peer, "anonymous", None)
-        peer.task = self._start(_run_stream(connection, method, stream, handler(stream, context)))
+        context = context_of(connection, None)
+        peer.task = self._start(run_stream(connection, method, stream, handler(stream, context)))
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -347,7 +389,8 @@ class NativeServer:
     async def stop(self, grace_s: float) -> None:
         """As the port says."""
         if not self._is_stopping:
-            self._close_listener()
+            self._is_stopping = True
+            await self.acceptor.close()
         until_s = self._loop.time() + grace_s
         ends: set[asyncio.Future[None]] = {*self._tasks}
         if self._running:
@@ -364,14 +407,6 @@ class NativeServer:
         for connection in list(self._peers):
             connection.lose("the server has stopped")
 
-    def _close_listener(self) -> None:
-        self._is_stopping = True
-        if self._accepting is not None:
-            self._accepting.cancel()
-        else:
-            self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
-
     async def _say_goodbye(self, within_s: float) -> None:
         """Let callers take their last answers: each closes its connection when it has them."""
         if not self._peers or within_s <= 0:
@@ -379,41 +414,9 @@ class NativeServer:
         self._all_gone.clear()
         for connection, peer in self._peers.items():
             if peer.stream is None:
-                _send_error(connection, 0, UnavailableError("the server has stopped"))
+                send_error(connection, 0, UnavailableError("the server has stopped"))
         try:
             async with asyncio.timeout(within_s):
                 await self._all_gone.wait()
         except TimeoutError:
             event(_log, logging.INFO, "answers_not_taken", connections=len(self._peers))
-
-
-def _checked(body: Body) -> Sequence[Buffer]:
-    """The buffers of an answer. Raises InvalidRequestError when there is too much of it."""
-    buffers = buffers_of(body)
-    if (size_bytes := sum(map(len, buffers))) > MESSAGE_BYTES_MAX:
-        what = f"an answer of {size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}"
-        raise InvalidRequestError(what)
-    return buffers
-
-
-def _send_error(connection: Connection, call_id: int, error: IcecoreError) -> None:
-    message = convert.error_to_proto(error)
-    message.message = message.message[:_MESSAGE_CHARACTERS_MAX]
-    connection.send(Kind.ERROR, call_id, b"", (message.SerializeToString(),))
-
-
-async def _run_stream(
-    connection: Connection, method: str, stream: NativeStream, running: Awaitable[None]
-) -> None:
-    """Run a handler to its end, and tell the client, which closes the connection then."""
-    try:
-        await running
-    except asyncio.CancelledError:
-        _send_error(connection, 0, UnavailableError("the server is stopping"))
-        raise
-    except Exception as error:  # whatever it is, the caller hears of it
-        _send_error(connection, 0, failure_of(method, error))
-    else:
-        connection.send(Kind.END, 0, b"", ())
-    finally:
-        stream.fail(UnavailableError("the handler has returned"), at_once=True)

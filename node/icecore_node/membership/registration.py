@@ -8,6 +8,7 @@ UNKNOWN is that durably before the incarnation is stored, which would make the f
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from icecore.errors import (
@@ -26,6 +27,7 @@ from icecore.rpc import (
     framing,
 )
 from icecore.rpc.ports import (
+    Admitted,
     Answer,
     Body,
     CallContext,
@@ -229,17 +231,27 @@ class Gate:
         return guarded
 
     def _guarded_direct(self, handler: DirectHandler) -> DirectHandler:
-        def guarded(body: Received, call: CallContext, answer: Answer) -> None:
+        def admit(header: bytes, body_bytes: int, call: CallContext) -> Admitted | Body:
             incarnation = self._pass(NotLeaderError)
+            admitted = handler.admit(header, body_bytes, call)
+            if not isinstance(admitted, Admitted):
+                return admitted
 
-            def passed(outcome: Outcome) -> None:
+            def run(body: Received, answer: Answer) -> None:
                 if self._identity.incarnation != incarnation:
-                    outcome = UnavailableError("this node registered again meanwhile")
-                answer(outcome)
+                    admitted.abandon()
+                    raise NotLeaderError("this node registered again meanwhile")
 
-            handler(body, call, passed)
+                def passed(outcome: Outcome) -> None:
+                    if self._identity.incarnation != incarnation:
+                        outcome = UnavailableError("this node registered again meanwhile")
+                    answer(outcome)
 
-        return guarded
+                admitted.run(body, passed)
+
+            return Admitted(run, admitted.abandon)
+
+        return replace(handler, admit=admit)
 
     def _pass(self, refusal: type[IcecoreError]) -> int:
         """The current incarnation. Raises ``refusal`` while there is none."""

@@ -62,15 +62,48 @@ class Link(Protocol):
         """Tell the leader how far the log is durable."""
         ...
 
-    def return_credit(self, length_bytes: int) -> None:
-        """The leader may send so many bytes more."""
-        ...
+
+class Delivery:
+    """One message of the leader, which is in memory as long as one of its batches is.
+
+    So its credit goes back as a whole, when the last of them is done with: what a leader may send
+    ahead is what its messages hold here, not what their batches add up to.
+    """
+
+    __slots__ = ("_left_bytes", "_return_credit", "_size_bytes")
+
+    def __init__(self, size_bytes: int, return_credit: Callable[[int], None]) -> None:
+        self._size_bytes = self._left_bytes = size_bytes
+        self._return_credit = return_credit
+
+    def release(self, length_bytes: int) -> None:
+        """So many bytes of its batches are durable, or not wanted."""
+        self._left_bytes -= length_bytes
+        assert self._left_bytes >= 0, "more is released than there was"
+        if length_bytes and not self._left_bytes:
+            self._return_credit(self._size_bytes)
+
+
+@dataclass(slots=True)
+class _Undurable:
+    """A batch whose append is under way."""
+
+    end_offset: int
+    header_crc32c: int
+    length_bytes: int
+    """That its delivery does not know to be done with."""
+    delivery: Delivery
+
+    def release(self) -> None:
+        self.delivery.release(self.length_bytes)
+        self.length_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
     """Batches of one message that lie beyond our end, checked, on their way through the core."""
 
+    delivery: Delivery
     data: memoryview
     batches: list[tuple[int, BatchHeader]]
     """Position in ``data`` and header of each."""
@@ -111,9 +144,8 @@ class Follower:
         self.replica = replica
         self.segment = segment
         self._link = link
-        self._undurable: deque[tuple[int, int, int]] = deque()
-        """(end offset, bytes, header CRC) of appends under way: their credit goes back to the
-        leader when they are durable."""
+        self._undurable: deque[_Undurable] = deque()
+        """Appends under way: their credit goes back to the leader when they are durable."""
         self._durable_header_crc32c = replica.log.tail.last_header_crc32c
         self._arrived: dict[int, _Arrived] = {}
         self._last_delivery_id = 0
@@ -171,25 +203,27 @@ class Follower:
         """The leader does not serve this segment."""
         self.feed(inputs.LeaderRejected(reason))
 
-    def on_data(self, entry: replication_pb2.ReplicaDataEntry, data: memoryview) -> None:
-        """Batches (or just a new watermark) from the leader."""
+    def on_data(
+        self, entry: replication_pb2.ReplicaDataEntry, data: memoryview, delivery: Delivery
+    ) -> None:
+        """Batches (or just a new watermark) from the leader; ``data`` is part of ``delivery``."""
         replica = self.replica
         try:
             batches = self._fresh(data)
         except CorruptBatchError as error:
             # Damaged on the way: nothing was appended; the leader sends it again.
             event(_log, logging.WARNING, "data_corrupt", segment_id=replica.segment_id, error=error)
-            self._link.return_credit(len(data))
+            delivery.release(len(data))
             self.feed(inputs.DataCorrupt(str(error)))
             return
         replica.log.note_watermark(entry.high_watermark)
-        self._link.return_credit(len(data) - sum(each.batch_length for _, each in batches))
+        delivery.release(len(data) - sum(each.batch_length for _, each in batches))
         if not batches:
             self.feed(inputs.WatermarkReceived(Epoch(entry.epoch), entry.high_watermark))
             return
         first, last = batches[0][1], batches[-1][1]
         self._last_delivery_id = delivery_id = self._last_delivery_id + 1
-        self._arrived[delivery_id] = _Arrived(data, batches)
+        self._arrived[delivery_id] = _Arrived(delivery, data, batches)
         self.feed(
             inputs.DataReceived(
                 delivery_id=delivery_id,
@@ -222,11 +256,10 @@ class Follower:
         if durable_tail is not None:
             self.replica.log.became_durable(durable_tail)
             durable_end_offset = durable_tail.end_offset
-            credit = 0
-            while self._undurable and self._undurable[0][0] <= durable_end_offset:
-                _, length, self._durable_header_crc32c = self._undurable.popleft()
-                credit += length
-            self._link.return_credit(credit)
+            while self._undurable and self._undurable[0].end_offset <= durable_end_offset:
+                durable = self._undurable.popleft()
+                self._durable_header_crc32c = durable.header_crc32c
+                durable.release()
             self.feed(inputs.LocalDurable(durable_end_offset))
         if error is not None:
             event(
@@ -236,6 +269,8 @@ class Follower:
                 segment_id=self.replica.segment_id,
                 error=error,
             )
+            for each in self._undurable:
+                each.release()
             self.feed(inputs.LocalFailed(error))
             if isinstance(error, SHORTAGES):
                 self.give_up(str(error))
@@ -259,8 +294,8 @@ class Follower:
             case effects.AppendReplica():
                 self._append(effect)
             case effects.DiscardReplica(delivery_id):
-                dropped = self._arrived.pop(delivery_id).batches
-                self._link.return_credit(sum(each.batch_length for _, each in dropped))
+                dropped = self._arrived.pop(delivery_id)
+                dropped.delivery.release(sum(each.batch_length for _, each in dropped.batches))
             case effects.ReportProgress():
                 durable_tail = replica.log.durable_tail
                 assert effect.durable_end_offset <= durable_tail.end_offset, "not durable here"
@@ -299,6 +334,13 @@ class Follower:
         for position, header in arrived.batches:
             request = log.extend(StampedBatch.received(arrived.data, position, header))
             log.producers.apply_header(header)
-            self._undurable.append((header.end_offset, header.batch_length, header.header_crc32c))
+            self._undurable.append(
+                _Undurable(
+                    header.end_offset,
+                    header.header_crc32c,
+                    header.batch_length,
+                    arrived.delivery,
+                )
+            )
             log.worker.append(request, self)
         assert effect.end_offset == log.tail.end_offset, "not what the core was told of"

@@ -3,11 +3,13 @@
 A ``LeaderLink`` keeps one stream open while there is something to follow: it attaches segments,
 hands received batches to their ``Follower`` and reports progress as soon as a group of appends is
 durable, all changed segments in one message. The leader may send ahead as many bytes as it has
-credit; credit goes back when the bytes are durable here, which bounds this node's memory.
+credit; a message's credit goes back when all of it is durable here, which bounds this node's
+memory.
 """
 
 import asyncio
 import logging
+from functools import partial
 
 from icecore.errors import CorruptBatchError, IcecoreError, InvalidRequestError
 from icecore.model import (
@@ -25,7 +27,7 @@ from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
-from icecore_node.roles.follower import Follower
+from icecore_node.roles.follower import Delivery, Follower
 
 _log = logging.getLogger(__name__)
 
@@ -108,9 +110,9 @@ class LeaderLink:
         )
         self._changed()
 
-    def return_credit(self, length_bytes: int) -> None:
-        """The leader may send so many bytes more."""
-        if length_bytes:
+    def _return_credit(self, stream: ClientStream | None, length_bytes: int) -> None:
+        """The leader may send so many bytes more; a newer stream began with all its credit."""
+        if stream is self._stream:
             self._credit_bytes += length_bytes
             self._changed()
 
@@ -209,18 +211,21 @@ class LeaderLink:
         header_bytes, data = framing.split_bulk(body, replication_pb2.ReplicaData)
         self._context.metrics.replicated_bytes_in.inc(len(data))
         header = framing.parse(replication_pb2.ReplicaDataHeader, header_bytes)
+        size_bytes = sum(entry.batches_length for entry in header.entries)
+        if size_bytes > len(data):
+            raise CorruptBatchError("lengths exceed the data")
+        delivery = Delivery(size_bytes, partial(self._return_credit, self._stream))
         position = 0
         for entry in header.entries:
             end = position + entry.batches_length
-            if end > len(data):
-                raise CorruptBatchError("lengths exceed the data")
             follower = self._followers.get(SegmentId(entry.segment_id))
             if follower is None:
-                self.return_credit(entry.batches_length)
+                delivery.release(entry.batches_length)
             elif entry.rejected:
+                delivery.release(entry.batches_length)
                 self._rejected(follower, entry.rejected)
             else:
-                follower.on_data(entry, data[position:end])
+                follower.on_data(entry, data[position:end], delivery)
             position = end
 
     def _rejected(self, follower: Follower, reason: str) -> None:

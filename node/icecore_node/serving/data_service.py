@@ -38,7 +38,7 @@ class DataService:
 
     def direct_handlers(self) -> dict[str, DirectHandler]:
         """Method name to handler, where each step counts."""
-        return {DATA["Produce"]: self._produce.produce}
+        return {DATA["Produce"]: self._produce.handler}
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler, for all other methods."""

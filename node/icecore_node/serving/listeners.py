@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import (
-    Answer,
+    Admitted,
+    Body,
     CallContext,
     DirectHandler,
     Handlers,
-    Received,
     Server,
 )
 from icecore_node.context import NodeContext
@@ -77,10 +77,10 @@ def _counted_direct(
     handlers: Mapping[str, DirectHandler], count: Callable[[], None]
 ) -> dict[str, DirectHandler]:
     def one(handler: DirectHandler) -> DirectHandler:
-        def run(body: Received, call: CallContext, answer: Answer) -> None:
+        def admit(header: bytes, body_bytes: int, call: CallContext) -> Admitted | Body:
             count()
-            handler(body, call, answer)
+            return handler.admit(header, body_bytes, call)
 
-        return run
+        return replace(handler, admit=admit)
 
     return {name: one(handler) for name, handler in handlers.items()}

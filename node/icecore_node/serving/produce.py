@@ -1,17 +1,18 @@
 """Produce: check each batch, give it to its partition's leader, answer when all have answered.
 
 One request carries batches of many partitions; each gets its own result, in order. All checks
-that need no partition state (``batch_checks.py``) happen before anything is appended. The bytes of
-requests being worked on are counted, and beyond the bound new ones are refused (THROTTLED) instead
-of queued.
+that need no partition state (``batch_checks.py``) happen before anything is appended.
 
-The handler is a direct one: a request of ordinary size is checked and appended in the callback that
-received it, and answered in the one that finds the last of its batches acknowledged. Only what has
-to be inflated elsewhere costs a task.
+The handler is a direct one. A request is admitted by its header, before its batches are received
+where the transport can: from then on its bytes are counted, until no leader holds any of them, and
+beyond the bound new requests are refused (THROTTLED) instead of queued. One of ordinary size is
+checked and appended in the callback that received it, and answered in the one that finds the last
+of its batches acknowledged. Only what has to be inflated elsewhere costs a task.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from icecore.codec import record
 from icecore.errors import (
@@ -24,7 +25,7 @@ from icecore.model import Acks
 from icecore.rpc import convert, framing
 from icecore.rpc.handling import failure_of
 from icecore.rpc.methods import DATA
-from icecore.rpc.ports import Answer, CallContext, Received
+from icecore.rpc.ports import Admitted, Answer, Body, CallContext, DirectHandler, Received
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
@@ -42,6 +43,8 @@ DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
 _ACKS = {0: Acks.ALL, 1: Acks.ALL, 2: Acks.QUORUM, 3: Acks.LEADER}
 
+_Outcome: TypeAlias = Produced | IcecoreError | None
+
 
 class _ProduceCall:
     """Collects the outcomes of one request's batches, and ends once.
@@ -50,6 +53,7 @@ class _ProduceCall:
         header: Of the request.
         acks: When its leaders answer.
         on_end: Called when each batch has its outcome, or the time is over.
+        on_release: Called when it has ended and no leader holds a batch of it any more.
     """
 
     def __init__(
@@ -57,22 +61,35 @@ class _ProduceCall:
         header: data_pb2.ProduceHeader,
         acks: Acks,
         on_end: Callable[["_ProduceCall"], None],
+        on_release: Callable[[], None],
     ) -> None:
         count = len(header.partitions)
         self.header, self.acks = header, acks
-        self.outcomes: list[Produced | IcecoreError | None] = [None] * count
+        self.outcomes: list[_Outcome] = [None] * count
         self.checking: asyncio.Task[None] | None = None
         """Under way while batches are inflated elsewhere."""
         self.is_over = False
         self._missing = count
+        self._held = 0
+        """Batches that leaders have and told no outcome of."""
         self._on_end = on_end
+        self._on_release = on_release
         timeout_s = (header.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._late)
-        if not count:
-            self._end()
+
+    def offered(self, count: int) -> None:
+        """A leader is given so many batches, and will tell the outcome of each."""
+        self._held += count
 
     def produced(self, slot: int, result: Produced | IcecoreError) -> None:
-        """The outcome of one batch. Too late, it changes nothing."""
+        """Of ``ProduceWaiter``. Too late, it changes nothing of the answer."""
+        self._held -= 1
+        if self.is_over and not self._held:
+            self._on_release()
+        self.settle(slot, result)
+
+    def settle(self, slot: int, result: Produced | IcecoreError) -> None:
+        """The outcome of one batch, unless the call is over."""
         if self.is_over:
             return
         self.outcomes[slot] = result
@@ -95,6 +112,8 @@ class _ProduceCall:
     def _end(self) -> None:
         self.is_over = True
         self._timer.cancel()
+        if not self._held:
+            self._on_release()
         self._on_end(self)
 
 
@@ -107,37 +126,71 @@ class ProduceHandler:
         self._leaders = leaders
         self.inflight_bytes = 0
 
-    def produce(self, body: Received, _: CallContext, answer: Answer) -> None:
-        """``ProduceRequest`` to ``ProduceResponse``, both as bytes."""
-        context, metrics = self._context, self._context.metrics
-        started_ms = context.clock.monotonic_ms()
-        header_bytes, data = framing.split_bulk(body, data_pb2.ProduceRequest)
+    @property
+    def handler(self) -> DirectHandler:
+        """``ProduceRequest`` to ``ProduceResponse``."""
+        return DirectHandler(data_pb2.ProduceRequest, self.admit)
+
+    def admit(self, header_bytes: bytes, body_bytes: int, _: CallContext) -> Admitted | Body:
+        """Refuse a request, or count it from now on; see ``icecore.rpc.ports.Admit``."""
         header = framing.parse(data_pb2.ProduceHeader, header_bytes)
-        context.identity.check_cluster(header.cluster_id)
+        self._context.identity.check_cluster(header.cluster_id)
         acks = _ACKS.get(header.acks)
         if acks is None:
             raise InvalidRequestError(f"acks has no number {header.acks}")
-        if sum(entry.batch_length for entry in header.partitions) != len(data):
+        if sum(entry.batch_length for entry in header.partitions) != body_bytes:
             raise InvalidRequestError("batch lengths do not add up to the batches sent")
-        limit = context.settings.produce_inflight_bytes_max
-        size_bytes = len(body)
+        size_bytes = len(header_bytes) + body_bytes
+        limit = self._context.settings.produce_inflight_bytes_max
         if self.inflight_bytes + size_bytes > limit and self.inflight_bytes:
             raise ThrottledError(
                 f"{self.inflight_bytes} bytes of produce requests are being worked on already",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        metrics.produce_requests[acks.name.lower()].inc()
+        self._context.metrics.produce_requests[acks.name.lower()].inc()
+        if (refusals := self._refusals(header)) is not None:
+            return self._response(refusals).SerializeToString()
         self.inflight_bytes += size_bytes
 
-        def end(call: _ProduceCall) -> None:
+        def release() -> None:
             self.inflight_bytes -= size_bytes
-            elapsed_ms = context.clock.monotonic_ms() - started_ms
-            metrics.produce_latency_seconds.observe(elapsed_ms / 1000)
-            answer(self._response(call).SerializeToString())
 
-        call = _ProduceCall(header, acks, end)
+        def run(body: Received, answer: Answer) -> None:
+            self._run(header, acks, body, answer, release)
+
+        return Admitted(run, release)
+
+    def _refusals(self, header: data_pb2.ProduceHeader) -> list[_Outcome] | None:
+        """An error for each entry when this node leads none of them; None when it leads one."""
+        refusals: list[_Outcome] = []
+        for entry in header.partitions:
+            try:
+                self._leader(entry)
+            except IcecoreError as error:
+                refusals.append(error)
+            else:
+                return None
+        return refusals
+
+    def _run(
+        self,
+        header: data_pb2.ProduceHeader,
+        acks: Acks,
+        body: Received,
+        answer: Answer,
+        release: Callable[[], None],
+    ) -> None:
+        clock, metrics = self._context.clock, self._context.metrics
+        started_ms = clock.monotonic_ms()
+
+        def end(call: _ProduceCall) -> None:
+            elapsed_ms = clock.monotonic_ms() - started_ms
+            metrics.produce_latency_seconds.observe(elapsed_ms / 1000)
+            answer(self._response(call.outcomes).SerializeToString())
+
+        call = _ProduceCall(header, acks, end, release)
         try:
-            self._begin(call, data)
+            self._begin(call, memoryview(body))
         except Exception as error:  # whatever it is, the caller hears of it, once
             call.fail(failure_of(DATA["Produce"], error))
 
@@ -161,7 +214,7 @@ class ProduceHandler:
                 one = data[position:end]
                 batches[slot] = check_frame(one if len(one) else self._encode(entry), settings)
             except IcecoreError as error:
-                call.produced(slot, error)
+                call.settle(slot, error)
             position = end
         return batches
 
@@ -183,12 +236,13 @@ class ProduceHandler:
                     raise checked.error
                 leader = self._leader(call.header.partitions[slot])  # perhaps another one by now
             except IcecoreError as error:
-                call.produced(slot, error)
+                call.settle(slot, error)
                 continue
             records += checked.header.record_count
             length += checked.header.batch_length
             offered.setdefault(leader, []).append(Offered(slot, checked.data, checked.header))
         for leader, group in offered.items():
+            call.offered(len(group))
             leader.produce(call, call.acks, group)
         self._context.metrics.produce_records.inc(records)
         self._context.metrics.produce_bytes.inc(length)
@@ -221,10 +275,10 @@ class ProduceHandler:
         )
         return memoryview(encoded)
 
-    def _response(self, call: _ProduceCall) -> data_pb2.ProduceResponse:
+    def _response(self, outcomes: Sequence[_Outcome]) -> data_pb2.ProduceResponse:
         answer = data_pb2.ProduceResponse()
         metrics = self._context.metrics
-        for outcome in call.outcomes:
+        for outcome in outcomes:
             result = answer.partitions.add()
             if isinstance(outcome, Produced):
                 result.base_offset = outcome.base_offset

@@ -77,3 +77,11 @@ def test_batches_are_not_copied() -> None:
     body = join(framing.frame_bulk(b"", [buffer]))
     _, batches = framing.split_bulk(body, data_pb2.ProduceRequest)
     assert batches.obj is body
+
+
+def test_a_bulk_request_is_the_same_message_in_parts() -> None:
+    header = data_pb2.ProduceHeader(timeout_ms=5).SerializeToString()
+    buffers = [b"abc", memoryview(b"de")]
+    made = framing.bulk_request(header, buffers)
+    assert made.header == header and made.batches is buffers
+    assert join(made) == join(framing.frame_bulk(header, buffers))

@@ -7,11 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import FencedError, IcecoreError, UnsupportedError
+from icecore.errors import FencedError, IcecoreError, NotLeaderError, UnsupportedError
 from icecore.model import PROTOCOL_VERSION
-from icecore.rpc.ports import Answer, CallContext, Received, UnaryHandler
+from icecore.rpc.ports import (
+    Admitted,
+    Answer,
+    CallContext,
+    DirectHandler,
+    Received,
+    UnaryHandler,
+)
 from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
+from icecore.v1.data_pb2 import ProduceRequest
 from icecore_node.context import Identity
 from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
 from icecore_node.membership.registration import Gate, Registration
@@ -149,10 +157,14 @@ def doors(world: World, handler: UnaryHandler = echo) -> list[tuple[UnaryHandler
     gate = world.gate
     fetch, produce = (f"/icecore.v1.DataService/{name}" for name in ("Fetch", "Produce"))
 
-    def direct(body: Received, context: CallContext, answer: Answer) -> None:
-        task = asyncio.ensure_future(handler(body, context))
-        task.add_done_callback(lambda done: answer(done.result()))
+    def admit(header: bytes, body_bytes: int, context: CallContext) -> Admitted:
+        def run(body: Received, answer: Answer) -> None:
+            task = asyncio.ensure_future(handler(body, context))
+            task.add_done_callback(lambda done: answer(done.result()))
 
+        return Admitted(run, lambda: None)
+
+    direct = DirectHandler(ProduceRequest, admit)
     peer = "/icecore.v1.ReplicationService/ReadSegment"
     own = world.context.identity.node_id
     meant = pb.FenceRequest(node_id=own, incarnation=9).SerializeToString()
@@ -268,3 +280,26 @@ async def test_a_folder_that_is_full_costs_no_beat() -> None:
     report.begin()
     beat = await next_beat(report)
     assert (beat.disk_counter, ends(beat)) == (0, {1: 3})
+
+
+def test_a_produce_that_was_admitted_by_an_earlier_incarnation_never_runs() -> None:
+    identity = Identity(1)
+    identity.register(b"", incarnation=9, token=1)
+    told: list[str] = []
+
+    def admit(header: bytes, body_bytes: int, context: CallContext) -> Admitted:
+        told.append("admitted")
+        return Admitted(lambda body, answer: told.append("ran"), lambda: told.append("abandoned"))
+
+    gate = Gate(identity)
+    guarded = gate.for_producers({"/p": DirectHandler(ProduceRequest, admit)})["/p"]
+    admitted = guarded.admit(b"", 10, CALL)
+    assert isinstance(admitted, Admitted)
+    identity.register(b"", incarnation=10, token=1)
+    with pytest.raises(NotLeaderError):
+        admitted.run(bytes(10), lambda _: told.append("answered"))
+    assert told == ["admitted", "abandoned"]
+    identity.lose()
+    with pytest.raises(NotLeaderError):
+        guarded.admit(b"", 10, CALL)
+    assert told == ["admitted", "abandoned"]

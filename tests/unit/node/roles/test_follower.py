@@ -6,7 +6,7 @@ from icecore.errors import OutOfSpaceError
 from icecore.v1 import replication_pb2
 from icecore_node.replica import life
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.follower import Follower, FollowerParts
+from icecore_node.roles.follower import Delivery, Follower, FollowerParts
 from tests.conformance.log_builder import LogBuilder
 from tests.support.replication_setup import segment
 from tests.support.role_setup import Calls, Worker, context, replica
@@ -38,7 +38,8 @@ class Followed:
         if damage:
             data[-1] ^= 1
         entry = replication_pb2.ReplicaDataEntry(epoch=1, high_watermark=high_watermark)
-        self.follower.on_data(entry, memoryview(bytes(data)))
+        delivery = Delivery(len(data), self.link.return_credit)
+        self.follower.on_data(entry, memoryview(bytes(data)), delivery)
         return len(data)
 
     @property
@@ -117,3 +118,26 @@ def test_a_full_disk_leaves_and_waits() -> None:
     f.worker.fail(OutOfSpaceError("full"))
     assert len(f.link.of("leave")) == 1 and f.short == [f.replica]
     assert f.follower.core.stopped
+
+
+def test_a_message_is_credited_when_the_last_of_it_is_done_with() -> None:
+    """As long as one of its batches is under way all of the message is in memory."""
+    f = Followed()
+    two = b"".join(f.batches[:2])
+    delivery = Delivery(len(two) + 1_000_000, f.link.return_credit)
+    entry = replication_pb2.ReplicaDataEntry(epoch=1)
+    delivery.release(1_000_000)  # another segment's batches were quick
+    f.follower.on_data(entry, memoryview(two), delivery)
+    assert f.credit == 0
+    f.worker.sync()
+    assert f.credit == len(two) + 1_000_000
+    assert len(f.link.of("return_credit")) == 1
+
+
+def test_what_could_not_be_appended_is_credited_once() -> None:
+    f = Followed()
+    sent = f.send(0, 1)
+    f.follower.on_appended(None, OutOfSpaceError("full"))
+    assert f.credit == sent
+    f.follower.on_appended(None, OutOfSpaceError("full"))
+    assert f.credit == sent

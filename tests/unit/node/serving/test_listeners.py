@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.rpc.ports import CallContext, Handlers, Received
+from icecore.rpc.ports import CallContext, DirectHandler, Handlers, Received
+from icecore.v1.data_pb2 import ProduceRequest
 from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
 from icecore_node.serving.listeners import Listeners
@@ -51,6 +52,19 @@ async def test_both_serve_the_same_and_are_counted_apart() -> None:
     assert counts == {"grpc": 1, "native": 2}
     await made.stop(0)
     assert net.stopped == list(net.served)
+
+
+async def test_direct_calls_are_counted_when_they_are_admitted() -> None:
+    def admit(header: bytes, body_bytes: int, _: CallContext) -> bytes:
+        return header
+
+    net, metrics = FakeNet(), NodeMetrics()
+    direct = DirectHandler(ProduceRequest, admit)
+    await listeners(net, metrics).start(Handlers({}, {}, {"/Put": direct}))
+    served = net.served["native://127.0.0.1:0"].direct["/Put"]
+    assert served.request is ProduceRequest
+    assert served.admit(b"h", 5, CALLER) == b"h"
+    assert metrics.calls["native"]._value.get() == 1
 
 
 @pytest.mark.parametrize("values", [{"native_listen": ""}, {"transport": "grpc"}])

@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from icecore.codec import record
 from icecore.codec.batch import Codec
-from icecore.errors import NotLeaderError
+from icecore.errors import IcecoreError, InvalidRequestError, NotLeaderError, ThrottledError
 from icecore.model import SegmentSettings
 from icecore.rpc import framing
-from icecore.rpc.ports import CallContext, join
+from icecore.rpc.ports import Admitted, CallContext, Outcome, join
 from icecore.rpc.waiting import as_unary
 from icecore.v1 import data_pb2
 from icecore_node.context import Identity, Tasks
@@ -84,7 +84,7 @@ def large(count: int) -> bytes:
 
 
 async def reasons(handler: ProduceHandler, body: bytes) -> list[str]:
-    answer = data_pb2.ProduceResponse.FromString(await as_unary(handler.produce)(body, CALL))
+    answer = data_pb2.ProduceResponse.FromString(await as_unary(handler.handler)(body, CALL))
     return [each.error.reason for each in answer.partitions]
 
 
@@ -99,7 +99,7 @@ async def test_batches_keep_their_order_wherever_they_are_checked(executor: Thre
 
 async def test_who_leads_is_asked_again_after_the_check(executor: ThreadExecutor) -> None:
     leader = OneLeader()
-    leader.gone_after = 2
+    leader.gone_after = 3
     body = request(large(3), batch_of(1))
     assert await reasons(handler(leader, executor), body) == ["NOT_LEADER"] * 2
     assert leader.appended == []
@@ -122,10 +122,68 @@ async def test_nothing_is_appended_after_the_time_is_over(
 async def test_the_loop_goes_on_while_much_is_inflated(executor: ThreadExecutor) -> None:
     leader = OneLeader()
     produce = handler(leader, executor)
-    slow = asyncio.ensure_future(as_unary(produce.produce)(request(*[large(31)] * 20), CALL))
+    slow = asyncio.ensure_future(as_unary(produce.handler)(request(*[large(31)] * 20), CALL))
     await asyncio.sleep(0)
     assert await reasons(produce, request(batch_of(1))) == [""]
     assert leader.appended == [1]
     assert not slow.done()
     await slow
     assert leader.appended == [1] + [31] * 20
+
+
+def headers_of(body: bytes) -> tuple[bytes, memoryview]:
+    return framing.split_bulk(body, data_pb2.ProduceRequest)
+
+
+async def test_a_request_counts_from_its_header_on(executor: ThreadExecutor) -> None:
+    produce = handler(OneLeader(), executor)
+    produce._context.settings.produce_inflight_bytes_max = 1_000
+    header, batches = headers_of(request(batch_of(2)))
+    first = produce.admit(header, len(batches), CALL)
+    assert isinstance(first, Admitted)
+    assert produce.inflight_bytes == len(header) + len(batches)
+    large_header, large_batches = headers_of(request(batch_of(100)))
+    with pytest.raises(ThrottledError):
+        produce.admit(large_header, len(large_batches), CALL)
+    first.abandon()
+    assert produce.inflight_bytes == 0
+    alone = produce.admit(large_header, len(large_batches), CALL)
+    assert isinstance(alone, Admitted)  # one is always taken
+    answers: list[Outcome] = []
+    alone.run(large_batches, answers.append)
+    assert len(answers) == 1 and produce.inflight_bytes == 0
+
+
+async def test_headers_that_are_refused_without_batches(executor: ThreadExecutor) -> None:
+    leader = OneLeader()
+    produce = handler(leader, executor)
+    produce._context.identity.cluster_id = b"c" * 16
+    header, batches = headers_of(request(batch_of(2)))
+    wrong = data_pb2.ProduceHeader(cluster_id=b"d" * 16).SerializeToString()
+    for refused, length in ((header, len(batches) + 8), (b"\xff", 0), (wrong, 0)):
+        with pytest.raises(IcecoreError):
+            produce.admit(refused, length, CALL)
+    acks = data_pb2.ProduceHeader.FromString(header)
+    acks.acks = cast(Any, 9)
+    with pytest.raises(InvalidRequestError, match="acks"):
+        produce.admit(acks.SerializeToString(), len(batches), CALL)
+    leader.gone_after = leader.lookups
+    answer = produce.admit(header, len(batches), CALL)
+    assert isinstance(answer, bytes)
+    (result,) = data_pb2.ProduceResponse.FromString(answer).partitions
+    assert result.error.reason == "NOT_LEADER"
+    assert produce.inflight_bytes == 0 and leader.appended == []
+
+
+async def test_what_a_leader_still_holds_counts_after_the_answer(executor: ThreadExecutor) -> None:
+    leader = OneLeader()
+    held: list[tuple[ProduceWaiter, Offered]] = []
+    leader.produce = lambda waiter, _, group: held.extend((waiter, each) for each in group)  # type: ignore[method-assign]
+    produce = handler(leader, executor)
+    body = request(batch_of(2), batch_of(3), timeout_ms=1)
+    assert await reasons(produce, body) == ["TIMEOUT"] * 2
+    assert len(held) == 2 and produce.inflight_bytes > 0
+    for waiter, each in held:
+        assert produce.inflight_bytes > 0
+        waiter.produced(each.slot, Produced(0, 1, 1, 0, 1, duplicate=False))
+    assert produce.inflight_bytes == 0

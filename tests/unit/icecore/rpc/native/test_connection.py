@@ -10,7 +10,14 @@ from icecore.errors import UnavailableError
 from icecore.rpc.native.connection import Timeouts
 from icecore.rpc.native.frame import Kind, pack_head
 from icecore.rpc.native.net import NativeNet
-from tests.support.native_peer import IMPATIENT, MIB, RawListener, RawPeer, tormented
+from tests.support.native_peer import (
+    IMPATIENT,
+    MIB,
+    RawListener,
+    RawPeer,
+    call_head,
+    tormented,
+)
 from tests.support.waiting import until
 
 PONG = pack_head(Kind.PONG, 0, b"", 0)
@@ -76,7 +83,7 @@ async def test_a_message_that_arrives_slowly_but_does() -> None:
     async with tormented(timeouts=replace(IMPATIENT, message_within_s=0.0)) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
-        whole = pack_head(Kind.CALL, 1, b"\xff\xff\0\0/t.T/echo", 3 * MIB) + bytes(3 * MIB)
+        whole = call_head(1, "/t.T/echo", 3 * MIB) + bytes(3 * MIB)
         for part in range(10):
             await peer.send(whole[part * len(whole) // 10 : (part + 1) * len(whole) // 10])
             await asyncio.sleep(0.1)

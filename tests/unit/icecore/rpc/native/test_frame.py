@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore.rpc.native.frame import (
+    BULK_META_BYTES_MAX,
     HEAD_BYTES,
     MESSAGE_BYTES_MAX,
     META_BYTES_MAX,
+    Call,
     FrameError,
     Head,
     Kind,
@@ -46,7 +48,7 @@ def test_heads(kind: Kind, call_id: int, meta: bytes, body_bytes: int, before: b
         (Kind.DATA, 0, 2**32 - 1, "larger than max"),
         (Kind.CALL, META_BYTES_MAX + 1, 0, "larger than max"),
         (0, 0, 0, "kind 0"),
-        (max(Kind) + 1, 0, 0, "kind 10"),
+        (max(Kind) + 1, 0, 0, "kind 11"),
         (Kind.HELLO, 10, 1, "no body"),
         (Kind.OPEN, 5, 1, "no body"),
         (Kind.PING, 0, 1, "no body"),
@@ -74,18 +76,33 @@ def test_hello() -> None:
     for wrong in (b"", packed[HEAD_BYTES:-1], b"ICEC" + packed[HEAD_BYTES + 4 :]):
         with pytest.raises(FrameError):
             check_hello(wrong)
-    with pytest.raises(FrameError, match="version 2"):
-        check_hello(struct.pack("<4sHI", b"icec", 2, 0))
+    with pytest.raises(FrameError, match="version 1"):
+        check_hello(struct.pack("<4sHI", b"icec", 1, 0))
 
 
 @given(timeout_s=st.floats(0.001, allow_infinity=True), method=st.binary(max_size=100))
 def test_calls(timeout_s: float, method: bytes) -> None:
-    read_s, path = read_call(pack_call(timeout_s, method))
-    assert path == method
+    read_s, path, header = read_call(Kind.CALL, pack_call(timeout_s, method))
+    assert path == method and header is None
     assert read_s <= timeout_s
     assert read_s == pytest.approx(min(timeout_s, (2**32 - 1) / 1000), abs=0.0011)
 
 
-def test_a_call_without_a_timeout() -> None:
-    with pytest.raises(FrameError):
-        read_call(b"123")
+@given(method=st.binary(max_size=255), header=st.binary(max_size=1000))
+def test_headers_in_metas(method: bytes, header: bytes) -> None:
+    assert read_call(Kind.BULK, pack_call(1.5, method, header)) == Call(1.5, method, header)
+
+
+@pytest.mark.parametrize("kind", [Kind.CALL, Kind.BULK])
+def test_metas_that_no_call_has(kind: Kind) -> None:
+    packed = pack_call(1, b"method")
+    for wrong in (b"", b"1234", packed[:-1], packed[:4] + b"\xff" + packed[5:]):
+        with pytest.raises(FrameError):
+            read_call(kind, wrong)
+
+
+def test_only_a_bulk_call_has_a_header_and_a_large_meta() -> None:
+    with pytest.raises(FrameError, match="length of a call's method"):
+        read_call(Kind.CALL, pack_call(1, b"method", b"header"))
+    packed = pack_head(Kind.BULK, 1, bytes(BULK_META_BYTES_MAX), 5)
+    assert read_head(memoryview(packed), 0).meta_bytes == BULK_META_BYTES_MAX

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore.rpc.native.frame import (
+    BULK_META_BYTES_MAX,
     HEAD_BYTES,
     MESSAGE_BYTES_MAX,
     Frame,
@@ -20,7 +21,7 @@ from icecore.rpc.native.frame import (
 from icecore.rpc.native.inbox import SHARED_BYTES, Inbox
 
 HELLO = Frame(Kind.HELLO, 0, pack_hello()[HEAD_BYTES:], b"")
-NOISE = random.Random(1).randbytes(3 * SHARED_BYTES)
+NOISE = random.Random(1).randbytes(4 * SHARED_BYTES)
 
 sizes = st.one_of(
     st.integers(0, 100),
@@ -32,6 +33,12 @@ frames = st.builds(
     st.sampled_from([Kind.CALL, Kind.ANSWER, Kind.ERROR, Kind.DATA]),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=30),
+    sizes,
+)
+bulk_frames = st.builds(
+    lambda call_id, meta, size: Frame(Kind.BULK, call_id, NOISE[:meta], NOISE[:size]),
+    st.integers(0, 2**32 - 1),
+    st.one_of(st.integers(0, 100), st.integers(SHARED_BYTES - 40, BULK_META_BYTES_MAX)),
     sizes,
 )
 cuts = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 2 * SHARED_BYTES)), min_size=1)
@@ -74,7 +81,7 @@ def receive(inbox: Inbox, stream: bytes, cuts: list[int]) -> list[Frame]:
     return found
 
 
-@given(sent=st.lists(frames, max_size=8), cuts=cuts)
+@given(sent=st.lists(frames | bulk_frames, max_size=8), cuts=cuts)
 def test_any_cut_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -> None:
     doorman = Doorman()
     inbox = Inbox(doorman.admit)
@@ -87,7 +94,11 @@ def test_any_cut_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -> No
     assert len(doorman.asked) == len(large)
 
 
-@given(numbered=st.lists(frames, max_size=8), refused=st.sets(st.integers(0, 7)), cuts=cuts)
+@given(
+    numbered=st.lists(frames | bulk_frames, max_size=8),
+    refused=st.sets(st.integers(0, 7)),
+    cuts=cuts,
+)
 def test_bodies_that_are_not_admitted_are_read_over(
     numbered: list[Frame], refused: set[int], cuts: list[int]
 ) -> None:

@@ -70,3 +70,15 @@ def test_clear() -> None:
     assert outbox.size_bytes == 2
     outbox.clear()
     assert outbox.size_bytes == 0 and outbox.next() == []
+
+
+def test_what_waits_holds_no_more_than_itself() -> None:
+    outbox = Outbox()
+    large = memoryview(bytes(1 << 20))
+    buffers: list[Buffer] = [large[:100], b"own", large, bytearray(b"12")]
+    outbox.add(buffers, 40, sum(map(len, buffers)))
+    size_bytes, before = outbox.size_bytes, b"".join(outbox.next())
+    outbox.own()
+    assert outbox.size_bytes == size_bytes and b"".join(outbox.next()) == before
+    first = outbox.next()[0]
+    assert isinstance(first, bytes) and len(first) == 60

@@ -13,7 +13,7 @@ import pytest
 
 from icecore.errors import ThrottledError, UnavailableError, UnsupportedError
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Timeouts
-from icecore.rpc.native.frame import Kind, pack_head
+from icecore.rpc.native.frame import Call, Kind, pack_head
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import ServerLimits
 from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
@@ -33,7 +33,7 @@ async def ask_for_bulk(house: Tormented, peer: RawPeer, calls: int) -> None:
         return house.connection_of(peer)._is_paused or house.started == started
 
     for call_id in range(1, calls + 1):
-        if house.server._why_not(b"/t.T/bulk") is not None:
+        if house.server._why_not(Call(1, b"/t.T/bulk", None)) is not None:
             return
         started += 1
         await peer.call(call_id, "/t.T/bulk")
@@ -269,5 +269,4 @@ async def test_a_stop_while_there_is_no_descriptor() -> None:
     """As it is between two attempts to accept; the server is stopped on the way out."""
     async with tormented() as house:
         server = house.server
-        server._loop.remove_reader(server._listener.fileno())
-        server._accepting = server._loop.call_later(60, server._accept_again)
+        server.acceptor.rest(60)

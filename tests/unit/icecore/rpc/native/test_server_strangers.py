@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 TLS_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(60)
 NO_TIMEOUTS = Timeouts(hello_within_s=60, message_within_s=60)
-OTHER_VERSION = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"icec", 2, 0), 0)
+OTHER_VERSION = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"icec", 1, 0), 0)
 OTHER_MAGIC = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"iced", 1, 0), 0)
 OPEN = pack_head(Kind.OPEN, 0, b"/t.T/idle", 0)
 CALL = call_head(1, "/t.T/wait", 0)

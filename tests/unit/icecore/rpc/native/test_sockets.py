@@ -1,0 +1,122 @@
+"""Peers whose host vanishes are noticed within seconds, and those that only read nothing stay."""
+
+import asyncio
+import ctypes
+import errno
+import socket
+import struct
+import sys
+import time
+
+import pytest
+
+from icecore.errors import UnavailableError
+from icecore.rpc.native.connection import Timeouts
+from icecore.rpc.native.frame import Kind, pack_head
+from icecore.rpc.native.net import NativeNet
+from icecore.rpc.native.sockets import is_host_silent, prepare
+from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
+from tests.support.native_peer import IMPATIENT, MIB, RawListener, RawPeer, tormented
+from tests.support.waiting import until
+
+SO_ATTACH_FILTER = 26
+DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+"""A socket filter of one instruction: whatever arrives is cut to nothing."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems tell less")
+
+
+def vanish(sock: socket.socket) -> None:
+    """Nothing reaches this socket any more, so nothing is acknowledged: its host seems gone."""
+    program = struct.pack("HL", 1, ctypes.addressof(DROP_ALL))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    prepare(one)
+    return one, other
+
+
+async def test_hosts_that_vanish_and_peers_that_stall() -> None:
+    """Together, for each takes seconds."""
+    idle, gone = connected()
+    busy, gone_too = connected()
+    patient, stalled = connected()
+    late, gone_late = connected()
+    late.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
+    vanish(gone)
+    vanish(gone_too)
+    busy.send(b"never acknowledged")
+    for _ in range(100):
+        try:
+            patient.send(bytes(MIB))
+        except BlockingIOError:
+            break
+    began_s = time.monotonic()
+    with pytest.raises(OSError) as caught:
+        await asyncio.get_running_loop().sock_recv(idle, 1)
+    assert caught.value.errno == errno.ETIMEDOUT
+    assert time.monotonic() - began_s < 4.5
+    await until(lambda: is_host_silent(busy.fileno()), 3)
+    assert not is_host_silent(patient.fileno())
+    assert time.monotonic() - began_s > 2.9
+    vanish(gone_late)
+    late.send(b"the first word after a long silence")
+    assert not is_host_silent(late.fileno())
+    for each in (idle, gone, busy, gone_too, patient, stalled, late, gone_late):
+        each.close()
+
+
+async def test_a_stream_that_is_not_read_ends_when_its_host_vanishes() -> None:
+    async with tormented(timeouts=IMPATIENT) as house:
+        peer = await RawPeer.connect(house.address)
+        await peer.greet()
+        await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/idle", 0))
+        message = pack_head(Kind.DATA, 0, b"", MIB) + bytes(MIB)
+        for _ in range(UNREAD_HIGH_BYTES // MIB + 1):
+            await peer.send(message)
+        connection = house.connection_of(peer)
+        await until(lambda: connection._is_paused)
+        await asyncio.sleep(1)  # longer than IMPATIENT allows a peer that is read
+        assert not connection.is_lost
+        vanish(peer.socket)
+        await until(lambda: connection.is_lost, 8)
+        assert "host does not answer" in connection.why_lost
+        house.go.set()
+        peer.socket.close()
+
+
+async def test_who_is_waited_for_is_asked_soon() -> None:
+    """And who is not costs nothing meanwhile."""
+    listener, net, loop = RawListener(), NativeNet(), asyncio.get_running_loop()
+    call = asyncio.ensure_future(net.call(listener.address, "/t.T/a", b"", timeout_s=30))
+    idle = asyncio.ensure_future(
+        net.call(listener.address, "/icecore.v1.DataService/Fetch", b"", timeout_s=30)
+    )
+    peers = [await listener.accept() for _ in range(2)]
+    for peer in peers:
+        await peer.greet()
+    calls = [await peer.frame() for peer in peers]
+    fetches = next(
+        at for at, each in enumerate(calls) if each is not None and b"Fetch" in each.meta
+    )
+    await peers[fetches].send(pack_head(Kind.ANSWER, 1, b"", 0))
+    assert await idle == b""
+    began_s = loop.time()
+    with pytest.raises(UnavailableError, match="silent"):
+        await call
+    assert loop.time() - began_s < 3.5
+    asked = await peers[1 - fetches].frame()
+    assert asked is not None and asked.kind == Kind.PING
+    assert not peers[fetches].has_more()
+    await net.close()
+    listener.close()
+
+
+def test_how_long_a_peer_may_be_silent() -> None:
+    timeouts = Timeouts()
+    asked_s = timeouts.awaited_ping_after_s + timeouts.check_every_s
+    assert asked_s + timeouts.pong_within_s <= 3
