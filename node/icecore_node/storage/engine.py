@@ -190,10 +190,16 @@ class LogReader(Protocol):
         ...
 
     def read(
-        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
+        self,
+        segment_id: SegmentId,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        reader_checks: bool = False,
     ) -> tuple[bytes, int]:
         """Whole batches from the one that holds ``offset``, at least one and about ``max_bytes``,
-        none beyond ``end_offset``; and the offset after them. Every byte is CRC-checked.
+        none beyond ``end_offset``; and the offset after them. Every byte is CRC-checked; only their
+        headers where ``reader_checks`` and the log is sealed.
 
         Nothing below ``end_offset`` yet: no bytes, and ``offset``.
 
