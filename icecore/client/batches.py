@@ -155,7 +155,7 @@ class Batch:
     async def wait(self) -> BatchMetadata:
         """The outcome. A waiter that is cancelled does not cancel the batch."""
         if not self.done.done():
-            await asyncio.wait({self.done})
+            await asyncio.shield(self.done)
         if self.error is not None:
             self.is_observed = True
             raise self.error

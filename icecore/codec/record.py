@@ -4,9 +4,12 @@ The layout of the columns, and all that reads them, is in ``icecore/codec/decodi
 record batches become batches in ``icecore/codec/arrow.py``.
 """
 
+import struct
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import lz4.frame
 import numpy as np
@@ -58,6 +61,9 @@ __all__ = [
 ]
 
 
+Times: TypeAlias = "Int64s | array[int]"
+
+
 class Parts(list[Buffer]):
     """Column bytes in order, each padded to 8."""
 
@@ -69,14 +75,15 @@ class Parts(list[Buffer]):
     def add_offsets(self, lengths: Iterable[int], count: int) -> None:
         """Add i32 offsets[count+1] for ``count`` lengths."""
         if count < FEW:
-            offsets = np.fromiter(accumulate(lengths, initial=0), np.int64, count + 1)
-        else:
-            offsets = np.zeros(count + 1, np.int64)
-            if not isinstance(lengths, np.ndarray):
-                lengths = np.fromiter(lengths, np.int64, count)
-            np.cumsum(lengths, out=offsets[1:])
-        if offsets[-1] > MAX_DATA_BYTES:
-            raise BatchTooLargeError(f"{offsets[-1]} bytes in one column exceed 2 GiB")
+            ends = [*accumulate(lengths, initial=0)]
+            _check_data_bytes(ends[-1])
+            self.add(struct.pack(f"<{count + 1}i", *ends))
+            return
+        offsets = np.zeros(count + 1, np.int64)
+        if not isinstance(lengths, np.ndarray):
+            lengths = np.fromiter(lengths, np.int64, count)
+        np.cumsum(lengths, out=offsets[1:])
+        _check_data_bytes(int(offsets[-1]))
         self.add(offsets.astype("<i4").tobytes())
 
     def add_binary(self, values: Sequence[bytes | None], *, with_validity: bool = True) -> None:
@@ -99,6 +106,11 @@ class Parts(list[Buffer]):
         return sum(map(len, self))
 
 
+def _check_data_bytes(length: int) -> None:
+    if length > MAX_DATA_BYTES:
+        raise BatchTooLargeError(f"{length} bytes in one column exceed 2 GiB")
+
+
 def bits_of(mask: Any) -> bytes:
     return np.packbits(np.asarray(mask, np.bool_), bitorder="little").tobytes()
 
@@ -107,7 +119,7 @@ def finish(
     index: Parts,
     payload: Parts,
     flags: int,
-    times: Int64s,
+    times: Times,
     codec: Codec,
     ids: tuple[int, int, int, int],
     leader_flags: int = 0,
@@ -119,7 +131,10 @@ def finish(
         stored = _compress(b"".join(payload), codec)
         stored_length = len(stored)
         body = [stored, PADDING[-stored_length & 7]]
-    low, high = int(times.min()), int(times.max())
+    if isinstance(times, array):
+        low, high = min(times), max(times)
+    else:
+        low, high = int(times.min()), int(times.max())
     producer_id, base_sequence, producer_epoch, schema_id = ids
     part = ProducerPart(
         producer_flags=flags,
@@ -178,7 +193,7 @@ def encode_columns(
         raise InvalidRequestError("columns must have the same length, at least 1")
     index, payload, flags = Parts(), Parts(), 0
     try:
-        times = np.asarray(timestamps_ms, "<i8")
+        times = _times(timestamps_ms)
         if offset_deltas is not None:
             index.add(np.asarray(offset_deltas, "<i4").tobytes())
     except OverflowError as error:
@@ -208,6 +223,16 @@ def encode_columns(
     ids = (producer_id, base_sequence, producer_epoch, schema_id)
     compacted = 0 if offset_deltas is None else LeaderFlag.COMPACTED
     return finish(index, payload, flags, times, codec, ids, compacted)
+
+
+def _times(timestamps_ms: Any) -> Times:
+    """As they are written. Few of them stay an array: numpy's calls would take longer than all that
+    is done with them."""
+    is_plain = isinstance(timestamps_ms, array) and timestamps_ms.typecode == "q"
+    if is_plain and len(timestamps_ms) < FEW and sys.byteorder == "little":
+        plain: Times = timestamps_ms
+        return plain
+    return np.asarray(timestamps_ms, "<i8")
 
 
 def _add_tags(index: Parts, tags: Sequence[Sequence[str]]) -> None:

@@ -79,6 +79,13 @@ class NodeSettings(Settings):
 
     # disk
     io_workers: int = Field(2, ge=1, le=64, description="Threads that append and fsync.")
+    sync_on_loop_ms_max: float = Field(
+        2.0,
+        ge=0,
+        le=100,
+        description="A lone small append is written and synced by the event loop itself, without a"
+        " change of threads, while syncs take no longer than this; 0 = never.",
+    )
     syncfs: SyncFs = Field(
         "auto",
         description="One syncfs for a group of 32 files or more, instead of one fdatasync each:"

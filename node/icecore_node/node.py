@@ -62,7 +62,6 @@ from icecore_node.upkeep.digests import DigestReporter
 from icecore_node.upkeep.disk_watermarks import DiskWatch
 from icecore_node.upkeep.salvage import Salvage
 from icecore_node.upkeep.scrub import Scrubber
-from icecore_replication import inputs
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +102,7 @@ class Node:
                 metrics,
                 workers=settings.io_workers,
                 group_items_max=settings.group_items_max,
+                sync_on_loop_ms_max=settings.sync_on_loop_ms_max,
             ),
             cache=TailCache(settings.tail_cache_bytes),
             metrics=metrics,
@@ -277,7 +277,7 @@ class Node:
             self.ended.set_exception(error)
 
     async def _tick(self) -> None:
-        """Time for the cores; and the lease, when it changed."""
+        """Time for the cores, which look at the lease then."""
         context = self.context
         lease_valid = False
         while True:
@@ -285,14 +285,12 @@ class Node:
             await asyncio.sleep(TICK_S)
             late_ms = context.clock.monotonic_ms() - before_ms - TICK_S * 1000
             context.metrics.event_loop_lag_seconds.observe(max(0.0, late_ms / 1000))
-            happened: list[inputs.LeaderInput] = [inputs.Tick()]
             if self._lease.is_valid != lease_valid:
-                lease_valid = self._lease.is_valid
-                happened.append(inputs.LeaseChanged(lease_valid))
+                lease_valid = not lease_valid
                 if not lease_valid:
                     context.metrics.leases_lost.inc()
             for leader in self.leaders.all():
-                leader.feed(*happened)
+                leader.tick()
 
     async def _sync_index(self) -> None:
         while True:

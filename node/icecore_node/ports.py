@@ -13,7 +13,6 @@ from icecore.model import Incarnation
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-ItemT = TypeVar("ItemT", contravariant=True)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -214,11 +213,24 @@ class Index(Protocol):
         ...
 
 
-class WorkerQueue(Protocol[ItemT]):
+class WorkerQueue(Protocol[T]):
     """A queue drained in groups by one I/O thread (in the simulator: by turns of the loop)."""
 
-    def submit(self, item: ItemT) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open, and the results of all that was submitted have been delivered."""
+        ...
+
+    def submit(self, item: T) -> None:
         """Enqueue from the loop; never blocks (callers bound what they submit)."""
+        ...
+
+    def run_here(self, group: list[T]) -> None:
+        """Process a group and deliver its result before this returns, on the loop's own thread.
+
+        Only while the queue is idle, so that no two threads ever process at once; a failure ends
+        the process as it does on the worker's thread.
+        """
         ...
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from icecore.errors import NotReplicaError, UnsupportedError
 from icecore_node.io.io_pool import IoWorker
+from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import SEGMENT_ENGINE, Engine, LogTail
@@ -220,7 +221,15 @@ def test_a_nodes_worker_serves_a_log_of_any_engine(engine: str) -> None:
 
     async def main() -> tuple[bytes, int]:
         executor = SimExecutor(None, random.Random(1))
-        worker = IoWorker("io-0", store, executor, SimClock(loop), NodeMetrics(), 100)
+        worker = IoWorker(
+            "io-0",
+            store,
+            executor,
+            SimClock(loop),
+            NodeMetrics(),
+            group_items_max=100,
+            syncs=ShortSyncs(0),
+        )
         for _ in range(3):
             worker.append(log.request(2), owner)
         read = await worker.run(store.reader.read, 1, 0, 1 << 20, FAR)

@@ -3,7 +3,9 @@
 A group runs in one turn, some seeded time after it was submitted. Its thread is busy for as long as
 its operations take, then its result is delivered, so a kill can fall before the work, between work
 and answer, and (through the disk's ``operations_to_live``) into the middle of the work. Results of
-one queue come in order.
+one queue come in order. A group that the loop processes itself (``run_here``) runs in the turn of
+its caller, and then its whole process stands still for as long as the disk takes: it may be killed
+there, between work and answer.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from icecore_node.ports import DiskFailedError, WorkerQueue
+from tests.simulation.loop import SimLoop
 from tests.simulation.process import ProcessKilled, SimProcess
 
 T = TypeVar("T")
@@ -35,8 +38,15 @@ class SimWorkerQueue:
         self._items: deque[Any] = deque()
         self._results: deque[object] = deque()
         self._busy = False
+        self._is_here = False
+        """The loop has processed a group and has not gone on yet."""
         self._free_at_s = 0.0
         self._closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open, and all that was submitted has been delivered."""
+        return not (self._items or self._results or self._is_here or self._closed)
 
     def submit(self, item: Any) -> None:
         """Enqueue; the worker wakes up some time later."""
@@ -45,6 +55,24 @@ class SimWorkerQueue:
             raise RuntimeError("worker queue is closed")
         self._items.append(item)
         self._wake()
+
+    def run_here(self, group: list[Any]) -> None:
+        """Process now; the process stands still for as long as that takes, then it is delivered."""
+        assert self.is_idle, "two threads at once"
+        try:
+            self._executor.check()
+            result = self._process(group)
+        except ProcessKilled:
+            return
+        except Exception as error:  # what production ends the process for
+            self._executor.fail_stop(error)
+            return
+        self._is_here = True
+        self._executor.stand_still(lambda: self._done_here(result))
+
+    def _done_here(self, result: object) -> None:
+        self._is_here = False
+        self._deliver(result)
 
     def close(self) -> None:
         """Process what is queued, then stop."""
@@ -118,6 +146,15 @@ class SimExecutor:
     def cost_s(self) -> float:
         """How long the work of this turn took."""
         return self._spent_s()
+
+    def stand_still(self, then: Callable[[], None]) -> None:
+        """What the loop has done itself took its time: nothing of this process runs meanwhile."""
+        duration_s = self.cost_s() + self._disk_delay(0.0)
+        loop = asyncio.get_running_loop()
+        if self._process is None or not isinstance(loop, SimLoop) or duration_s <= 0:
+            then()
+        else:
+            loop.stand_still(self._process, duration_s, then)
 
     def fail_stop(self, error: BaseException) -> None:
         """End the process as production does."""

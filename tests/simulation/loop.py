@@ -170,6 +170,29 @@ class SimLoop(asyncio.BaseEventLoop):
         parked, process.parked = process.parked, []
         self._queue.extend(parked)
 
+    def stand_still(
+        self, process: SimProcess, duration_s: float, then: Callable[[], object]
+    ) -> None:
+        """Hold back all callbacks of a process, as blocking work on its loop does.
+
+        Args:
+            process: It is still there, and may be paused or killed meanwhile.
+            duration_s: How long.
+            then: The first that runs afterwards.
+        """
+        handle = asyncio.Handle(then, (), self, process.context.copy())
+
+        def go_on() -> None:
+            process.stands_still = False
+            if process.paused:
+                process.parked.insert(0, (handle, process))
+            elif process.alive:
+                handle._run()
+                self.resume(process)
+
+        process.stands_still = True
+        self.call_at(self._now_s + duration_s, go_on, context=Context())
+
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> NoReturn:
@@ -190,7 +213,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if process is not None:
                 if not process.may_run(self._now_s):
                     continue
-                if process.paused and process.alive:
+                if (process.paused or process.stands_still) and process.alive:
                     process.parked.append((handle, process))
                     continue
             self.events += 1

@@ -29,6 +29,8 @@ class SimProcess:
         self.life = life
         self.alive = True
         self.paused = False
+        self.stands_still = False
+        """Its loop does something that blocks."""
         self.killed_at_s: float | None = None
         self.why_dead = ""
         self.on_death: list[Callable[[], None]] = []

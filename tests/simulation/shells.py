@@ -41,6 +41,7 @@ class Knobs:
     records_per_point: int = 3
     bytes_per_point: int = 2048
     io_workers: int = 2
+    sync_on_loop_ms_max: float = 2.0
     replica_lag_ms_max: int = 1000
     lease_ms: int = 800
     heartbeat_ms: int = 100
@@ -113,6 +114,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             "native_listen": "",  # there is one network here
             "insecure_bind": True,
             "io_workers": knobs.io_workers,
+            "sync_on_loop_ms_max": knobs.sync_on_loop_ms_max,
             "group_items_max": knobs.group_items_max,
             "preallocate_bytes": knobs.allocation_step_bytes,
             "tail_cache_bytes": knobs.tail_cache_bytes,

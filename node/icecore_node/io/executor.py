@@ -2,7 +2,8 @@
 
 A worker blocks for one item, takes what else has queued up meanwhile, processes the group on its
 thread and hands the result to the loop in one call, so that neither side wakes the other per
-item. An exception on a worker ends the process: whatever it was writing is in doubt.
+item. An exception on a worker ends the process: whatever it was writing is in doubt. While a worker
+has nothing to do, the loop may process a group itself (``run_here``), and then nobody is woken.
 """
 
 import asyncio
@@ -50,15 +51,34 @@ class ThreadWorker(Generic[T]):
         self._group_items_max = group_items_max
         self._fatal = fatal
         self._closed = False
+        self._undelivered = 0
+        """Submitted items whose result has not reached the loop. Loop only."""
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the thread has nothing to do and all its results were delivered."""
+        return not self._undelivered and not self._closed
 
     def submit(self, item: T) -> None:
         """Enqueue; never blocks. Raises RuntimeError after ``close``."""
         if self._closed:
             raise RuntimeError(f"worker {self._name} is closed")
+        self._undelivered += 1
         self._queue.put(item)
+
+    def run_here(self, group: list[T]) -> None:
+        """Process and deliver on the caller's thread, which is the loop's, while it is idle."""
+        assert self.is_idle, f"worker {self._name} is not idle"
+        self._undelivered = len(group)
+        try:
+            result = self._process(group)
+        except BaseException as error:
+            self._fail(error)
+            return
+        self._delivered(result, len(group))
 
     def close(self) -> None:
         """Process what is queued, then end the thread; does not wait for it."""
@@ -93,21 +113,25 @@ class ThreadWorker(Generic[T]):
             try:
                 result = self._process(group)
             except BaseException as error:
-                event(
-                    _log,
-                    logging.CRITICAL,
-                    "worker_failed",
-                    worker=self._name,
-                    error=error,
-                    exc_info=error,
-                )
-                self._fatal(EXIT_STATUS)
+                self._fail(error)
                 return
             try:
-                self._loop.call_soon_threadsafe(self._deliver, result)
+                self._loop.call_soon_threadsafe(self._delivered, result, len(group))
             except RuntimeError:
                 event(_log, logging.WARNING, "results_dropped", worker=self._name)
                 return
+
+    def _delivered(self, result: object, items: int) -> None:
+        self._undelivered -= items
+        self._deliver(result)
+
+    def _fail(self, error: BaseException) -> None:
+        """What was being written is in doubt: nothing is delivered, and nothing more processed."""
+        name = self._name
+        event(_log, logging.CRITICAL, "worker_failed", worker=name, error=error, exc_info=error)
+        self._closed = True
+        self._queue.put(None)
+        self._fatal(EXIT_STATUS)
 
 
 class ThreadExecutor:

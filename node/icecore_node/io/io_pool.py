@@ -6,6 +6,11 @@ writes it, syncs each touched file once, writes one index batch, and hands all r
 in one call: the cost of an fsync and of a thread switch is shared by the whole group. What may
 wait is bounded by the callers (bytes in flight of produces, credits of replication).
 
+A lone small append has nobody to share with. While its worker is idle and recent syncs were short
+(``short_syncs.py``), the loop writes and syncs it itself, at the end of the turn in which it came:
+what followers are to get has left by then. The worker and the loop never process at the same time,
+and everything else is as on the worker, the end of the process included.
+
 Order within a group: runs of appends go to ``Store.append_group``; an operation ends the
 run before it, so it sees a log whose appends are all durable.
 """
@@ -15,11 +20,12 @@ import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
+from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
@@ -29,6 +35,10 @@ from icecore_node.storage.port import Store
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
+
+LONE_APPENDS_MAX: Final = 2
+"""In one turn of the loop, for one worker; more of them share a sync on the worker."""
+LONE_BYTES_MAX: Final = 32 << 10
 
 
 class AppendOwner(Protocol):
@@ -58,6 +68,15 @@ class _Operation:
     error: IcecoreError | None = None
 
 
+@dataclass(slots=True)
+class _Group:
+    """What was processed at once."""
+
+    items: list[_Append | _Operation]
+    appends_ms: list[float]
+    """How long each run of appends took."""
+
+
 class IoWorker:
     """One worker of the pool."""
 
@@ -68,37 +87,77 @@ class IoWorker:
         executor: Executor,
         clock: Clock,
         metrics: NodeMetrics,
+        *,
         group_items_max: int,
+        syncs: ShortSyncs,
     ) -> None:
         self._store = store
         self._clock = clock
         self._metrics = metrics
+        self._syncs = syncs
+        self._lone: list[_Append | _Operation] = []
+        """Appends of this turn that the loop may write itself at its end."""
+        self._lone_bytes = 0
+        self._lone_max = min(LONE_APPENDS_MAX, group_items_max)
+        self._on_loop_since_ms: float | None = None
+        """Set while the loop writes."""
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
             name, self._process, self._deliver, group_items_max=group_items_max
         )
 
     def append(self, request: AppendRequest, owner: AppendOwner) -> None:
         """Enqueue an append; ``owner.on_appended`` is called when its group is durable."""
-        self._queue.submit(_Append(request, owner))
+        item = _Append(request, owner)
+        lone = self._lone
+        if not lone:
+            if not (self._queue.is_idle and self._syncs.may_inline()):
+                self._queue.submit(item)
+                return
+            self._lone_bytes = 0
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
+        lone.append(item)
+        for mark in request.marks:
+            self._lone_bytes += mark.length_bytes
+        if len(lone) > self._lone_max or self._lone_bytes > LONE_BYTES_MAX:
+            self._hand_over()
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function after all appends enqueued so far. Raises what it raises."""
+        self._hand_over()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.submit(_Operation(function, args, future))
         return await future
 
     def close(self) -> None:
         """Finish what is queued, then end."""
+        self._hand_over()
         self._queue.close()
 
-    def _process(self, group: list[_Append | _Operation]) -> list[_Append | _Operation]:
-        """On the worker's thread. Errors of a disk end the process (see Executor.worker)."""
+    def _hand_over(self) -> None:
+        """To the worker, in front of all that comes after."""
+        lone, self._lone = self._lone, []
+        for item in lone:
+            self._queue.submit(item)
+
+    def _end_of_turn(self) -> None:
+        if not self._syncs.may_inline():  # another worker's sync was a long one, this very turn
+            self._hand_over()
+            return
+        lone, self._lone = self._lone, []
+        if lone:
+            self._on_loop_since_ms = self._clock.monotonic_ms()
+            self._queue.run_here(lone)
+
+    def _process(self, items: list[_Append | _Operation]) -> _Group:
+        """On the worker's thread, or the loop's. Errors of a disk end the process (see
+        Executor.worker)."""
+        group = _Group(items, [])
         run: list[AppendRequest] = []
-        for item in group:
+        for item in items:
             if isinstance(item, _Append):
                 run.append(item.request)
                 continue
-            self._append(run)
+            self._append(run, group.appends_ms)
             run = []
             try:
                 item.result = item.function(*item.args)
@@ -106,15 +165,17 @@ class IoWorker:
                 raise
             except IcecoreError as error:
                 item.error = error
-        self._append(run)
+        self._append(run, group.appends_ms)
         return group
 
-    def _append(self, run: list[AppendRequest]) -> None:
+    def _append(self, run: list[AppendRequest], appends_ms: list[float]) -> None:
         if not run:
             return
         started_ms = self._clock.monotonic_ms()
         self._store.append_group(run)
-        self._metrics.group_seconds.observe((self._clock.monotonic_ms() - started_ms) / 1000)
+        elapsed_ms = self._clock.monotonic_ms() - started_ms
+        appends_ms.append(elapsed_ms)
+        self._metrics.group_seconds.observe(elapsed_ms / 1000)
         self._metrics.group_appends.observe(len(run))
         self._metrics.group_bytes.observe(
             sum(mark.length_bytes for request in run for mark in request.marks)
@@ -122,10 +183,11 @@ class IoWorker:
 
     def _deliver(self, group: object) -> None:
         """On the loop: tell owners first (acks), then those who await operations."""
-        assert isinstance(group, list)
+        assert isinstance(group, _Group)
+        self._note_syncs(group)
         outcome: dict[int, tuple[AppendOwner, LogTail | None, IcecoreError | None]] = {}
         operations: list[_Operation] = []
-        for item in group:
+        for item in group.items:
             if isinstance(item, _Operation):
                 operations.append(item)
                 continue
@@ -144,6 +206,14 @@ class IoWorker:
             else:
                 operation.future.set_result(operation.result)
 
+    def _note_syncs(self, group: _Group) -> None:
+        since_ms, self._on_loop_since_ms = self._on_loop_since_ms, None
+        if since_ms is not None:  # for as long as the loop stood still
+            self._syncs.note(self._clock.monotonic_ms() - since_ms)
+            return
+        for elapsed_ms in group.appends_ms:
+            self._syncs.note(elapsed_ms)
+
 
 class IoPool:
     """All workers of a node."""
@@ -157,9 +227,19 @@ class IoPool:
         *,
         workers: int,
         group_items_max: int,
+        sync_on_loop_ms_max: float,
     ) -> None:
+        syncs = ShortSyncs(sync_on_loop_ms_max)  # of all: they share the disk
         self._workers = [
-            IoWorker(f"io-{number}", store, executor, clock, metrics, group_items_max)
+            IoWorker(
+                f"io-{number}",
+                store,
+                executor,
+                clock,
+                metrics,
+                group_items_max=group_items_max,
+                syncs=syncs,
+            )
             for number in range(workers)
         ]
 

@@ -5,7 +5,7 @@ are the appends under way. Nobody else changes either: appends come in by ``exte
 by ``became_durable``, and whoever has the segment for itself may ``settle`` or ``cut`` it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from icecore.codec.batch import HEADER_LENGTH, BatchHeader
 from icecore.codec.chain import digest_step
@@ -116,8 +116,16 @@ class ReplicaLog:
 
     def note_watermark(self, high_watermark: int) -> None:
         """Remember the largest watermark ever heard of; it outlives roles and restarts."""
-        if high_watermark > self.tail.max_known_high_watermark:
-            self.tail = replace(self.tail, max_known_high_watermark=high_watermark)
+        tail = self.tail
+        if high_watermark > tail.max_known_high_watermark:
+            self.tail = LogTail(  # ``replace`` takes three times as long, and each batch needs it
+                end_offset=tail.end_offset,
+                last_header_crc32c=tail.last_header_crc32c,
+                digest=tail.digest,
+                max_append_timestamp_ms=tail.max_append_timestamp_ms,
+                max_known_high_watermark=high_watermark,
+                length_bytes=tail.length_bytes,
+            )
 
     async def settle(self) -> None:
         """Let appends under way end; what never became durable is cut off, and never reported.

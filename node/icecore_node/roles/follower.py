@@ -208,6 +208,9 @@ class Follower:
     ) -> None:
         """Batches (or just a new watermark) from the leader; ``data`` is part of ``delivery``."""
         replica = self.replica
+        if not data:  # with single records half of all entries
+            self._hear(entry)
+            return
         try:
             batches = self._fresh(data)
         except CorruptBatchError as error:
@@ -216,11 +219,11 @@ class Follower:
             delivery.release(len(data))
             self.feed(inputs.DataCorrupt(str(error)))
             return
-        replica.log.note_watermark(entry.high_watermark)
         delivery.release(len(data) - sum(each.batch_length for _, each in batches))
         if not batches:
-            self.feed(inputs.WatermarkReceived(Epoch(entry.epoch), entry.high_watermark))
+            self._hear(entry)
             return
+        replica.log.note_watermark(entry.high_watermark)
         first, last = batches[0][1], batches[-1][1]
         self._last_delivery_id = delivery_id = self._last_delivery_id + 1
         self._arrived[delivery_id] = _Arrived(delivery, data, batches)
@@ -235,6 +238,11 @@ class Follower:
                 high_watermark=entry.high_watermark,
             )
         )
+
+    def _hear(self, entry: replication_pb2.ReplicaDataEntry) -> None:
+        """A watermark without anything new to append."""
+        self.replica.log.note_watermark(entry.high_watermark)
+        self.feed(inputs.WatermarkReceived(Epoch(entry.epoch), entry.high_watermark))
 
     def _fresh(self, data: memoryview) -> list[tuple[int, BatchHeader]]:
         """Positions and headers of the batches beyond our end.

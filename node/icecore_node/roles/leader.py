@@ -37,7 +37,7 @@ from icecore_node.replica.damage import Damage
 from icecore_node.replica.life import RoleEnded
 from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
-from icecore_node.storage.engine import LogTail
+from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
 
@@ -140,6 +140,7 @@ class Leader:
         self._news = parts.news
         self._damage = parts.damage
         self._readers = parts.readers
+        self._lease = parts.lease
         self._on_record = on_record
         self.replica = replica
         self.segment = segment
@@ -147,6 +148,8 @@ class Leader:
         """Attached followers by node id."""
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
+        self._stamped: list[AppendRequest] = []
+        """Of this step, on their way to the I/O worker."""
         self._tasks: set[asyncio.Task[None]] = set()
         assert replica.log.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
         self.core = LeaderCore(
@@ -163,7 +166,9 @@ class Leader:
             LeaderLimits(replica_lag_ms_max=context.settings.replica_lag_ms_max),
         )
         self._checked = context.checked(self.core)
-        self.feed(inputs.LeaseChanged(parts.lease.is_valid))
+        self._lease_valid = parts.lease.is_valid
+        """What the core knows of it."""
+        self.feed(inputs.LeaseChanged(self._lease_valid))
 
     @property
     def high_watermark(self) -> int:
@@ -202,17 +207,37 @@ class Leader:
                     clock_ms=clock_ms,
                 )
             )
-        log_end_offset = self.core.log_end_offset
-        self.feed(*happened)
-        if self.core.log_end_offset > log_end_offset:
+        try:
+            self.feed(*happened)
+        finally:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """What was stamped, to followers first: it has left when the loop syncs it itself."""
+        stamped, self._stamped = self._stamped, []
+        if stamped:
             for stream in self.streams.values():
                 stream.mark_data(self.replica.segment_id)
+            for request in stamped:
+                self.replica.log.worker.append(request, self)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.feed(*self._lease_news(), inputs.Tick())
+
+    def _lease_news(self) -> list[inputs.LeaderInput]:
+        is_valid = self._lease.is_valid
+        if is_valid == self._lease_valid:
+            return []
+        self._lease_valid = is_valid
+        return [inputs.LeaseChanged(is_valid)]
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """The I/O worker finished a group."""
         if durable_tail is not None:
             self.replica.log.became_durable(durable_tail)
-            self.feed(inputs.LocalDurable(durable_tail.end_offset))
+            # The loop may have stood still for this sync, and for longer than a lease.
+            self.feed(*self._lease_news(), inputs.LocalDurable(durable_tail.end_offset))
             for stream in self.streams.values():
                 stream.on_durable(self.replica.segment_id)
         if error is not None:
@@ -311,7 +336,7 @@ class Leader:
         )
         request = replica.log.extend(stamped)
         assert replica.log.tail.end_offset <= self.core.log_end_offset, "log and core differ"
-        replica.log.worker.append(request, self)
+        self._stamped.append(request)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)

@@ -47,8 +47,11 @@ def _sync_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
-        raise SyncFailedError(f"{what}: {why}", errno=error.errno or 0) from error
+        raise _sync_error(error, what) from error
+
+
+def _sync_error(error: OSError, what: str) -> SyncFailedError:
+    return SyncFailedError(f"{what}: {error.strerror or error}", errno=error.errno or 0)
 
 
 def _storage_error(error: OSError, what: str) -> IcecoreError:
@@ -123,8 +126,10 @@ class OsFile:
 
     def fdatasync(self) -> None:
         """Make written bytes durable."""
-        with _sync_errors(f"fdatasync {self._name}"):
+        try:
             os.fdatasync(self._fd)
+        except OSError as error:
+            raise _sync_error(error, f"fdatasync {self._name}") from error
 
     def drop_cached(self, position: int) -> None:
         """Let the kernel forget clean pages from the one that holds ``position`` on.

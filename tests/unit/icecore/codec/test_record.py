@@ -182,6 +182,18 @@ def test_timestamp_containers_and_given_hashes() -> None:
         assert record.encode_columns(**given) == plain
 
 
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65])
+def test_few_records_are_encoded_as_many_are(count: int) -> None:
+    """Below 64 it goes without numpy: the same bytes."""
+    times = [(-1) ** i * i * 10**9 for i in range(count)]
+    values = [None if i % 5 == 4 else bytes(i) for i in range(count)]
+    plain = record.encode_columns(values=values, timestamps_ms=array("q", times))
+    assert plain == record.encode_columns(values=values, timestamps_ms=np.array(times))
+    assert_holds(read_back(plain), {"values": values, "timestamps_ms": times})
+    header = batch.parse_header(plain)
+    assert (header.min_timestamp_ms, header.max_timestamp_ms) == (min(times), max(times))
+
+
 def test_columns_that_no_record_has_cost_nothing() -> None:
     nothing = {"keys": [None], "tags": [()], "headers": [()], "header_hashes": [[]]}
     assert record.encode_columns(**PLAIN, **nothing) == record.encode_columns(**PLAIN)

@@ -9,6 +9,7 @@ import pytest
 
 from icecore.errors import IcecoreError
 from icecore_node.io.io_pool import IoWorker
+from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
 from icecore_node.storage.engine import NO_TAIL, AppendRequest, LogTail
 from icecore_node.storage.replica_store import ReplicaStore
@@ -59,7 +60,15 @@ def test_a_broken_owner_costs_no_other_its_result(loop: SimLoop, mistakes: int) 
     async def main() -> int:
         store: ReplicaStore = Store()  # type: ignore[assignment]
         executor = SimExecutor(None, random.Random(1))
-        worker = IoWorker("io-0", store, executor, SimClock(loop), NodeMetrics(), 100)
+        worker = IoWorker(
+            "io-0",
+            store,
+            executor,
+            SimClock(loop),
+            NodeMetrics(),
+            group_items_max=100,
+            syncs=ShortSyncs(0),
+        )
         for owner in (first, broken, last):
             worker.append(AppendRequest(1, [], [], TAIL), owner)
         return await asyncio.wait_for(worker.run(lambda: 7), 10)

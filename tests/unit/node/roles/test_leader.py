@@ -52,6 +52,7 @@ class LedHere:
         record = segment(segment_id=7, epoch=1, base_offset=0)
         others: dict[str, Any] = {each: Calls() for each in ("coordinator", "news", "damage")}
         lease: Any = SimpleNamespace(is_valid=True)
+        self.lease = lease
         readers = cast(Any, self.readers)
         parts = LeaderParts(context=shared, lease=lease, readers=readers, **others)
         self.leader = Leader(parts, self.replica, record, lambda _: None)
@@ -94,6 +95,31 @@ def test_append_times_go_on_when_the_clock_goes_back() -> None:
     stamped = [request.marks[0].append_timestamp_ms for request, _ in led.worker.queue]
     assert stamped == [500, 500, 600]
     assert led.replica.log.tail.max_append_timestamp_ms == 600
+
+
+def test_the_lease_is_looked_at_before_what_was_synced_is_acked() -> None:
+    """R2: the loop may have stood still for the sync, so no tick has told of the lease."""
+    led = LedHere()
+    led.leader.produce(led.waiter, Acks.LEADER, [offered(0)])
+    led.lease.is_valid = False
+    led.worker.sync()
+    assert not led.waiter.answers
+    led.lease.is_valid = True
+    led.leader.tick()
+    assert cast(Produced, led.waiter.answers[0]).base_offset == 0
+    led.leader.produce(led.waiter, Acks.LEADER, [offered(1)])
+    led.worker.sync()
+    assert cast(Produced, led.waiter.answers[1]).base_offset == 1
+
+
+def test_followers_are_told_before_the_append_may_hold_the_loop() -> None:
+    led, told = LedHere(), list[str]()
+    stream: Any = SimpleNamespace(mark_data=lambda _: told.append("follower"))
+    led.leader.streams[2] = stream
+    append = led.worker.append
+    with patch.object(led.worker, "append", lambda *given: (told.append("disk"), append(*given))):
+        led.produce(0)
+    assert told == ["follower", "disk"]
 
 
 def test_a_group_is_one_step_and_wakes_followers_once() -> None:
