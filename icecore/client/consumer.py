@@ -75,7 +75,8 @@ class Consumer:
             fetched of the old one comes first, either way.
         max_bytes: Of batches that were fetched and not delivered yet, all partitions together.
         fetch_bytes: The same per partition; also what one answer holds per partition.
-        max_wait_ms: How long a node holds a fetch back when there is no data.
+        max_wait_ms: How long a node holds a fetch back at most when there is no data: half a second
+            at first, twice as long whenever nothing came.
         timeout_s: Seconds to find the topic and the start offsets.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
@@ -100,7 +101,7 @@ class Consumer:
         on_recreated: RecreatedPolicy = "fail",
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
-        max_wait_ms: int = 500,
+        max_wait_ms: int = 30_000,
         timeout_s: float = 30.0,
         transport: Transport | None = None,
         net: Net | None = None,
@@ -134,7 +135,6 @@ class Consumer:
             on_out_of_range=on_out_of_range,
         )
         self._current: _Decoded | None = None
-        self._fetches_yielded = 0
         self._is_started = False
 
     async def __aenter__(self) -> Self:
@@ -196,7 +196,7 @@ class Consumer:
         """The cluster may have changed."""
         if self._wanted is None and not self._stop_at_end:
             self._read_added()
-        self._fetcher.dispatch()  # which also notices that the topic is another one
+        self._fetcher.look()  # which also notices that the topic is another one
 
     def _read_added(self) -> None:
         """Read the partitions that the topic did not have yet, all that they hold."""
@@ -338,10 +338,7 @@ class Consumer:
             raise UnavailableError("the consumer is not started")
         self._decoder.check()
         fetcher = self._fetcher
-        if self._fetches_yielded != fetcher.started:
-            # Who iterates over fetched batches only would never let the next fetch go out.
-            self._fetches_yielded = fetcher.started
-            await asyncio.sleep(0)
+        await fetcher.give_turn()
         while True:
             if (chunk := fetcher.take()) is not None:
                 return chunk  # with no await in between: a caller's timeout must not lose it
@@ -384,7 +381,7 @@ class Consumer:
         if reader.is_left:  # what was fetched of it still counts
             raise topic_recreated(self._topic, lookup.topic_id, self._fetcher.topic_id)
         reader.move_to(offset)
-        self._fetcher.dispatch()
+        self._fetcher.look()
 
 
 class _ArrowBatches:

@@ -4,6 +4,10 @@ A partition is read from the leader of its tail. Where that node lacks an older 
 not answer, the coordinator is asked which segment covers the offset, and any of its replicas
 serves it; at a sealed segment's end the answer names who has the next. Reads never go back in time:
 a replica that knows a lower high watermark than we have seen must catch up first.
+
+All partitions are looked at together, once in a turn of the loop, and only when something changed
+that lets one of them be fetched: who looked at a thousand of them per batch did little else. Those
+that lie behind and those at the end are asked for apart (``icecore/client/places.py``).
 """
 
 import asyncio
@@ -16,6 +20,7 @@ from icecore.client.connection import Backoff, Connection
 from icecore.client.fetched import checked_batches
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import list_segments
+from icecore.client.places import Place, Places
 from icecore.client.reader import Chunk, Reader
 from icecore.errors import (
     CorruptBatchError,
@@ -38,7 +43,6 @@ _log = logging.getLogger(__name__)
 
 OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 
-_FETCHES_PER_NODE_MAX = 2  # a second one for partitions that turn up while the first one waits
 _ANSWER_BYTES_MAX = 4 << 20
 """Of one answer: the next one is on its way while this one is delivered."""
 _ANSWER_GRACE_S = 5.0
@@ -56,7 +60,7 @@ class Fetcher:
         topic: The topic read.
         fetch_bytes: Per partition, of one answer and of what was fetched and not delivered.
         buffer_bytes: Of all that was fetched and not delivered.
-        max_wait_ms: How long a node waits for data.
+        max_wait_ms: How long a node waits for data, at most.
         on_out_of_range: What to do when an offset is not in the log (any more).
     """
 
@@ -76,17 +80,19 @@ class Fetcher:
         self._topic = topic
         self._fetch_bytes = fetch_bytes
         self._buffer_bytes = buffer_bytes
-        self._max_wait_ms = max_wait_ms
         self._on_out_of_range = on_out_of_range
         self._buffered_bytes = 0
-        self._fetches: dict[int, int] = {}
+        self._places = Places(max_wait_ms)
+        self._looking: asyncio.Handle | None = None
+        self._is_turn_due = False
+        """A look or a request waits for the loop."""
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self.is_closed = False
         self._recreated: TopicRecreatedError | None = None
         self.topic_id = b""
         """What is read: a topic made again under the name is another one."""
-        self.started = 0
-        """Fetches so far; they go out when the loop has its next turn."""
+        self._started = 0
+        """Fetches so far."""
         self.readers: dict[int, Reader] = {}
         self.chunks: deque[Chunk] = deque()
         self.news = asyncio.Event()
@@ -98,11 +104,13 @@ class Fetcher:
             reader.is_left = True
         self.topic_id, self._recreated = topic_id, None
         self.readers = {reader.partition: reader for reader in readers}
-        self.dispatch()
+        self.look()
 
     async def close(self) -> None:
         """Stop all fetches."""
         self.is_closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         self.news.set()
         tasks = list(self._tasks)
         for task in tasks:
@@ -128,22 +136,39 @@ class Fetcher:
     def take(self) -> Chunk | None:
         """The next fetched chunk that no seek has made void; makes room for more."""
         found = None
+        was_full = self._buffered_bytes >= self._buffer_bytes
         while found is None and self.chunks:
             chunk = self.chunks.popleft()
-            self._buffered_bytes -= chunk.header.batch_length
-            if chunk.generation == chunk.reader.generation:
+            reader, length = chunk.reader, chunk.header.batch_length
+            self._buffered_bytes -= length
+            if chunk.generation == reader.generation:
                 found = chunk
-                chunk.reader.buffered_bytes -= chunk.header.batch_length
-        self.dispatch()  # also when all were void: their room is free
+                was_full = was_full or reader.buffered_bytes >= self._fetch_bytes
+                reader.buffered_bytes -= length
+        if was_full:  # nothing else of what was taken lets a partition be fetched that was not
+            self.look()
         return found
+
+    async def give_turn(self) -> None:
+        """Let the loop look and send what is due: who takes fetched batches only never waits."""
+        if self._is_turn_due:
+            self._is_turn_due = False
+            await asyncio.sleep(0)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def dispatch(self) -> None:
-        """Fetch for all partitions that want data, where a node may be asked (again)."""
+    def look(self) -> None:
+        """Fetch for all partitions that want data, in the loop's next turn."""
+        if self._looking is None and not self.is_closed:
+            self._looking = asyncio.get_running_loop().call_soon(self._dispatch)
+            self._is_turn_due = True
+
+    def _dispatch(self) -> None:
+        """Where a node may be asked (again)."""
+        self._looking = None
         if self.is_closed or self._recreated is not None:
             return
         known = self._metadata.known(self._topic)
@@ -153,34 +178,36 @@ class Fetcher:
             return
         if self._buffered_bytes >= self._buffer_bytes:
             return
-        wanting: dict[int, list[Reader]] = {}
+        wanting: dict[tuple[int, bool], list[Reader]] = {}
         for reader in self.readers.values():
             if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
                 continue
             node_id = reader.node_id or self._metadata.view.leader(self._topic, reader.partition)
             if node_id and self._metadata.view.address(node_id):
-                wanting.setdefault(node_id, []).append(reader)
+                wanting.setdefault((node_id, reader.is_behind), []).append(reader)
             else:
                 self._failed(reader, NotLeaderError("there is no leader at the moment"))
-        for node_id, readers in wanting.items():
-            if self._fetches.get(node_id, 0) < _FETCHES_PER_NODE_MAX:
-                self._fetches[node_id] = self._fetches.get(node_id, 0) + 1
-                self.started += 1
+        for (node_id, is_behind), readers in wanting.items():
+            empty_polls = None if is_behind else min(reader.empty_polls for reader in readers)
+            place = self._places.take(node_id, empty_polls)
+            if place is not None:  # else the end of another one makes us look again
+                self._is_turn_due = True
+                self._started += 1
                 readers.sort(key=lambda reader: reader.served)
                 for reader in readers:
                     reader.is_busy = True
-                self._start(self._fetch(node_id, readers))
+                self._start(self._fetch(place, readers))
 
     # --- one fetch ------------------------------------------------------------------------------
 
-    async def _fetch(self, node_id: int, readers: list[Reader]) -> None:
+    async def _fetch(self, place: Place, readers: list[Reader]) -> None:
         asked = [(reader, reader.generation) for reader in readers]
         try:
-            results, data = await self._call(node_id, readers)
+            results, data = await self._call(place, readers)
         except IcecoreError as error:
             for reader, generation in asked:
                 if generation == reader.generation and not reader.is_left:
-                    self._failed(reader, error, node_id)
+                    self._failed(reader, error, place.node_id)
         else:
             at = 0
             for (reader, generation), result in zip(asked, results, strict=True):
@@ -188,19 +215,22 @@ class Fetcher:
                 at += result.batches_length
                 if generation == reader.generation and not reader.is_left:
                     reader.is_busy = False
-                    self._accept(node_id, reader, result, piece)
-        self._fetches[node_id] -= 1
+                    if not data:
+                        reader.empty_polls += 1
+                    self._accept(place.node_id, reader, result, piece)
+        self._places.leave(place)
         self.news.set()
-        self.dispatch()
+        self.look()
 
-    async def _call(self, node_id: int, readers: list[Reader]) -> tuple[list[Any], memoryview]:
+    async def _call(self, place: Place, readers: list[Reader]) -> tuple[list[Any], memoryview]:
+        node_id, wait_ms = place.node_id, place.wait_ms
         address = self._metadata.view.address(node_id)
         if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
         header = data_pb2.FetchHeader(
             cluster_id=self._metadata.view.cluster_id,
             max_bytes=min(self._buffer_bytes, _ANSWER_BYTES_MAX),
-            max_wait_ms=self._max_wait_ms,
+            max_wait_ms=wait_ms,
         )
         for reader in readers:
             header.partitions.add(
@@ -217,7 +247,7 @@ class Fetcher:
             address,
             DATA["Fetch"],
             data_pb2.FetchRequest(header=header).SerializeToString(),
-            timeout_s=self._max_wait_ms / 1000 + _ANSWER_GRACE_S,
+            timeout_s=wait_ms / 1000 + _ANSWER_GRACE_S,
         )
         raw, data = framing.split_bulk(body, data_pb2.FetchResponse)
         answer = framing.parse(data_pb2.FetchResponseHeader, raw)
@@ -274,7 +304,8 @@ class Fetcher:
             )
             reader.offset = header.end_offset
             reader.buffered_bytes += header.batch_length
-            reader.served = self.started
+            reader.served = self._started
+            reader.empty_polls = 0
             self._buffered_bytes += header.batch_length
 
     # --- failures -------------------------------------------------------------------------------
@@ -283,6 +314,7 @@ class Fetcher:
         """Deal with the failure, then fetch again; or end everything when nothing can help."""
         reader.is_busy = True
         reader.attempts += 1
+        reader.empty_polls = 0
         if isinstance(error, OffsetOutOfRangeError):
             self._start(self._leave_range(reader, error, reader.generation))
             return
@@ -320,7 +352,7 @@ class Fetcher:
                 self._failed(reader, failure)
             elif is_same:
                 self._apply_policy(reader, error)
-        self.dispatch()  # which also notices that the topic is another one
+        self.look()  # which also notices that the topic is another one
 
     def _apply_policy(self, reader: Reader, error: OffsetOutOfRangeError) -> None:
         """Move to an end of the log, or give up."""
@@ -354,7 +386,7 @@ class Fetcher:
             reader.is_busy = False
             if failure is not None:
                 self._failed(reader, failure)
-        self.dispatch()
+        self.look()
 
     async def _locate(self, reader: Reader) -> None:
         """Find a replica of the segment that covers the offset.

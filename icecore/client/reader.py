@@ -35,6 +35,8 @@ class Reader:
         """Which fetch brought data last: partitions take turns."""
         self.is_busy = False
         """A fetch is under way, or a failure is being dealt with."""
+        self.empty_polls = 0
+        """In a row: the more, the longer the next one may last."""
         self.attempts = 0
         """Failures since the last success."""
         self.avoided: set[int] = set()
@@ -47,6 +49,11 @@ class Reader:
     @property
     def is_at_end(self) -> bool:
         return self.end_offset is not None and self.offset >= self.end_offset
+
+    @property
+    def is_behind(self) -> bool:
+        """There is something to fetch, as far as we have heard."""
+        return self.offset < self.high_watermark
 
     def move_to(self, offset: int) -> None:
         """Read from ``offset`` on."""
@@ -66,7 +73,7 @@ class Reader:
 
     def use_leader(self) -> None:
         """Forget about a particular segment."""
-        self.node_id = self.segment_id = 0
+        self.node_id = self.segment_id = self.empty_polls = 0
         self.avoided.clear()
 
 

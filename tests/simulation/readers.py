@@ -37,7 +37,7 @@ def make_consumer(
         stop_at_end=stop_at_end,
         max_bytes=chance.choice([2_000, 1 << 20]),
         fetch_bytes=chance.choice([500, 100_000]),
-        max_wait_ms=chance.choice([50, 200, 500]),
+        max_wait_ms=chance.choice([50, 200, 5_000]),
         net=net,
         clock=clock,
         rng=rng,
