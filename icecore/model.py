@@ -41,8 +41,9 @@ NO_PRODUCER: Final = ProducerId(0)
 FIRST_GENERATION: Final = Generation(0)
 FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 
-PROTOCOL_VERSION = 2
-"""What nodes and coordinators speak with each other."""
+PROTOCOL_VERSION = 3
+"""What nodes and coordinators speak with each other. 3: producer states that say how many batches
+they keep (R72)."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

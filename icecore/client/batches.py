@@ -1,4 +1,4 @@
-"""Batches on their way out: records in columns, and the queue of one partition.
+"""Batches on their way out: records in columns, and who waits for them.
 
 A batch is open while records may be appended, until it is full or sent: one that is due and has to
 wait for its turn goes on growing, so that batches are as large as the cluster is busy. It gets its
@@ -8,7 +8,6 @@ its records: a handle is a batch and an index.
 
 import asyncio
 from array import array
-from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -254,50 +253,3 @@ class BatchHandle:
 def _part(found: BatchMetadata, start: int, end: int) -> BatchMetadata:
     base = found.base_offset
     return replace(found, base_offset=base + start, end_offset=base + end)
-
-
-class PartitionQueue:
-    """Batches of one partition, in the order in which they must be appended."""
-
-    __slots__ = (
-        "attempts",
-        "error",
-        "identity",
-        "is_busy",
-        "next_number",
-        "next_sequence",
-        "open",
-        "partition",
-        "ready",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(self, topic: str, topic_id: bytes, partition: int) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        """What the records were sent to: a topic made again under the name is another one."""
-        self.partition = partition
-        self.open: Batch | None = None
-        """Takes records; when it is due it is the last one of ``ready`` as well."""
-        self.ready: deque[Batch] = deque()
-        self.is_busy = False
-        """A request with batches of this partition is out, or it waits before a retry.
-
-        One request at a time holds batches of a partition: two would overtake each other on one
-        HTTP/2 connection, and the second be refused as out of order.
-        """
-        self.identity: Identity | None = None
-        self.next_sequence = self.next_number = 0
-        self.attempts = 0
-        """Failures since the last success."""
-        self.error: IcecoreError | None = None
-        """The last failure, for batches that expire unsent."""
-
-    def pop(self) -> Batch:
-        """Remove the first batch of ``ready``; nothing is added to it any more."""
-        batch = self.ready.popleft()
-        if batch is self.open:
-            self.open = None
-        batch.count = batch.count or len(batch.values)
-        return batch

@@ -7,8 +7,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from icecore.client.batches import Batch, PartitionQueue, Piece
+from icecore.client.batches import Batch, Piece
 from icecore.client.bulk import Columns
+from icecore.client.partition_queue import PartitionQueue
 from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.rpc.ports import Clock
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
-from icecore.client.batches import Batch, PartitionQueue
+from icecore.client.batches import Batch
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
+from icecore.client.partition_queue import PartitionQueue
 from icecore.errors import IcecoreError, InternalError, LeaderLostError, NotLeaderError
 from icecore.model import Acks
 from icecore.process.log import event

@@ -16,7 +16,6 @@ from icecore.client.batches import (
     RECORD_OVERHEAD_BYTES,
     Batch,
     BatchHandle,
-    PartitionQueue,
     Piece,
     SendHandle,
 )
@@ -26,6 +25,7 @@ from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_
 from icecore.client.connection import Connection
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
+from icecore.client.partition_queue import PartitionQueue
 from icecore.client.producer_name import producer_name as named
 from icecore.client.sender import Sender
 from icecore.client.topics import Topic, Topics

@@ -4,8 +4,8 @@ A request carries batches of many partitions that one node leads. This is the li
 
     due ──> ready ─────────────> taken ────────────> under way ──────> acknowledged (new, duplicate)
               ^ │ no leader        encoded, numbered      │
-              │ │ or id yet        (WINDOW_BATCHES)       │ failed
-              │ v                                         v
+              │ │ or id yet        (``batches_kept``)     │ failed; then wait for all others
+              │ v                                         v of the partition that are under way
               waiting <────────────── in front of its queue, in order, numbers kept
               (backoff, or a new leader is seen)
 
@@ -18,25 +18,30 @@ A request carries batches of many partitions that one node leads. This is the li
                                        others fail as well, because only they might land late
     the leader sees a gap or an old    as before; a head that certainly was not appended stays, and
     epoch                              is renumbered too
+    it sees a gap before a request     a wait, as above: the batches before it were refused, or it
+    that was sent behind another one   overtook them. Sent again alone, it shows a real gap
     the name is lost, or the topic is  all batches of the partition
     another one
 
 **Rules.** Replicas keep producer state as a function of the log (R20) and hand it on (R24). Here is
-what R21-R23 ask of clients: sequences without holes, from 0 under each identity, and at most five
-unresolved batches, since leaders remember no more (R21); the same number in each retry (R22);
-UNKNOWN_PRODUCER, as after expiry (R23), is a gap. Without ``idempotent`` a retry may append twice.
+what R21-R23 ask of clients: sequences without holes, from 0 under each identity, and no more
+unresolved batches than the leader recognises, which each answer says (R21, R72); the same number in
+each retry (R22); UNKNOWN_PRODUCER, as after expiry (R23), is a gap. Without ``idempotent`` a retry
+may append twice.
 
 **What may run at the same time.** All of it is on one event loop. A node has up to five requests
-under way; an answer that asks to hold back keeps its slot that long. A partition has one:
-``is_busy`` lasts from the take to the results, or to the end of the wait after a failure. Waiting
+under way; an answer that asks to hold back keeps its slot that long. Of them a partition has one,
+or up to four where the transport keeps their order and the last one was answered well: the first
+request to a leader, and the first after a failure, goes alone (``partition_queue.py``). Waiting
 partitions share one search for an identity and one question for leaders. ``produce_request.py`` has
 the life of one request.
 
 **Tried** (docs/PERFORMANCE.md). Two requests of one partition overtake each other on HTTP/2, and
-the second is refused as out of order. One stream per node keeps the order and halves the CPU of a
-bare call, but single records gained little: too little for a second way of producing. Small
-requests beside others now wait for 256 KiB or 20 ms: fewer and larger ones under load. Looking for
-a new leader up to 1 s apart made a killed leader cost twice as long as looking every 200 ms.
+the second is refused as out of order: there a partition has one. One stream per node keeps the
+order and halves the CPU of a bare call, but single records gained little: too little for a second
+way of producing. Small requests beside others now wait for 256 KiB or 20 ms: fewer and larger ones
+under load. Looking for a new leader up to 1 s apart made a killed leader cost twice as long as
+looking every 200 ms.
 """
 
 import asyncio
@@ -44,10 +49,11 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from icecore.client.batches import Batch, PartitionQueue
+from icecore.client.batches import Batch
 from icecore.client.connection import Backoff, Connection
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
+from icecore.client.partition_queue import BATCHES_KEPT_FIRST, PartitionQueue, Refused
 from icecore.client.produce_request import (
     Entry,
     Outcome,
@@ -78,15 +84,17 @@ from icecore.v1 import (
     data_pb2,
 )
 
-WINDOW_BATCHES = 5
-"""From a partition's oldest unacknowledged batch to the newest one sent, both included: leaders
-remember this many batches of a producer, an older one would not be recognised as a duplicate."""
 REQUESTS_PER_NODE_MAX = 5
+REQUESTS_PER_PARTITION_MAX = 4
+"""Where the transport keeps their order. Each has its share of the batches that a leader
+recognises, so that the next one goes out before the first is answered."""
 REQUEST_BYTES_MIN = 256 << 10
 """Of a request beside others to the same node. Less than that waits for the next answer, at most
 ``_HOLD_S``, and grows meanwhile: what a batch costs hardly depends on its size."""
 
 _HOLD_S = 0.02
+_HOLD_LEAST_S = 0.0005
+"""What is left of it is not waited for: rounded, it may be no time at all, again and again."""
 
 _THROTTLE_MAX_MS = 60_000
 _GAPS = (OutOfOrderSequenceError, UnknownProducerError)
@@ -192,7 +200,7 @@ class Sender:
 
     def offer(self, queue: PartitionQueue) -> None:
         """The queue has batches that are due; they go out in this turn of the loop, together."""
-        if queue.is_busy or not queue.ready:
+        if not queue.ready or queue.is_waiting or queue.under_way.is_draining:
             return
         error = self._identities.lost or self._metadata.recreated(queue.topic, queue.topic_id)
         if error is not None:
@@ -202,7 +210,9 @@ class Sender:
             queue.identity, queue.next_sequence = self._identities.current, 0
         leader = self._metadata.view.leader(queue.topic, queue.partition)
         if queue.identity is None or not leader:
-            queue.is_busy = True
+            if queue.under_way:
+                return  # the last answer offers it again
+            queue.is_waiting = True
             away = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
             self.start(self._retry(queue, None if leader else away))
             return
@@ -219,17 +229,20 @@ class Sender:
     def _pump_node(self, node_id: int) -> None:
         queues = self._sendable.get(node_id, {})
         while queues and self._may_request(node_id, queues):
-            entries, size_bytes = list[Entry](), 0
+            entries, size_bytes, more = list[Entry](), 0, dict[PartitionQueue, None]()
             while queues and size_bytes < self._request_bytes_max:
                 queue = next(iter(queues))
                 del queues[queue]
-                if queue.is_busy:  # it was offered to two nodes, its leader having changed
+                if not self._may_send(queue, node_id):
                     continue
-                batches = self._take(queue, self._request_bytes_max - size_bytes)
+                batches = self._take(queue, node_id, self._request_bytes_max - size_bytes)
                 if batches:
-                    queue.is_busy = True
+                    queue.under_way.begin(node_id, batches)
                     entries.append((queue, batches))
                     size_bytes += sum(len(batch.encoded or b"") for batch in batches)
+                    if queue.ready and self._may_send(queue, node_id):
+                        more[queue] = None
+            queues.update(more)
             if entries:
                 self._requests[node_id] = self._requests.get(node_id, 0) + 1
                 self._requested_ms[node_id] = self._clock.monotonic_ms()
@@ -249,7 +262,7 @@ class Sender:
                 return True
         held_ms = self._clock.monotonic_ms() - self._requested_ms[node_id]
         left_s = _HOLD_S - held_ms / 1000
-        if left_s <= 0:
+        if left_s < _HOLD_LEAST_S:
             return True
         if node_id not in self._held:
             loop = asyncio.get_running_loop()
@@ -260,14 +273,46 @@ class Sender:
         del self._held[node_id]
         self._pump_node(node_id)
 
-    def _take(self, queue: PartitionQueue, room_bytes: int) -> list[Batch]:
-        """Encode and remove the next batches of a queue; what cannot be encoded fails."""
+    def _may_send(self, queue: PartitionQueue, node_id: int) -> bool:
+        """Whether a request of the partition may go out to the node now. It may have been offered
+        to two nodes, its leader having changed."""
+        if queue.is_waiting or queue.under_way.is_draining:
+            return False
+        under_way = queue.under_way
+        if not under_way:
+            return True
+        return (
+            queue.may_overlap
+            and under_way.node_id == node_id
+            and len(under_way) < REQUESTS_PER_PARTITION_MAX
+            and self._keeps_order(node_id)
+        )
+
+    def _keeps_order(self, node_id: int) -> bool:
+        """Whether requests to the node may follow each other: numbered ones, in their order."""
+        address = self._metadata.view.address(node_id)
+        net = self._connection.net
+        return self._idempotent and address is not None and net.keeps_order(address)
+
+    def _take(self, queue: PartitionQueue, node_id: int, room_bytes: int) -> list[Batch]:
+        """Encode and remove the next batches of a queue; what cannot be encoded fails.
+
+        From the oldest unacknowledged batch to the newest one sent there are no more than leaders
+        recognise: an older one would not be known as a duplicate.
+        """
         taken: list[Batch] = []
+        under_way, count_max = queue.under_way, queue.batches_kept
+        if self._keeps_order(node_id):
+            count_max = max(1, count_max // REQUESTS_PER_PARTITION_MAX)
         while queue.ready and queue.identity is not None:
             batch = queue.ready[0]
             number = queue.next_number if batch.sequence is None else batch.number
             oldest = taken[0].number if taken else number
-            if number - oldest >= WINDOW_BATCHES or (taken and batch.size_bytes > room_bytes):
+            if under_way:
+                oldest = under_way.oldest_number
+            if number - oldest >= queue.batches_kept or len(taken) == count_max:
+                break
+            if taken and batch.size_bytes > room_bytes:
                 break
             sequence = 0
             if queue.identity.producer_id:
@@ -343,18 +388,27 @@ class Sender:
                 continue
             batch.indeterminate = batch.indeterminate or error.indeterminate
             failed.append((batch, error))
-        if not failed:
-            queue.is_busy, queue.attempts = False, 0
-            self.offer(queue)
-            return
+        queue.may_overlap = not failed
         if len(failed) < len(batches):
             queue.attempts = 0
-        queue.ready.extendleft(batch for batch, _ in reversed(failed))
-        head, error = failed[0]
+        refused = queue.under_way.end(batches, failed)
+        if refused:
+            self._send_again(queue, refused)
+        else:
+            self.offer(queue)
+
+    def _send_again(self, queue: PartitionQueue, refused: list[Refused]) -> None:
+        """All of this came back, and nothing is under way: wait, then send it in its order."""
+        queue.may_overlap, queue.is_waiting = False, True
+        queue.batches_kept = BATCHES_KEPT_FIRST  # the next leader may be of another version
+        queue.ready.extendleft(each.batch for each in reversed(refused))
+        head, error = refused[0].batch, refused[0].error
         if isinstance(queue.error, RollingError) and isinstance(error, _MOVED):
             queue.attempts = 0  # the roll is over and the next leader is known
         queue.error = error
-        if isinstance(error, (*_GAPS, ProducerFencedError)) and self._idempotent:
+        if isinstance(error, _GAPS) and not refused[0].was_first:
+            pass  # it overtook what was acknowledged meanwhile: its number is right by now
+        elif isinstance(error, (*_GAPS, ProducerFencedError)) and self._idempotent:
             self._close_gap(queue, head, error)
         elif not error.retriable and not isinstance(error, StorageError):
             self._drop_head(queue, error)
@@ -395,6 +449,7 @@ class Sender:
     def _succeed(
         self, queue: PartitionQueue, batch: Batch, result: data_pb2.ProducePartitionResult
     ) -> None:
+        queue.batches_kept = result.batches_kept or BATCHES_KEPT_FIRST
         batch.succeed(
             BatchMetadata(
                 topic=queue.topic,
@@ -447,7 +502,7 @@ class Sender:
             failure = caught
         queue.error = failure or queue.error
         self._expire(queue)
-        queue.is_busy = False
+        queue.is_waiting = False
         self.offer(queue)
 
     def _expire(self, queue: PartitionQueue) -> None:

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from icecore.client.batches import Batch, PartitionQueue
+from icecore.client.batches import Batch
 from icecore.client.buffer import Buffer
 from icecore.client.checks import topic_name
 from icecore.client.metadata import Metadata
+from icecore.client.partition_queue import PartitionQueue
 from icecore.client.types import TopicMetadata
 from icecore.errors import IcecoreError, InternalError, UnavailableError, UnknownTopicError
 from icecore.rpc.ports import Clock, Rng

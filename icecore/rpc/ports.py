@@ -237,6 +237,12 @@ class Net(Protocol):
         """
         ...
 
+    def keeps_order(self, address: str) -> bool:
+        """Whether calls of one method to this address begin there in the order in which they were
+        made, as long as no connection is lost. It is for speed: who relies on it asks the other
+        side, too."""
+        ...
+
     def open_stream(self, address: str, method: str) -> ClientStream:
         """A bidirectional stream; connection errors surface in read and write."""
         ...

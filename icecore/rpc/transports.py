@@ -47,6 +47,10 @@ class Transports:
         net, bare = self._way_to(address)
         return net.start_call(bare, method, body, timeout_s=timeout_s, done=done)
 
+    def keeps_order(self, address: str) -> bool:
+        """As the port says."""
+        return address.startswith(NATIVE)
+
     def open_stream(self, address: str, method: str) -> ClientStream:
         """As the port says."""
         net, bare = self._way_to(address)

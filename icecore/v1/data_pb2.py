@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from icecore.v1 import common_pb2 as icecore_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15icecore/v1/data.proto\x12\nicecore.v1\x1a\x17icecore/v1/common.proto\"L\n\x0eProduceRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.icecore.v1.ProduceHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"\x89\x01\n\rProduceHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x1e\n\x04\x61\x63ks\x18\x02 \x01(\x0e\x32\x10.icecore.v1.Acks\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x30\n\npartitions\x18\x04 \x03(\x0b\x32\x1c.icecore.v1.ProducePartition\"\xd4\x01\n\x10ProducePartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x14\n\x0c\x62\x61tch_length\x18\x05 \x01(\r\x12#\n\x07records\x18\x06 \x03(\x0b\x32\x12.icecore.v1.Record\x12\x13\n\x0bproducer_id\x18\x07 \x01(\x04\x12\x16\n\x0eproducer_epoch\x18\x08 \x01(\r\x12\x15\n\rbase_sequence\x18\t \x01(\x04\"^\n\x0fProduceResponse\x12\x36\n\npartitions\x18\x01 \x03(\x0b\x32\".icecore.v1.ProducePartitionResult\x12\x13\n\x0bthrottle_ms\x18\x02 \x01(\r\"\xe5\x01\n\x16ProducePartitionResult\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.icecore.v1.Error\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nsegment_id\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x1b\n\x13\x61ppend_timestamp_ms\x18\x05 \x01(\x03\x12\x16\n\x0e\x64urable_copies\x18\x06 \x01(\r\x12)\n\nflush_mode\x18\x07 \x01(\x0e\x32\x15.icecore.v1.FlushMode\x12\x11\n\tduplicate\x18\x08 \x01(\x08\"7\n\x0c\x46\x65tchRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x17.icecore.v1.FetchHeader\"\xa0\x01\n\x0b\x46\x65tchHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x11\n\tmax_bytes\x18\x02 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\r\x12\x11\n\tmin_bytes\x18\x04 \x01(\r\x12\x12\n\nas_records\x18\x05 \x01(\x08\x12.\n\npartitions\x18\x06 \x03(\x0b\x32\x1a.icecore.v1.FetchPartition\"\xd7\x01\n\x0e\x46\x65tchPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x1a\n\x12min_high_watermark\x18\x06 \x01(\x03\x12\x12\n\nsegment_id\x18\x07 \x01(\x04\x12\'\n\x06\x66ilter\x18\x08 \x01(\x0b\x32\x17.icecore.v1.FetchFilter\x12\x15\n\rreader_checks\x18\t \x01(\x08\"?\n\x0b\x46\x65tchFilter\x12\x0c\n\x04keys\x18\x01 \x03(\x0c\x12\x10\n\x08tags_any\x18\x02 \x03(\t\x12\x10\n\x08tags_all\x18\x03 \x03(\t\"Q\n\rFetchResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.icecore.v1.FetchResponseHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"`\n\x13\x46\x65tchResponseHeader\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .icecore.v1.FetchPartitionResult\x12\x13\n\x0bthrottle_ms\x18\x02 \x01(\r\"\xae\x02\n\x14\x46\x65tchPartitionResult\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.icecore.v1.Error\x12\x16\n\x0e\x62\x61tches_length\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x03\x12\x12\n\nsegment_id\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x16\n\x0esegment_sealed\x18\x08 \x01(\x08\x12\x19\n\x11sealed_end_offset\x18\t \x01(\x03\x12\x1a\n\x12successor_node_ids\x18\n \x03(\r\x12#\n\x07records\x18\x0b \x03(\x0b\x32\x12.icecore.v1.Record\"^\n\x12ListOffsetsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x34\n\npartitions\x18\x02 \x03(\x0b\x32 .icecore.v1.ListOffsetsPartition\"\xa6\x01\n\x14ListOffsetsPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x06 \x01(\x03H\x00\x12\x12\n\nsegment_id\x18\x07 \x01(\x04\x42\x08\n\x06target\"H\n\x13ListOffsetsResponse\x12\x31\n\npartitions\x18\x01 \x03(\x0b\x32\x1d.icecore.v1.ListOffsetsResult\"\x85\x01\n\x11ListOffsetsResult\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.icecore.v1.Error\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x1b\n\x13\x61ppend_timestamp_ms\x18\x03 \x01(\x03\x12\x12\n\nsegment_id\x18\x04 \x01(\x04\x12\r\n\x05\x66ound\x18\x05 \x01(\x08\"q\n\x13InitProducerRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x15\n\rproducer_name\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x10\n\x08instance\x18\x04 \x01(\x04\x12\r\n\x05renew\x18\x05 \x01(\x08\"t\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\r\x12/\n\tpositions\x18\x03 \x03(\x0b\x32\x1c.icecore.v1.ProducerPosition2\xb2\x02\n\x0b\x44\x61taService\x12\x42\n\x07Produce\x12\x1a.icecore.v1.ProduceRequest\x1a\x1b.icecore.v1.ProduceResponse\x12<\n\x05\x46\x65tch\x12\x18.icecore.v1.FetchRequest\x1a\x19.icecore.v1.FetchResponse\x12N\n\x0bListOffsets\x12\x1e.icecore.v1.ListOffsetsRequest\x1a\x1f.icecore.v1.ListOffsetsResponse\x12Q\n\x0cInitProducer\x12\x1f.icecore.v1.InitProducerRequest\x1a .icecore.v1.InitProducerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15icecore/v1/data.proto\x12\nicecore.v1\x1a\x17icecore/v1/common.proto\"L\n\x0eProduceRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.icecore.v1.ProduceHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"\x89\x01\n\rProduceHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x1e\n\x04\x61\x63ks\x18\x02 \x01(\x0e\x32\x10.icecore.v1.Acks\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12\x30\n\npartitions\x18\x04 \x03(\x0b\x32\x1c.icecore.v1.ProducePartition\"\xd4\x01\n\x10ProducePartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x14\n\x0c\x62\x61tch_length\x18\x05 \x01(\r\x12#\n\x07records\x18\x06 \x03(\x0b\x32\x12.icecore.v1.Record\x12\x13\n\x0bproducer_id\x18\x07 \x01(\x04\x12\x16\n\x0eproducer_epoch\x18\x08 \x01(\r\x12\x15\n\rbase_sequence\x18\t \x01(\x04\"^\n\x0fProduceResponse\x12\x36\n\npartitions\x18\x01 \x03(\x0b\x32\".icecore.v1.ProducePartitionResult\x12\x13\n\x0bthrottle_ms\x18\x02 \x01(\r\"\xfb\x01\n\x16ProducePartitionResult\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.icecore.v1.Error\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nsegment_id\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x1b\n\x13\x61ppend_timestamp_ms\x18\x05 \x01(\x03\x12\x16\n\x0e\x64urable_copies\x18\x06 \x01(\r\x12)\n\nflush_mode\x18\x07 \x01(\x0e\x32\x15.icecore.v1.FlushMode\x12\x11\n\tduplicate\x18\x08 \x01(\x08\x12\x14\n\x0c\x62\x61tches_kept\x18\t \x01(\r\"7\n\x0c\x46\x65tchRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x17.icecore.v1.FetchHeader\"\xa0\x01\n\x0b\x46\x65tchHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x11\n\tmax_bytes\x18\x02 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x03 \x01(\r\x12\x11\n\tmin_bytes\x18\x04 \x01(\r\x12\x12\n\nas_records\x18\x05 \x01(\x08\x12.\n\npartitions\x18\x06 \x03(\x0b\x32\x1a.icecore.v1.FetchPartition\"\xd7\x01\n\x0e\x46\x65tchPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x1a\n\x12min_high_watermark\x18\x06 \x01(\x03\x12\x12\n\nsegment_id\x18\x07 \x01(\x04\x12\'\n\x06\x66ilter\x18\x08 \x01(\x0b\x32\x17.icecore.v1.FetchFilter\x12\x15\n\rreader_checks\x18\t \x01(\x08\"?\n\x0b\x46\x65tchFilter\x12\x0c\n\x04keys\x18\x01 \x03(\x0c\x12\x10\n\x08tags_any\x18\x02 \x03(\t\x12\x10\n\x08tags_all\x18\x03 \x03(\t\"Q\n\rFetchResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1f.icecore.v1.FetchResponseHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"`\n\x13\x46\x65tchResponseHeader\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .icecore.v1.FetchPartitionResult\x12\x13\n\x0bthrottle_ms\x18\x02 \x01(\r\"\xae\x02\n\x14\x46\x65tchPartitionResult\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.icecore.v1.Error\x12\x16\n\x0e\x62\x61tches_length\x18\x02 \x01(\r\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x03\x12\x12\n\nsegment_id\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x16\n\x0esegment_sealed\x18\x08 \x01(\x08\x12\x19\n\x11sealed_end_offset\x18\t \x01(\x03\x12\x1a\n\x12successor_node_ids\x18\n \x03(\r\x12#\n\x07records\x18\x0b \x03(\x0b\x32\x12.icecore.v1.Record\"^\n\x12ListOffsetsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x34\n\npartitions\x18\x02 \x03(\x0b\x32 .icecore.v1.ListOffsetsPartition\"\xa6\x01\n\x14ListOffsetsPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x06 \x01(\x03H\x00\x12\x12\n\nsegment_id\x18\x07 \x01(\x04\x42\x08\n\x06target\"H\n\x13ListOffsetsResponse\x12\x31\n\npartitions\x18\x01 \x03(\x0b\x32\x1d.icecore.v1.ListOffsetsResult\"\x85\x01\n\x11ListOffsetsResult\x12 \n\x05\x65rror\x18\x01 \x01(\x0b\x32\x11.icecore.v1.Error\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x1b\n\x13\x61ppend_timestamp_ms\x18\x03 \x01(\x03\x12\x12\n\nsegment_id\x18\x04 \x01(\x04\x12\r\n\x05\x66ound\x18\x05 \x01(\x08\"q\n\x13InitProducerRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x15\n\rproducer_name\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x10\n\x08instance\x18\x04 \x01(\x04\x12\r\n\x05renew\x18\x05 \x01(\x08\"t\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\r\x12/\n\tpositions\x18\x03 \x03(\x0b\x32\x1c.icecore.v1.ProducerPosition2\xb2\x02\n\x0b\x44\x61taService\x12\x42\n\x07Produce\x12\x1a.icecore.v1.ProduceRequest\x1a\x1b.icecore.v1.ProduceResponse\x12<\n\x05\x46\x65tch\x12\x18.icecore.v1.FetchRequest\x1a\x19.icecore.v1.FetchResponse\x12N\n\x0bListOffsets\x12\x1e.icecore.v1.ListOffsetsRequest\x1a\x1f.icecore.v1.ListOffsetsResponse\x12Q\n\x0cInitProducer\x12\x1f.icecore.v1.InitProducerRequest\x1a .icecore.v1.InitProducerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,33 +41,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRODUCERESPONSE']._serialized_start=495
   _globals['_PRODUCERESPONSE']._serialized_end=589
   _globals['_PRODUCEPARTITIONRESULT']._serialized_start=592
-  _globals['_PRODUCEPARTITIONRESULT']._serialized_end=821
-  _globals['_FETCHREQUEST']._serialized_start=823
-  _globals['_FETCHREQUEST']._serialized_end=878
-  _globals['_FETCHHEADER']._serialized_start=881
-  _globals['_FETCHHEADER']._serialized_end=1041
-  _globals['_FETCHPARTITION']._serialized_start=1044
-  _globals['_FETCHPARTITION']._serialized_end=1259
-  _globals['_FETCHFILTER']._serialized_start=1261
-  _globals['_FETCHFILTER']._serialized_end=1324
-  _globals['_FETCHRESPONSE']._serialized_start=1326
-  _globals['_FETCHRESPONSE']._serialized_end=1407
-  _globals['_FETCHRESPONSEHEADER']._serialized_start=1409
-  _globals['_FETCHRESPONSEHEADER']._serialized_end=1505
-  _globals['_FETCHPARTITIONRESULT']._serialized_start=1508
-  _globals['_FETCHPARTITIONRESULT']._serialized_end=1810
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1812
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1906
-  _globals['_LISTOFFSETSPARTITION']._serialized_start=1909
-  _globals['_LISTOFFSETSPARTITION']._serialized_end=2075
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2077
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2149
-  _globals['_LISTOFFSETSRESULT']._serialized_start=2152
-  _globals['_LISTOFFSETSRESULT']._serialized_end=2285
-  _globals['_INITPRODUCERREQUEST']._serialized_start=2287
-  _globals['_INITPRODUCERREQUEST']._serialized_end=2400
-  _globals['_INITPRODUCERRESPONSE']._serialized_start=2402
-  _globals['_INITPRODUCERRESPONSE']._serialized_end=2518
-  _globals['_DATASERVICE']._serialized_start=2521
-  _globals['_DATASERVICE']._serialized_end=2827
+  _globals['_PRODUCEPARTITIONRESULT']._serialized_end=843
+  _globals['_FETCHREQUEST']._serialized_start=845
+  _globals['_FETCHREQUEST']._serialized_end=900
+  _globals['_FETCHHEADER']._serialized_start=903
+  _globals['_FETCHHEADER']._serialized_end=1063
+  _globals['_FETCHPARTITION']._serialized_start=1066
+  _globals['_FETCHPARTITION']._serialized_end=1281
+  _globals['_FETCHFILTER']._serialized_start=1283
+  _globals['_FETCHFILTER']._serialized_end=1346
+  _globals['_FETCHRESPONSE']._serialized_start=1348
+  _globals['_FETCHRESPONSE']._serialized_end=1429
+  _globals['_FETCHRESPONSEHEADER']._serialized_start=1431
+  _globals['_FETCHRESPONSEHEADER']._serialized_end=1527
+  _globals['_FETCHPARTITIONRESULT']._serialized_start=1530
+  _globals['_FETCHPARTITIONRESULT']._serialized_end=1832
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1834
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1928
+  _globals['_LISTOFFSETSPARTITION']._serialized_start=1931
+  _globals['_LISTOFFSETSPARTITION']._serialized_end=2097
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2099
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2171
+  _globals['_LISTOFFSETSRESULT']._serialized_start=2174
+  _globals['_LISTOFFSETSRESULT']._serialized_end=2307
+  _globals['_INITPRODUCERREQUEST']._serialized_start=2309
+  _globals['_INITPRODUCERREQUEST']._serialized_end=2422
+  _globals['_INITPRODUCERRESPONSE']._serialized_start=2424
+  _globals['_INITPRODUCERRESPONSE']._serialized_end=2540
+  _globals['_DATASERVICE']._serialized_start=2543
+  _globals['_DATASERVICE']._serialized_end=2849
 # @@protoc_insertion_point(module_scope)

@@ -168,6 +168,7 @@ class ProducePartitionResult(_message.Message):
     DURABLE_COPIES_FIELD_NUMBER: _builtins.int
     FLUSH_MODE_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    BATCHES_KEPT_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     segment_id: _builtins.int
     epoch: _builtins.int
@@ -177,6 +178,8 @@ class ProducePartitionResult(_message.Message):
     flush_mode: _common_pb2.FlushMode.ValueType
     duplicate: _builtins.bool
     """the batch had been appended before; base_offset is the original"""
+    batches_kept: _builtins.int
+    """so many batches of a producer are recognised when they are sent"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """absent = success"""
@@ -192,10 +195,11 @@ class ProducePartitionResult(_message.Message):
         durable_copies: _builtins.int = ...,
         flush_mode: _common_pb2.FlushMode.ValueType = ...,
         duplicate: _builtins.bool = ...,
+        batches_kept: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_timestamp_ms", b"append_timestamp_ms", "base_offset", b"base_offset", "duplicate", b"duplicate", "durable_copies", b"durable_copies", "epoch", b"epoch", "error", b"error", "flush_mode", b"flush_mode", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_timestamp_ms", b"append_timestamp_ms", "base_offset", b"base_offset", "batches_kept", b"batches_kept", "duplicate", b"duplicate", "durable_copies", b"durable_copies", "epoch", b"epoch", "error", b"error", "flush_mode", b"flush_mode", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

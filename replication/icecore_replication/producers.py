@@ -1,10 +1,14 @@
-"""What a partition knows of its idempotent producers: epochs, sequences and the last five batches.
+"""What a partition knows of its idempotent producers: epochs, sequences and the last batches.
 
 The table is a pure function of the log: every replica applies the same headers to the same starting
 snapshot and reaches the same bytes, which replicas compare at a seal (``digest``). Only a leader
 *checks* a batch before it appends it; replicated batches are applied as they are. Expiry and cap
 follow append timestamps and the order of the log, never a clock: wall clocks differ between
-replicas. Rules R20-R24 of docs/PROTOCOL.md.
+replicas.
+
+How many batches of a producer are remembered is pinned in the snapshot a segment starts with, so
+that all of its replicas count alike, whatever their versions (R72). Rules R20-R24 of
+docs/PROTOCOL.md.
 """
 
 import hashlib
@@ -23,22 +27,26 @@ from icecore.errors import (
 )
 from icecore.model import ProducerEpoch, ProducerId
 
-BATCHES_KEPT: Final = 5
-"""Per producer; clients keep at most as many batches in flight per partition."""
+BATCHES_KEPT: Final = 32
+"""Per producer, in segments that open while all nodes can; a client has at most as many
+unacknowledged batches of a partition. 8 MiB of full batches: what one partition takes in 50 ms."""
+BATCHES_KEPT_FIRST: Final = 5
+"""In segments that say nothing of it: all that nodes of before can."""
+BATCHES_MAX: Final = 1_500_000
+"""Of all producers together, so that a snapshot has at most 32 MiB, half of a message."""
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 100_000
 EPOCH_JUMP_MAX: Final = 1 << 10
 """Each taking of a name raises its epoch by one, and every leader hears of each."""
 
 _MAGIC = b"icpt"
-_VERSION = 1
-_HEAD = struct.Struct("<4sHHIq")  # magic, version, reserved, count, max_append_timestamp_ms
+_VERSION_FIRST = 1
+"""Whoever writes it keeps ``BATCHES_KEPT_FIRST`` batches, and says 0."""
+_VERSION = 2
+_HEAD = struct.Struct("<4sHHIq")  # magic, version, batches kept, count, max_append_timestamp_ms
 _PRODUCER = struct.Struct("<QIIq")  # id, epoch, batches, append_timestamp_ms of the last one
 _BATCH = struct.Struct("<QIq")  # base_sequence, record_count, base_offset
 _CRC = struct.Struct("<I")
-
-Window = list[tuple[int, int, int]]
-"""(base_sequence, record_count, base_offset) of the last batches, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +74,25 @@ class _Producer:
         self.epoch = epoch
         self.next_sequence = 0
         self.append_timestamp_ms = 0
-        self.window: Window = []
+        self.window = b""
+        """The last batches as in the snapshot, oldest first: a tenth of the memory of tuples."""
 
-    def add(self, base_sequence: int, record_count: int, base_offset: int) -> None:
-        window = self.window
-        window.append((base_sequence, record_count, base_offset))
-        if len(window) > BATCHES_KEPT:
-            del window[0]
-        self.next_sequence = base_sequence + record_count
+    @property
+    def batches(self) -> int:
+        """How many are remembered."""
+        return len(self.window) // _BATCH.size
+
+    @property
+    def last_base_offset(self) -> int:
+        """Of the last batch. There is one."""
+        return int(_BATCH.unpack_from(self.window, len(self.window) - _BATCH.size)[2])
+
+    def find(self, base_sequence: int, record_count: int) -> int | None:
+        """The base offset of the batch with just these records, if it is remembered."""
+        for first, count, base_offset in _BATCH.iter_unpack(self.window):
+            if first == base_sequence and count == record_count:
+                return int(base_offset)
+        return None
 
 
 class ProducerTable:
@@ -86,6 +105,10 @@ class ProducerTable:
     def __init__(self, snapshot: bytes = b"") -> None:
         self._producers: dict[ProducerId, _Producer] = {}
         self._max_append_timestamp_ms = 0
+        self._batches = 0
+        """Of all producers. Invariant: what their windows hold, added up."""
+        self.batches_kept = BATCHES_KEPT_FIRST
+        """Per producer."""
         if snapshot:
             self._load(snapshot)
 
@@ -119,9 +142,9 @@ class ProducerTable:
             return _check_new_epoch(producer_id, producer, producer_epoch, base_sequence)
         if base_sequence == producer.next_sequence:
             return _ACCEPTED
-        for first, count, base_offset in producer.window:
-            if first == base_sequence and count == record_count:
-                return Duplicate(base_offset, base_offset + count)
+        base_offset = producer.find(base_sequence, record_count)
+        if base_offset is not None:
+            return Duplicate(base_offset, base_offset + record_count)
         raise OutOfOrderSequenceError(
             f"producer {producer_id}: expected sequence {producer.next_sequence},"
             f" got {base_sequence}",
@@ -167,15 +190,22 @@ class ProducerTable:
             return
         producers = self._producers
         producer = producers.pop(producer_id, None)
-        if producer is None or producer.epoch != producer_epoch:
+        if producer is not None and producer.epoch != producer_epoch:
+            self._batches -= producer.batches
+            producer = None
+        if producer is None:
             producer = _Producer(producer_epoch)
         producers[producer_id] = producer  # last in the dict = last in the log
-        producer.add(base_sequence, record_count, base_offset)
+        self._batches -= producer.batches
+        window = producer.window + _BATCH.pack(base_sequence, record_count, base_offset)
+        producer.window = window[-self.batches_kept * _BATCH.size :]
+        self._batches += producer.batches
+        producer.next_sequence = base_sequence + record_count
         producer.append_timestamp_ms = append_timestamp_ms
         if append_timestamp_ms > self._max_append_timestamp_ms:
             self._max_append_timestamp_ms = append_timestamp_ms
-        if len(producers) > PRODUCERS_MAX:
-            del producers[next(iter(producers))]
+        while len(producers) > PRODUCERS_MAX or self._batches > BATCHES_MAX:
+            self._batches -= producers.pop(next(iter(producers))).batches
 
     def apply_header(self, header: BatchHeader) -> None:
         """``apply`` with the fields of a stamped header."""
@@ -187,6 +217,14 @@ class ProducerTable:
             header.base_offset,
             header.append_timestamp_ms,
         )
+
+    def keep(self, batches_kept: int) -> None:
+        """Remember so many batches of each producer from now on; before a segment begins only."""
+        self.batches_kept = batches_kept
+        for producer in self._producers.values():
+            self._batches -= producer.batches
+            producer.window = producer.window[-batches_kept * _BATCH.size :]
+            self._batches += producer.batches
 
     def last_sequence(self, producer_id: ProducerId) -> tuple[ProducerEpoch, int] | None:
         """``(epoch, next sequence)`` of a producer, None when it is unknown."""
@@ -202,7 +240,11 @@ class ProducerTable:
             for producer_id, producer in self._producers.items()
             if producer.append_timestamp_ms >= oldest_ms
         )
-        head = _HEAD.pack(_MAGIC, _VERSION, 0, len(kept), self._max_append_timestamp_ms)
+        version, batches_kept = _VERSION, self.batches_kept
+        if batches_kept == BATCHES_KEPT_FIRST:
+            version, batches_kept = _VERSION_FIRST, 0
+        newest_ms = self._max_append_timestamp_ms
+        head = _HEAD.pack(_MAGIC, version, batches_kept, len(kept), newest_ms)
         body = b"".join([head, *_encode(kept)])
         return body + _CRC.pack(crc32c(body))
 
@@ -216,9 +258,14 @@ class ProducerTable:
             raise StorageError("producer snapshot is cut short")
         if _CRC.unpack_from(snapshot, len(body))[0] != crc32c(body):
             raise StorageError("producer snapshot: CRC mismatch")
-        magic, version, _, count, self._max_append_timestamp_ms = _HEAD.unpack_from(body)
-        if magic != _MAGIC or version != _VERSION:
+        magic, version, batches_kept, count, newest_ms = _HEAD.unpack_from(body)
+        if magic != _MAGIC or version not in (_VERSION_FIRST, _VERSION):
             raise StorageError(f"producer snapshot: magic {magic!r}, version {version}")
+        if version == _VERSION and not batches_kept:
+            raise StorageError("producer snapshot: it keeps no batches")
+        self._max_append_timestamp_ms = newest_ms
+        self.batches_kept = _kept_of(snapshot)
+        kept_bytes = self.batches_kept * _BATCH.size
         loaded: list[tuple[int, ProducerId, _Producer]] = []
         position = _HEAD.size
         try:
@@ -227,11 +274,16 @@ class ProducerTable:
                 producer = _Producer(epoch)
                 producer.append_timestamp_ms = timestamp_ms
                 position += _PRODUCER.size
-                for _ in range(batches):
-                    producer.add(*_BATCH.unpack_from(body, position))
-                    position += _BATCH.size
-                loaded.append((producer.window[-1][2], producer_id, producer))
-        except (struct.error, IndexError) as error:
+                if not batches:
+                    raise StorageError(f"producer snapshot: {producer_id} has no batch")
+                end = position + batches * _BATCH.size
+                producer.window = body[max(position, end - kept_bytes) : end]
+                first, records, base_offset = _BATCH.unpack_from(body, end - _BATCH.size)
+                producer.next_sequence = first + records
+                self._batches += producer.batches
+                loaded.append((base_offset, producer_id, producer))
+                position = end
+        except struct.error as error:
             raise StorageError(f"producer snapshot: {error}") from error
         loaded.sort(key=lambda entry: entry[:2])
         self._producers = {producer_id: producer for _, producer_id, producer in loaded}
@@ -240,6 +292,26 @@ class ProducerTable:
 def snapshot_digest(snapshot: bytes) -> bytes:
     """SHA-256 of a table's bytes: what replicas compare at a seal, and the record keeps."""
     return hashlib.sha256(snapshot).digest()
+
+
+def keeping(snapshot: bytes, batches_kept: int) -> bytes:
+    """The same producers in a table that remembers so many batches of each (R72).
+
+    Raises:
+        StorageError: The snapshot is damaged or of an unknown version.
+    """
+    if batches_kept == _kept_of(snapshot):
+        return snapshot  # what was agreed on stays as it is, byte for byte
+    table = ProducerTable(snapshot)
+    table.keep(batches_kept)
+    return table.snapshot()
+
+
+def _kept_of(snapshot: bytes) -> int:
+    if len(snapshot) < _HEAD.size:
+        return BATCHES_KEPT_FIRST
+    _, version, batches_kept, _, _ = _HEAD.unpack_from(snapshot)
+    return int(batches_kept) if version == _VERSION else BATCHES_KEPT_FIRST
 
 
 def _check_new_epoch(
@@ -259,7 +331,6 @@ def _check_new_epoch(
 
 def _encode(producers: list[tuple[ProducerId, _Producer]]) -> Iterator[bytes]:
     for producer_id, producer in producers:
-        window = producer.window
-        yield _PRODUCER.pack(producer_id, producer.epoch, len(window), producer.append_timestamp_ms)
-        for entry in window:
-            yield _BATCH.pack(*entry)
+        epoch, newest_ms = producer.epoch, producer.append_timestamp_ms
+        yield _PRODUCER.pack(producer_id, epoch, producer.batches, newest_ms)
+        yield producer.window

@@ -60,6 +60,7 @@ class FakeNode:
     cluster_id: bytes = b""
     last_token: int = 0
     disk_id: bytes = b""
+    protocol_version: int = PROTOCOL_VERSION
     producer_snapshot: bytes = b"snapshot"
     """What it says of the producers at the end of any segment."""
     written_max: int = 512
@@ -81,7 +82,7 @@ class FakeNode:
             incarnation=self.incarnation,
             address=self.server.address,
             rack=self.rack,
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=self.protocol_version,
             segments=[
                 pb.SegmentInventory(
                     segment_id=each,

@@ -13,7 +13,7 @@ from icecore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from icecore.model import Segment, SegmentState
+from icecore.model import PROTOCOL_VERSION, Segment, SegmentState
 from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2
@@ -21,6 +21,7 @@ from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.config import Timing
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_replication.producers import BATCHES_KEPT, ProducerTable
 from tests.cluster.fake_node import FakeNode, Held, digest_of
 
 TIMING = Timing(
@@ -312,6 +313,26 @@ async def test_the_next_segment_opens_with_the_producers_that_were_sealed(cluste
     opened = cluster.active("events")
     for node in nodes:
         assert node.held[opened.segment_id].producer_snapshot == b"snapshot"
+
+
+async def test_segments_remember_as_many_batches_as_all_nodes_can(cluster: Cluster) -> None:
+    """While one node is of before, none remembers more: they must agree when it is sealed."""
+
+    async def remembered(topic: str) -> set[int]:
+        await cluster.create(topic)
+        opened = cluster.active(topic)
+        held = [cluster.nodes[each].held[opened.segment_id] for each in opened.replicas]
+        return {ProducerTable(each.producer_snapshot).batches_kept for each in held}
+
+    assert await remembered("first") == {BATCHES_KEPT}
+    node = cluster.nodes[3]
+    for version, expected in ((2, 5), (PROTOCOL_VERSION, BATCHES_KEPT)):
+        await node.kill()
+        node.protocol_version = version
+        await node.start()
+        assert await remembered(f"with {version}".replace(" ", "-")) == {expected}
+    opened = cluster.active("with-2")
+    assert cluster.nodes[1].held[opened.segment_id].producer_snapshot == b""
 
 
 async def test_isr_changes_and_stale_callers(cluster: Cluster) -> None:

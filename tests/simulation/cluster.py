@@ -113,6 +113,7 @@ class World:
             latency_s=knobs.latency_s,
             count_fault=self.count_fault,
         )
+        self.network.keeps_order = seed % 3 > 0
         self.history = History()
         self.log = SimLog(self.loop)
         self.faults: Counter[str] = Counter()

@@ -140,6 +140,14 @@ def _out_of_space(given: Given, _: Any) -> bool:
     return any(isinstance(request.error, OutOfSpaceError) for request in given[1])
 
 
+def _is_several(given: Given, _: Any) -> bool:
+    return len(given[0]) > 1
+
+
+def _any_behind(_: Given, got: Any) -> bool:
+    return any(not each.was_first for each in got)
+
+
 LOGGED: dict[str, str] = {
     # recovery and seal
     "recovery_undecided": r"event=recovery_undecided ",
@@ -260,6 +268,8 @@ CALLS: tuple[Call, ...] = (
         "icecore_replication.leader:LeaderCore.step",
         _fails_produce(NotEnoughReplicasAfterAppendError),
     ),
+    Call("several_under_way", "icecore.client.partition_queue:UnderWay.begin", _is_several),
+    Call("refused_behind_another", "icecore.client.partition_queue:UnderWay.end", _any_behind),
     Call("redirected", "icecore_node.registry.leaders:Leaders.leader", _refused(NotLeaderError)),
     Call(
         "append_without_space",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, OutOfOrderSequenceError
 from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -111,6 +111,21 @@ def no_duplicates_known() -> Mistake:
     """R21: a resent batch is appended again."""
     accept = Accepted()
     return patch(ProducerTable, "check", lambda self, *numbers: accept)
+
+
+def gaps_are_appended() -> Mistake:
+    """R21: what was sent behind a refused batch is appended without it."""
+    check = ProducerTable.check
+
+    def lenient(self: ProducerTable, *numbers: int) -> Accepted | Duplicate:
+        try:
+            return check(self, *numbers)
+        except OutOfOrderSequenceError as error:
+            if numbers[2] > int(error.metadata["expected"]):
+                return Accepted()
+            raise
+
+    return patch(ProducerTable, "check", lenient)
 
 
 def dedupe_answers_before_commit() -> Mistake:

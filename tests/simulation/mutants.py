@@ -57,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(protocol.follower_reports_log_end, "blackout", 5),
     Mutant(protocol.lease_from_answer, "late_answers"),
     Mutant(protocol.no_duplicates_known, "smoke"),
+    Mutant(protocol.gaps_are_appended, "overlapped"),
     Mutant(protocol.dedupe_answers_before_commit, "lonely_leader"),
     Mutant(protocol.successor_skips_snapshot, "smoke"),
     Mutant(protocol.shrink_before_answer, "lonely_leader", 2),

@@ -21,6 +21,7 @@ from icecore.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from icecore.rpc.methods import DATA
 from icecore.rpc.ports import Body, CallContext, ClientStream, Done, Handlers, Received, Server
 from icecore.rpc.waiting import all_unary, start_in_task
 from tests.simulation.loop import SimLoop
@@ -85,6 +86,10 @@ class SimNetwork:
         self.faults = LinkFaults()
         self.keepalive_s = keepalive_s
         self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.keeps_order = False
+        """Requests to produce arrive in their order, as on a connection of the native transport.
+        Each is still lost on its own: what comes after it goes on."""
+        self._lines: dict[tuple[SimProcess, str], list[Exchange]] = {}
         self._count_fault = count_fault
         self._rng = rng
         self._latency_s = latency_s
@@ -208,6 +213,25 @@ class SimNetwork:
         else:
             callback()
 
+    def join_line(self, request: "Exchange") -> None:
+        """Nothing that comes after it arrives before it."""
+        self._lines.setdefault(request.line, []).append(request)
+
+    def may_arrive(self, request: "Exchange") -> bool:
+        """Whether it is the first of its line; if not, it arrives when it is."""
+        return request.line not in self._lines or self._lines[request.line][0] is request
+
+    def leave_line(self, request: "Exchange") -> None:
+        """It arrived, or never will. Idempotent."""
+        line = self._lines.get(request.line, [])
+        if request not in line:
+            return
+        line.remove(request)
+        if not line:
+            del self._lines[request.line]
+        elif line[0].is_there:
+            self.loop.call_soon(line[0].arrive, context=self._context)
+
     def check_size(self, method: str, body: Received) -> None:
         """Raises InvalidRequestError, as a sender's gRPC does, when a message is too large."""
         if len(body) > self.message_bytes_max:
@@ -292,6 +316,10 @@ class SimNet:
         self._process = process
         self._started: set[asyncio.Task[None]] = set()
         self._is_closed = False
+
+    def keeps_order(self, address: str) -> bool:
+        """As icecore.ports: in some worlds."""
+        return self._network.keeps_order
 
     def start_call(
         self, address: str, method: str, body: Body, *, timeout_s: float, done: Done
@@ -389,6 +417,20 @@ class Exchange(SimConnection):
         self._body = body
         self._timeout_s = timeout_s
         self._outcome: asyncio.Future[Received | IcecoreError] = network.loop.create_future()
+        self.line = (client, address)
+        """Requests of one line arrive in their order, if the network keeps it."""
+        self.is_in_line = False
+        self.is_there = False
+        """At the server's host, perhaps behind others of its line."""
+
+    def arrive(self) -> None:
+        """The first packet is at the server's host."""
+        self.is_there = True
+        self.stop_timer()
+        if self.is_in_line and not self.network.may_arrive(self):
+            return
+        super().arrive()
+        self.network.leave_line(self)
 
     def depart(self) -> None:
         """The request is on its way."""
@@ -398,6 +440,9 @@ class Exchange(SimConnection):
         """Send the request and wait for what comes back."""
         network = self.network
         network.connect(self)
+        if network.keeps_order and self.method == DATA["Produce"]:
+            self.is_in_line = True
+            network.join_line(self)
         self.depart()
         self.connect_timer = network.loop.call_later(
             CONNECT_TIMEOUT_S, self.connect_timed_out, context=Context()
@@ -412,6 +457,7 @@ class Exchange(SimConnection):
     def finish(self) -> None:
         """The client has its answer or gave up: a handler still running runs to its end."""
         self.network.disconnect(self)
+        self.network.leave_line(self)
         self.is_broken = True
         self.stop_timer()
 

@@ -19,6 +19,7 @@ from tests.simulation import (
     directed,
     directed_belief,
     directed_deletion,
+    directed_overlap,
     directed_poison,
     directed_registry,
     directed_repeats,
@@ -40,7 +41,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.plan import TOPIC, Plan, draw_knobs
 from tests.simulation.readers import Wanderer, read_whole
 from tests.simulation.stored_logs import index_problems
-from tests.simulation.workload import TailReader, Traffic, create_topic
+from tests.simulation.workload import TailReader, Traffic, create_topic, small_requests
 
 HEAL_S = 60.0
 WORLD_S = 900.0
@@ -141,6 +142,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_deletion.PLANS,
     **directed_poison.PLANS,
     **directed_repeats.PLANS,
+    **directed_overlap.PLANS,
     **directed_registry.PLANS,
     **directed.PLANS,
     **directed_belief.PLANS,
@@ -177,7 +179,8 @@ def run_seed(
     if keep_trace:
         world.loop.trace_log = report.trace
     waits_for_all = Acks.QUORUM not in plan.acks
-    with marks.watch() as hit, invariants.watch(world, waits_for_all=waits_for_all) as broken:
+    watching = invariants.watch(world, waits_for_all=waits_for_all)
+    with small_requests(), marks.watch() as hit, watching as broken:
         try:
             world.run(lambda world: _run(world, plan, report))
         except (SimulationError, TimeoutError, IcecoreError) as error:

@@ -2,10 +2,14 @@
 
 import asyncio
 import random
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+from icecore.client import sender
 from icecore.client.admin import Admin
 from icecore.client.consumer import Consumer
+from icecore.client.partition_queue import PartitionQueue
 from icecore.client.producer import Producer
 from icecore.errors import (
     IcecoreError,
@@ -25,6 +29,13 @@ if TYPE_CHECKING:
 
 COORDINATOR = "coordinator"
 DELIVERY_TIMEOUT_MS = 20_000
+REQUEST_BYTES_MIN = 200
+"""Of a request beside others: as small as everything else is here."""
+
+
+def small_requests() -> AbstractContextManager[object]:
+    """Producers have several requests under way, although their records are few."""
+    return patch.object(sender, "REQUEST_BYTES_MIN", REQUEST_BYTES_MIN)
 
 
 async def create_topic(world: "World", topic: str, plan: Plan) -> None:
@@ -63,6 +74,7 @@ class Traffic:
         self._plan = plan
         self._rng = random.Random(f"traffic {world.seed}")
         self._running: dict[str, tuple[SimProcess, asyncio.Task[None]]] = {}
+        self._producers: dict[str, Producer] = {}
         self._stopping = False
 
     def start(self) -> None:
@@ -72,7 +84,17 @@ class Traffic:
 
     def _start(self, name: str, acks: Acks) -> None:
         process, producer = self._producer(name, acks)
+        self._producers[name] = producer
         self._running[name] = (process, process.spawn(self._produce(name, producer, acks)))
+
+    def most_under_way(self) -> int:
+        """How many requests of one partition a producer has under way."""
+        return max(
+            len(queue.under_way)
+            for producer in self._producers.values()
+            for topic in producer._topics.by_name.values()
+            for queue in topic.queues or [PartitionQueue("", b"", 0)]
+        )
 
     def replace_producer(self, rng: random.Random) -> None:
         """SIGKILL one, and start another. What the first had under way stays unresolved."""

@@ -1,4 +1,4 @@
-"""A cluster in a few hundred lines: one coordinator, some nodes, logs in lists, over real gRPC.
+"""A cluster in a few hundred lines: one coordinator, some nodes, logs in lists, over a real net.
 
 It keeps what the client relies on (sequences, segments, high watermark) and can be told to fail:
 ``on_produce`` decides the fate of each batch.
@@ -25,8 +25,9 @@ from icecore.errors import (
 )
 from icecore.model import NodeInfo, Segment, SegmentState
 from icecore.rpc import convert, framing
-from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
+from icecore.rpc.transports import Transports
 from icecore.v1 import admin_pb2, data_pb2
 
 CLUSTER_ID = b"c" * 16
@@ -110,7 +111,7 @@ class FakePartition:
             prev_header_crc32c=0,
         )
         recent.append((first, end, base))
-        del recent[:-5]
+        del recent[: -self.cluster.batches_kept]
         self.tail.batches.append(
             (base, base + header.record_count, stamped + body[batches.HEADER_LENGTH :])
         )
@@ -118,10 +119,18 @@ class FakePartition:
 
 
 class FakeCluster:
-    """Use as ``async with FakeCluster(nodes=2) as cluster``; topics are made by ``add_topic``."""
+    """Use as ``async with FakeCluster(nodes=2) as cluster``; topics are made by ``add_topic``.
 
-    def __init__(self, nodes: int = 1) -> None:
-        self.net = GrpcNet()
+    Args:
+        nodes: So many.
+        is_native: Nodes are called over the native transport, where requests keep their order.
+        batches_kept: Of each producer, as leaders say.
+    """
+
+    def __init__(self, nodes: int = 1, *, is_native: bool = False, batches_kept: int = 5) -> None:
+        self.net = Transports()
+        self.batches_kept = batches_kept
+        self._is_native = is_native
         self.topics: dict[str, list[FakePartition]] = {}
         self.times_made: Counter[str] = Counter()
         self.addresses: dict[int, str] = dict.fromkeys(range(1, nodes + 1), "")
@@ -138,7 +147,8 @@ class FakeCluster:
 
     async def __aenter__(self) -> Self:
         for number in self.addresses:
-            server = await self.net.serve("127.0.0.1:0", self._node_handlers(number))
+            address = native("127.0.0.1:0") if self._is_native else "127.0.0.1:0"
+            server = await self.net.serve(address, self._node_handlers(number))
             self.addresses[number] = server.address
             self._servers.append(server)
         admin = {
@@ -232,6 +242,7 @@ class FakeCluster:
         if fate.error is None or fate.append:
             base, result.duplicate = partition.append(piece, header)
             result.base_offset, result.durable_copies = base, 1
+            result.batches_kept = self.batches_kept
             result.append_timestamp_ms = 1000 + base
         if fate.error is not None:
             raise fate.error
@@ -318,7 +329,9 @@ class FakeCluster:
         request = admin_pb2.GetMetadataRequest.FromString(body)
         answer = admin_pb2.GetMetadataResponse(cluster_id=CLUSTER_ID)
         for number, address in self.addresses.items():
-            answer.nodes.append(convert.node_to_proto(NodeInfo(number, address, 1)))
+            native_address = address if self._is_native else ""
+            node = NodeInfo(number, address, 1, native_address=native_address)
+            answer.nodes.append(convert.node_to_proto(node))
         for name in request.topics or self.topics:
             topic = answer.topics.add(name=name)
             if name not in self.topics:

@@ -41,6 +41,7 @@ class Registration:
     """As its folder has it."""
     native_address: str = ""
     """Empty of a node that speaks gRPC only."""
+    protocol_version: int = 0
 
 
 def check_registration(state: ClusterState, asked: Registration) -> None:
@@ -105,6 +106,7 @@ def register(
             address=asked.address,
             rack=asked.rack,
             native_address=asked.native_address,
+            protocol_version=asked.protocol_version,
             issued_incarnation=Incarnation(1),
             version=1,
         )
@@ -163,6 +165,7 @@ def activate(state: ClusterState, asked: Registration, incarnation: Incarnation)
                 address=asked.address,
                 rack=asked.rack,
                 native_address=asked.native_address,
+                protocol_version=asked.protocol_version,
                 is_disk_accepted=False,
             ),
         )

@@ -130,6 +130,7 @@ class CoordinatorService:
             rack=request.rack,
             disk_counter=request.disk_counter,
             native_address=request.native_address,
+            protocol_version=request.protocol_version,
         )
         known, shrunk = await self._admission.register(asked, map(_held, request.segments))
         state = self._ledger.state

@@ -82,6 +82,8 @@ class NodeRecord:
     """A person said that it may come with another disk, whatever that costs; for one time."""
     native_address: str = ""
     """Empty in records of before there was one: gRPC is all that the node is known to speak."""
+    protocol_version: int = 0
+    """Of the registered process; 0 in records of before it was kept."""
     version: int = 0
 
     @property

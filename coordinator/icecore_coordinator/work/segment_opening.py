@@ -2,13 +2,17 @@
 
 ``prepare`` writes PREPARED records, ``confirm`` has the candidates create their files and collects
 who confirmed in which incarnation; ``segment_changes`` turns that into ACTIVE.
+
+Here, too, it is decided how many batches of each producer a segment remembers: what all nodes can
+that may get a replica of it. It is part of the state with which the segment starts (R72).
 """
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, StorageError
 from icecore.model import NO_NODE, Incarnation, NodeId, Segment, SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
@@ -20,12 +24,15 @@ from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, PartitionKey, SegmentRecord
+from icecore_coordinator.state.records import Change, NodeRecord, PartitionKey, SegmentRecord
+from icecore_replication.producers import BATCHES_KEPT, BATCHES_KEPT_FIRST, keeping
 
 _log = logging.getLogger(__name__)
 
 SEGMENTS_PER_DECISION = 96
 """Of one transaction; etcd allows 128 operations."""
+_KEEPS_MORE_SINCE = 3
+"""The protocol version of nodes that can be told how many batches to keep."""
 
 
 class SegmentOpening:
@@ -102,6 +109,7 @@ class SegmentOpening:
             patience_ms: How long to wait for more than min_insync; as in a recovery when None,
                 that is, while nobody can append.
         """
+        items = [each if each.base_offset is None else self._starting(each) for each in items]
         grouped = by_node((node, each) for each in items for node in each.segment.replicas)
         confirmed: dict[SegmentId, dict[NodeId, Incarnation]] = {
             each.segment.segment_id: {} for each in items
@@ -151,8 +159,27 @@ class SegmentOpening:
             if len(nodes) >= needed[segment_id]
         }
 
+    def _starting(self, item: OpenItem) -> OpenItem:
+        """The same, with producers of whom as many batches are remembered as all nodes can (R72):
+        those of the segment, and live ones that may be asked to copy it."""
+        nodes = self._ledger.state.nodes
+        asked = [nodes.get(each) for each in item.segment.replicas]
+        asked += [each for each in nodes.values() if self._live.is_live(each.node_id)]
+        can_all = all(each is not None and _can_keep_more(each) for each in asked)
+        try:
+            snapshot = keeping(
+                item.producer_snapshot, BATCHES_KEPT if can_all else BATCHES_KEPT_FIRST
+            )
+        except StorageError:
+            return item  # nodes say themselves what is wrong with it
+        return replace(item, producer_snapshot=snapshot)
+
     async def abandon(self, segment_ids: Sequence[SegmentId]) -> None:
         """Give up PREPARED segments that will not be opened."""
         if segment_ids:
             now_ms = self._clock.now_ms()
             await self._ledger.decide(lambda state: drop_prepared(state, segment_ids, now_ms))
+
+
+def _can_keep_more(node: NodeRecord) -> bool:
+    return node.protocol_version >= _KEEPS_MORE_SINCE

@@ -64,6 +64,8 @@ class NativeNet:
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
         """Calls that had to connect first."""
+        self._ahead: dict[_Key, set[asyncio.Task[None]]] = {}
+        """Those of them that did not begin yet: no later call of their class begins before them."""
         self._checking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -99,11 +101,13 @@ class NativeNet:
             raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
         key = (address, class_of(method))
         calls = self._calls.get(key)
-        if calls is not None:
+        if calls is not None and key not in self._ahead:
             return partial(calls.forget, calls.start(method, body, timeout_s, done))
         task = asyncio.ensure_future(self._call_later(key, method, body, timeout_s, done))
         self._waiting.add(task)
+        self._ahead.setdefault(key, set()).add(task)
         task.add_done_callback(self._waiting.discard)
+        task.add_done_callback(partial(self._begun, key))  # if it was given up before
         return task.cancel
 
     async def _call_later(
@@ -123,12 +127,30 @@ class NativeNet:
         except IcecoreError as error:
             done(error)
             return
+        task = asyncio.current_task()
+        assert task is not None
+        self._begun(key, task)
         left_s = max(0.001, until_s - loop.time())
         call_id = calls.start(method, body, left_s, settle)
         try:
             await answered
         finally:
             calls.forget(call_id)
+
+    def _begun(self, key: _Key, task: "asyncio.Task[None]") -> None:
+        """The call waits no longer for its connection. Idempotent."""
+        ahead = self._ahead.get(key)
+        if ahead is not None:
+            ahead.discard(task)
+            if not ahead:
+                del self._ahead[key]
+                self._forget_attempt(key)
+
+    def _forget_attempt(self, key: _Key) -> None:
+        """Nobody needs the outcome of connecting any more."""
+        task = self._connecting.get(key)
+        if task is not None and task.done() and key not in self._ahead:
+            del self._connecting[key]
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
@@ -139,18 +161,21 @@ class NativeNet:
         if self._closed:
             raise UnavailableError("the network is closed")
 
+    def keeps_order(self, address: str) -> bool:
+        """As the port says: a class of methods has one connection."""
+        return True
+
     # --- connections ----------------------------------------------------------------------------
 
     async def _connect(self, key: _Key, timeout_s: float) -> Calls:
-        """The connection for a class of methods; who asks meanwhile waits for the same one."""
-        calls = self._calls.get(key)
-        if calls is not None:  # it was made between the call and the turn of its task
-            return calls
+        """The connection for a class of methods; who asks meanwhile waits for the same one, and
+        all of them go on in the order in which they asked."""
         task = self._connecting.get(key)
         if task is None:
             task = asyncio.ensure_future(self._connected(key))
             self._connecting[key] = task
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(lambda _: self._forget_attempt(key))
         await asyncio.wait({task}, timeout=timeout_s)
         if not task.done():
             raise RequestTimeoutError(f"no connection to {key[0]} in time")
@@ -165,15 +190,12 @@ class NativeNet:
         return calls
 
     async def _connected(self, key: _Key) -> Calls:
-        try:
-            sock = await self._socket(key[0])
-            connection = Connection(sock, self, key[0], self._timeouts)
-            calls = self._calls[key] = Calls(connection)
-            self._keys[connection] = key
-            self._check_later()
-            return calls
-        finally:
-            del self._connecting[key]
+        sock = await self._socket(key[0])
+        connection = Connection(sock, self, key[0], self._timeouts)
+        calls = self._calls[key] = Calls(connection)
+        self._keys[connection] = key
+        self._check_later()
+        return calls
 
     async def _socket(self, address: str) -> socket.socket | TlsSocket:
         loop = asyncio.get_running_loop()

@@ -56,6 +56,8 @@ class Produced:
     append_timestamp_ms: int
     durable_copies: int
     duplicate: bool
+    batches_kept: int
+    """How many batches of a producer the segment remembers."""
 
 
 class ProduceWaiter(Protocol):
@@ -354,6 +356,7 @@ class Leader:
                 append_timestamp_ms=pending.append_timestamp_ms,
                 durable_copies=effect.durable_copies,
                 duplicate=effect.duplicate,
+                batches_kept=self.core.producers.batches_kept,
             ),
         )
 

@@ -7,11 +7,14 @@ The handler is a direct one. A request is admitted by its header, before its bat
 where the transport can: from then on its bytes are counted, until no leader holds any of them, and
 beyond the bound new requests are refused (THROTTLED) instead of queued. One of ordinary size is
 checked and appended in the callback that received it, and answered in the one that finds the last
-of its batches acknowledged. Only what has to be inflated elsewhere costs a task.
+of its batches acknowledged. Only what has to be inflated elsewhere costs a task; what the same
+connection sends to the same partition after it is appended after it, for it may go on where that
+ends.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from icecore.codec import record
@@ -41,6 +44,8 @@ from icecore_node.serving.batch_checks import (
 
 DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
+_Line: TypeAlias = tuple[str, bytes, str, int]
+"""A connection and a partition: what is appended in the order in which it was sent."""
 _ACKS = {0: Acks.ALL, 1: Acks.ALL, 2: Acks.QUORUM, 3: Acks.LEADER}
 
 _Outcome: TypeAlias = Produced | IcecoreError | None
@@ -124,6 +129,8 @@ class ProduceHandler:
         self._context = context
         self._heavy_work = heavy_work
         self._leaders = leaders
+        self._last_later: dict[_Line, asyncio.Task[None]] = {}
+        """The last request of each line that could not be appended at once."""
         self.inflight_bytes = 0
 
     @property
@@ -131,7 +138,7 @@ class ProduceHandler:
         """``ProduceRequest`` to ``ProduceResponse``."""
         return DirectHandler(data_pb2.ProduceRequest, self.admit)
 
-    def admit(self, header_bytes: bytes, body_bytes: int, _: CallContext) -> Admitted | Body:
+    def admit(self, header_bytes: bytes, body_bytes: int, caller: CallContext) -> Admitted | Body:
         """Refuse a request, or count it from now on; see ``icecore.rpc.ports.Admit``."""
         header = framing.parse(data_pb2.ProduceHeader, header_bytes)
         self._context.identity.check_cluster(header.cluster_id)
@@ -156,7 +163,8 @@ class ProduceHandler:
             self.inflight_bytes -= size_bytes
 
         def run(body: Received, answer: Answer) -> None:
-            self._run(header, acks, body, answer, release)
+            call = _ProduceCall(header, acks, self._answering(answer), release)
+            self._run(call, body, caller.peer)
 
         return Admitted(run, release)
 
@@ -172,14 +180,8 @@ class ProduceHandler:
                 return None
         return refusals
 
-    def _run(
-        self,
-        header: data_pb2.ProduceHeader,
-        acks: Acks,
-        body: Received,
-        answer: Answer,
-        release: Callable[[], None],
-    ) -> None:
+    def _answering(self, answer: Answer) -> Callable[[_ProduceCall], None]:
+        """What is done at the end of a request that begins now."""
         clock, metrics = self._context.clock, self._context.metrics
         started_ms = clock.monotonic_ms()
 
@@ -188,21 +190,35 @@ class ProduceHandler:
             metrics.produce_latency_seconds.observe(elapsed_ms / 1000)
             answer(self._response(call.outcomes).SerializeToString())
 
-        call = _ProduceCall(header, acks, end, release)
+        return end
+
+    def _run(self, call: _ProduceCall, body: Received, peer: str) -> None:
         try:
-            self._begin(call, memoryview(body))
+            self._begin(call, memoryview(body), peer)
         except Exception as error:  # whatever it is, the caller hears of it, once
             call.fail(failure_of(DATA["Produce"], error))
 
-    def _begin(self, call: _ProduceCall, data: memoryview) -> None:
+    def _begin(self, call: _ProduceCall, data: memoryview, peer: str) -> None:
         """Check all, then append in the order of the request, with nothing in between."""
         batches = self._check_frames(call, data)
         checked = list(batches.values())
-        if are_light(checked):
+        if not self._last_later and are_light(checked):
             check_contents(checked)
             self._append(call, batches)
-        else:
-            call.checking = self._context.tasks.start(self._append_later(call, batches))
+            return
+        lines = {
+            (peer, each.topic_id, each.topic, each.partition) for each in call.header.partitions
+        }
+        before = {self._last_later[each] for each in lines if each in self._last_later}
+        call.checking = later = self._context.tasks.start(self._append_later(call, batches, before))
+        for line in lines:
+            self._last_later[line] = later
+        later.add_done_callback(partial(self._appended, lines))
+
+    def _appended(self, lines: set[_Line], later: "asyncio.Task[None]") -> None:
+        for line in lines:
+            if self._last_later.get(line) is later:
+                del self._last_later[line]
 
     def _check_frames(self, call: _ProduceCall, data: memoryview) -> dict[int, CheckedBatch]:
         batches: dict[int, CheckedBatch] = {}
@@ -218,10 +234,21 @@ class ProduceHandler:
             position = end
         return batches
 
-    async def _append_later(self, call: _ProduceCall, batches: dict[int, CheckedBatch]) -> None:
+    async def _append_later(
+        self,
+        call: _ProduceCall,
+        batches: dict[int, CheckedBatch],
+        before: "set[asyncio.Task[None]]",
+    ) -> None:
         """Cancelled when the time is over before anything was appended."""
+        checked = list(batches.values())
         try:
-            await check_heavy(list(batches.values()), self._heavy_work)
+            if are_light(checked):
+                check_contents(checked)
+            else:
+                await check_heavy(checked, self._heavy_work)
+            if before:
+                await asyncio.wait(before)
             call.checking = None
             self._append(call, batches)
         except Exception as error:  # whatever it is, the caller hears of it
@@ -287,6 +314,7 @@ class ProduceHandler:
                 result.append_timestamp_ms = outcome.append_timestamp_ms
                 result.durable_copies = outcome.durable_copies
                 result.duplicate = outcome.duplicate
+                result.batches_kept = outcome.batches_kept
                 result.flush_mode = common_pb2.FLUSH_MODE_SYNC
                 if outcome.duplicate:
                     metrics.produce_duplicates.inc()

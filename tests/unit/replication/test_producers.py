@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from icecore.codec.batch import crc32c
 from icecore.errors import (
     IcecoreError,
     OutOfOrderSequenceError,
@@ -137,6 +138,79 @@ def test_golden_snapshot() -> None:
         "2800000000000000 02000000 0900000000000000"  # sequence, count, offset
         "a173d536"
     )
+
+
+def test_golden_snapshot_that_says_how_much_it_keeps() -> None:
+    small = ProducerTable(producers.keeping(b"", 32))
+    small.apply(7, 1, 40, 2, 9, 1234)
+    assert small.snapshot() == bytes.fromhex(
+        "69637074 0200 2000 01000000 d204000000000000"  # magic, version, kept, count, newest
+        "0700000000000000 01000000 01000000 d204000000000000"  # id, epoch, batches, append time
+        "2800000000000000 02000000 0900000000000000"  # sequence, count, offset
+        "fa180c44"
+    )
+
+
+def test_as_many_batches_are_remembered_as_the_snapshot_says() -> None:
+    table = ProducerTable(producers.keeping(b"", 12))
+    for i in range(20):
+        table.apply(PID, EPOCH, 10 * i, 10, 1000 + 10 * i, i)
+    copy = ProducerTable(table.snapshot())
+    assert copy.batches_kept == table.batches_kept == 12
+    assert copy.snapshot() == table.snapshot()
+    for either in (table, copy):
+        assert either.check(PID, EPOCH, 80, 10) == Duplicate(1080, 1090)
+        with pytest.raises(OutOfOrderSequenceError):
+            either.check(PID, EPOCH, 70, 10)
+        either.apply(PID, EPOCH, 200, 10, 1200, 20)
+    assert copy.digest() == table.digest()
+
+
+def test_another_number_of_batches_changes_nothing_else(table: ProducerTable) -> None:
+    before = table.snapshot()
+    assert producers.keeping(before, 5) is before, "what was sealed is handed on byte for byte"
+    assert producers.keeping(b"", 5) == b""
+    more = ProducerTable(producers.keeping(before, 8))
+    assert more.check(PID, EPOCH, 20, 10) == Duplicate(1020, 1030)
+    assert more.last_sequence(PID) == table.last_sequence(PID)
+    for i in range(7, 12):
+        more.apply(PID, EPOCH, 10 * i, 10, 1000 + 10 * i, i)
+    assert more.check(PID, EPOCH, 40, 10) == Duplicate(1040, 1050)
+    fewer = ProducerTable(producers.keeping(more.snapshot(), 5))
+    with pytest.raises(OutOfOrderSequenceError):
+        fewer.check(PID, EPOCH, 40, 10)
+    assert fewer.check(PID, EPOCH, 70, 10) == Duplicate(1070, 1080)
+    assert fewer.snapshot()[4:8] == before[4:8], "nodes of before can read it"
+
+
+def test_all_batches_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "BATCHES_MAX", 20)
+    table = ProducerTable(producers.keeping(b"", 8))
+    offset = 0
+    for pid in (1, 2, 3):
+        for i in range(9):
+            table.apply(pid, 0, i, 1, offset, offset)
+            offset += 1
+    assert [pid for pid in (1, 2, 3) if table.last_sequence(pid)] == [2, 3]
+    table.apply(2, 1, 0, 1, offset, offset)  # a new epoch remembers nothing of the old one
+    for i in range(9):
+        table.apply(4, 0, i, 1, offset + i, offset)
+    assert [pid for pid in (1, 2, 3, 4) if table.last_sequence(pid)] == [2, 3, 4]
+    assert ProducerTable(table.snapshot()).snapshot() == table.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(4, b"\3\0"), (6, b"\0\0"), (32, b"\0\0\0\0"), (32, b"\xff\xff\xff\x7f")],
+    ids=["version", "keeps none", "no batch", "too many"],
+)
+def test_snapshots_that_cannot_be_are_refused(at: int, value: bytes) -> None:
+    table = ProducerTable(producers.keeping(b"", 8))
+    table.apply(PID, EPOCH, 0, 10, 1000, 0)
+    changed = bytearray(table.snapshot()[:-4])
+    changed[at : at + len(value)] = value
+    with pytest.raises(StorageError):
+        ProducerTable(bytes(changed) + crc32c(changed).to_bytes(4, "little"))
 
 
 @pytest.mark.parametrize("cut", [1, 10, 30])

@@ -82,8 +82,8 @@ def test_offsets_and_answers() -> None:
     assert [request.marks[0].base_offset for request, _ in led.worker.queue] == [0, 2]
     led.replicate()
     assert led.waiter.answers == {
-        0: Produced(0, 7, 1, 500, 3, duplicate=False),
-        1: Produced(2, 7, 1, 500, 3, duplicate=False),
+        0: Produced(0, 7, 1, 500, 3, duplicate=False, batches_kept=5),
+        1: Produced(2, 7, 1, 500, 3, duplicate=False, batches_kept=5),
     }
 
 

@@ -24,7 +24,8 @@ from icecore_node.roles.leader import Offered, Produced, ProduceWaiter
 from icecore_node.serving.produce import ProduceHandler
 from tests.support.poison import garbage
 
-CALL = cast(CallContext, None)
+CALL = CallContext("one", "anonymous", None)
+OTHER_CALL = CallContext("another", "anonymous", None)
 
 
 class OneLeader:
@@ -47,7 +48,7 @@ class OneLeader:
         for each in group:
             base, count = sum(self.appended), each.header.record_count
             self.appended.append(count)
-            waiter.produced(each.slot, Produced(base, 1, 1, 0, 1, duplicate=False))
+            waiter.produced(each.slot, Produced(base, 1, 1, 0, 1, duplicate=False, batches_kept=5))
 
 
 @pytest_asyncio.fixture
@@ -83,8 +84,8 @@ def large(count: int) -> bytes:
     return batch_of(count, bytes((1 << 20) - 64), Codec.ZSTD)
 
 
-async def reasons(handler: ProduceHandler, body: bytes) -> list[str]:
-    answer = data_pb2.ProduceResponse.FromString(await as_unary(handler.handler)(body, CALL))
+async def reasons(handler: ProduceHandler, body: bytes, call: CallContext = CALL) -> list[str]:
+    answer = data_pb2.ProduceResponse.FromString(await as_unary(handler.handler)(body, call))
     return [each.error.reason for each in answer.partitions]
 
 
@@ -124,7 +125,7 @@ async def test_the_loop_goes_on_while_much_is_inflated(executor: ThreadExecutor)
     produce = handler(leader, executor)
     slow = asyncio.ensure_future(as_unary(produce.handler)(request(*[large(31)] * 20), CALL))
     await asyncio.sleep(0)
-    assert await reasons(produce, request(batch_of(1))) == [""]
+    assert await reasons(produce, request(batch_of(1)), OTHER_CALL) == [""]
     assert leader.appended == [1]
     assert not slow.done()
     await slow
@@ -185,5 +186,37 @@ async def test_what_a_leader_still_holds_counts_after_the_answer(executor: Threa
     assert len(held) == 2 and produce.inflight_bytes > 0
     for waiter, each in held:
         assert produce.inflight_bytes > 0
-        waiter.produced(each.slot, Produced(0, 1, 1, 0, 1, duplicate=False))
+        waiter.produced(each.slot, Produced(0, 1, 1, 0, 1, duplicate=False, batches_kept=5))
     assert produce.inflight_bytes == 0
+
+
+async def test_requests_of_one_connection_are_appended_in_their_order(
+    executor: ThreadExecutor,
+) -> None:
+    """Small ones go on where a large one ends, which is checked elsewhere meanwhile."""
+    leader = OneLeader()
+    produce = handler(leader, executor)
+    bodies = [request(large(31)), request(batch_of(1)), request(large(2)), request(batch_of(3))]
+    calls = [asyncio.ensure_future(as_unary(produce.handler)(body, CALL)) for body in bodies]
+    await asyncio.gather(*calls)
+    assert leader.appended == [31, 1, 2, 3]
+    assert await reasons(produce, request(batch_of(4))) == [""]
+    assert produce.inflight_bytes == 0 and not produce._last_later
+
+
+async def test_who_waits_behind_a_request_that_timed_out_goes_on(
+    executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = OneLeader()
+    produce = handler(leader, executor)
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(HeavyWork, "run", never)
+    body = request(large(3), timeout_ms=20)
+    late = asyncio.ensure_future(as_unary(produce.handler)(body, CALL))
+    await asyncio.sleep(0)
+    assert await reasons(produce, request(batch_of(1))) == [""]
+    await late
+    assert leader.appended == [1]

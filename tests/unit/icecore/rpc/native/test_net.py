@@ -237,6 +237,36 @@ async def test_a_fork_cannot_use_it() -> None:
     await net.close()
 
 
+async def test_calls_begin_in_their_order_also_while_a_connection_is_made() -> None:
+    arrived: list[int] = []
+
+    async def note(body: Received, context: CallContext) -> Body:
+        arrived.append(int(bytes(body)))
+        return b""
+
+    server_net = NativeNet()
+    server = await server_net.serve("127.0.0.1:0", Handlers({FENCE: note}, {}))
+    for turns in range(12):
+        arrived.clear()
+        net, answers = NativeNet(), list[object]()
+        assert net.keeps_order(server.address)
+        for number in range(40):
+            body = str(number).encode()
+            net.start_call(server.address, FENCE, body, timeout_s=5, done=answers.append)
+            if number % 12 == turns:  # others begin in another turn of the loop
+                await asyncio.sleep(0)
+            if number == 20 + turns:
+                given_up = net.start_call(server.address, FENCE, b"99", timeout_s=5, done=print)
+                given_up()
+        while len(answers) < 40:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert [each for each in arrived if each != 99] == list(range(40))
+        assert not net._ahead and not net._connecting
+        await net.close()
+    await server.stop(1.0)
+    await server_net.close()
+
+
 async def test_calls_that_begin_while_a_connection_is_made_share_it() -> None:
     async def small(body: Received, context: CallContext) -> Body:
         return body
