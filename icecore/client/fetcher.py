@@ -17,11 +17,11 @@ from collections.abc import Coroutine
 from typing import Any, Literal, TypeAlias
 
 from icecore.client.connection import Backoff, Connection
-from icecore.client.fetched import checked_batches
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import list_segments
 from icecore.client.places import Place, Places
 from icecore.client.reader import Chunk, Reader
+from icecore.codec.batch import iter_batches, verify_producer_crc
 from icecore.errors import (
     CorruptBatchError,
     IcecoreError,
@@ -241,7 +241,6 @@ class Fetcher:
                 # A sealed segment is complete wherever it is; its node may know of no later one.
                 min_high_watermark=0 if reader.segment_id else reader.high_watermark,
                 segment_id=reader.segment_id,
-                reader_checks=not reader.wants_check,
             )
         body = await self._connection.net.call(
             address,
@@ -261,25 +260,9 @@ class Fetcher:
         error = convert.error_from_proto(result.error)
         if error is None:
             try:
-                self._store(reader, result, data)
+                self._store(reader, data)
             except CorruptBatchError as corrupt:
-                if not reader.wants_check:
-                    # Nodes leave sealed bodies to us. Asked to check them, this one finds damage of
-                    # its own, and has no replica from then on; or it sends what is right.
-                    event(
-                        _log,
-                        logging.WARNING,
-                        "damaged_answer",
-                        topic=self._topic,
-                        partition=reader.partition,
-                        offset=reader.offset,
-                        node_id=node_id,
-                        error=corrupt,
-                    )
-                    reader.wants_check = True
-                    return
                 error = corrupt
-        reader.wants_check = False
         if error is not None:
             self._failed(reader, error, node_id)
             return
@@ -294,9 +277,10 @@ class Fetcher:
             elif not reader.is_at_end:
                 self._failed(reader, NotLeaderError("the next segment is not known here yet"))
 
-    def _store(self, reader: Reader, result: Any, data: memoryview) -> None:
+    def _store(self, reader: Reader, data: memoryview) -> None:
         """Check batches and keep them; a corrupt one and all after it are left out."""
-        for position, header in checked_batches(data, result, reader.offset):
+        for position, header in iter_batches(data):
+            verify_producer_crc(data, position, header)
             if header.end_offset <= reader.offset:
                 continue
             self.chunks.append(

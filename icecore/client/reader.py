@@ -41,8 +41,6 @@ class Reader:
         """Failures since the last success."""
         self.avoided: set[int] = set()
         """Nodes that failed to serve this segment."""
-        self.wants_check = False
-        """What came last was damaged: the node is to check what it sends next."""
         self.failure: IcecoreError | None = None
         """Why reading cannot go on."""
 

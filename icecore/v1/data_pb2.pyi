@@ -278,7 +278,6 @@ class FetchPartition(_message.Message):
     MIN_HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
-    READER_CHECKS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     topic: _builtins.str
     partition: _builtins.int
@@ -289,8 +288,6 @@ class FetchPartition(_message.Message):
     """a replica behind it waits or answers NOT_REPLICA"""
     segment_id: _builtins.int
     """0 = whichever covers the offset"""
-    reader_checks: _builtins.bool
-    """the reader checks the CRC of each batch itself: the node may"""
     @_builtins.property
     def filter(self) -> Global___FetchFilter:
         """UNSUPPORTED where the node has no such index"""
@@ -306,11 +303,10 @@ class FetchPartition(_message.Message):
         min_high_watermark: _builtins.int = ...,
         segment_id: _builtins.int = ...,
         filter: Global___FetchFilter | None = ...,
-        reader_checks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "max_bytes", b"max_bytes", "min_high_watermark", b"min_high_watermark", "offset", b"offset", "partition", b"partition", "reader_checks", b"reader_checks", "segment_id", b"segment_id", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "max_bytes", b"max_bytes", "min_high_watermark", b"min_high_watermark", "offset", b"offset", "partition", b"partition", "segment_id", b"segment_id", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

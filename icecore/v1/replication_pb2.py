@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cicecore/v1/replication.proto\x12\nicecore.v1\"\xc1\x01\n\x0fReplicaProgress\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x1a\n\x12leader_incarnation\x18\x04 \x01(\x04\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x04\x12*\n\x07\x65ntries\x18\x06 \x03(\x0b\x32\x19.icecore.v1.ProgressEntry\x12\x16\n\x0eleader_node_id\x18\x07 \x01(\r\"\x8b\x01\n\rProgressEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x1a\n\x12\x64urable_end_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_header_crc32c\x18\x04 \x01(\r\x12\x0e\n\x06\x61ttach\x18\x05 \x01(\x08\x12\x0f\n\x07leaving\x18\x06 \x01(\x08\"M\n\x0bReplicaData\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReplicaDataHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"B\n\x11ReplicaDataHeader\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.icecore.v1.ReplicaDataEntry\"w\n\x10ReplicaDataEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x16\n\x0e\x62\x61tches_length\x18\x03 \x01(\r\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x10\n\x08rejected\x18\x05 \x01(\t\"\xa4\x01\n\x12ReadSegmentRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x14\n\x0cstart_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\x12\x15\n\rreader_checks\x18\x07 \x01(\x08\"U\n\x13ReadSegmentResponse\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReadSegmentHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"O\n\x11ReadSegmentHeader\x12\x19\n\x11producer_snapshot\x18\x01 \x01(\x0c\x12\x1f\n\x17max_append_timestamp_ms\x18\x02 \x01(\x03\"p\n\x12SealPrepareRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\r\"C\n\x13SealPrepareResponse\x12\x13\n\x0bseal_digest\x18\x01 \x01(\x0c\x12\x17\n\x0fproducer_digest\x18\x02 \x01(\x0c\x32\xfb\x01\n\x12ReplicationService\x12\x45\n\tReplicate\x12\x1b.icecore.v1.ReplicaProgress\x1a\x17.icecore.v1.ReplicaData(\x01\x30\x01\x12N\n\x0bReadSegment\x12\x1e.icecore.v1.ReadSegmentRequest\x1a\x1f.icecore.v1.ReadSegmentResponse\x12N\n\x0bSealPrepare\x12\x1e.icecore.v1.SealPrepareRequest\x1a\x1f.icecore.v1.SealPrepareResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cicecore/v1/replication.proto\x12\nicecore.v1\"\xc1\x01\n\x0fReplicaProgress\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x1a\n\x12leader_incarnation\x18\x04 \x01(\x04\x12\x14\n\x0c\x63redit_bytes\x18\x05 \x01(\x04\x12*\n\x07\x65ntries\x18\x06 \x03(\x0b\x32\x19.icecore.v1.ProgressEntry\x12\x16\n\x0eleader_node_id\x18\x07 \x01(\r\"\x8b\x01\n\rProgressEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x1a\n\x12\x64urable_end_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_header_crc32c\x18\x04 \x01(\r\x12\x0e\n\x06\x61ttach\x18\x05 \x01(\x08\x12\x0f\n\x07leaving\x18\x06 \x01(\x08\"M\n\x0bReplicaData\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReplicaDataHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"B\n\x11ReplicaDataHeader\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.icecore.v1.ReplicaDataEntry\"w\n\x10ReplicaDataEntry\x12\x12\n\nsegment_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x16\n\x0e\x62\x61tches_length\x18\x03 \x01(\r\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x10\n\x08rejected\x18\x05 \x01(\t\"\x8d\x01\n\x12ReadSegmentRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x14\n\x0cstart_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\"U\n\x13ReadSegmentResponse\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1d.icecore.v1.ReadSegmentHeader\x12\x0f\n\x07\x62\x61tches\x18\x0f \x01(\x0c\"O\n\x11ReadSegmentHeader\x12\x19\n\x11producer_snapshot\x18\x01 \x01(\x0c\x12\x1f\n\x17max_append_timestamp_ms\x18\x02 \x01(\x03\"p\n\x12SealPrepareRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x12\n\nsegment_id\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\r\"C\n\x13SealPrepareResponse\x12\x13\n\x0bseal_digest\x18\x01 \x01(\x0c\x12\x17\n\x0fproducer_digest\x18\x02 \x01(\x0c\x32\xfb\x01\n\x12ReplicationService\x12\x45\n\tReplicate\x12\x1b.icecore.v1.ReplicaProgress\x1a\x17.icecore.v1.ReplicaData(\x01\x30\x01\x12N\n\x0bReadSegment\x12\x1e.icecore.v1.ReadSegmentRequest\x1a\x1f.icecore.v1.ReadSegmentResponse\x12N\n\x0bSealPrepare\x12\x1e.icecore.v1.SealPrepareRequest\x1a\x1f.icecore.v1.SealPrepareResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,15 +42,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICADATAENTRY']._serialized_start=529
   _globals['_REPLICADATAENTRY']._serialized_end=648
   _globals['_READSEGMENTREQUEST']._serialized_start=651
-  _globals['_READSEGMENTREQUEST']._serialized_end=815
-  _globals['_READSEGMENTRESPONSE']._serialized_start=817
-  _globals['_READSEGMENTRESPONSE']._serialized_end=902
-  _globals['_READSEGMENTHEADER']._serialized_start=904
-  _globals['_READSEGMENTHEADER']._serialized_end=983
-  _globals['_SEALPREPAREREQUEST']._serialized_start=985
-  _globals['_SEALPREPAREREQUEST']._serialized_end=1097
-  _globals['_SEALPREPARERESPONSE']._serialized_start=1099
-  _globals['_SEALPREPARERESPONSE']._serialized_end=1166
-  _globals['_REPLICATIONSERVICE']._serialized_start=1169
-  _globals['_REPLICATIONSERVICE']._serialized_end=1420
+  _globals['_READSEGMENTREQUEST']._serialized_end=792
+  _globals['_READSEGMENTRESPONSE']._serialized_start=794
+  _globals['_READSEGMENTRESPONSE']._serialized_end=879
+  _globals['_READSEGMENTHEADER']._serialized_start=881
+  _globals['_READSEGMENTHEADER']._serialized_end=960
+  _globals['_SEALPREPAREREQUEST']._serialized_start=962
+  _globals['_SEALPREPAREREQUEST']._serialized_end=1074
+  _globals['_SEALPREPARERESPONSE']._serialized_start=1076
+  _globals['_SEALPREPARERESPONSE']._serialized_end=1143
+  _globals['_REPLICATIONSERVICE']._serialized_start=1146
+  _globals['_REPLICATIONSERVICE']._serialized_end=1397
 # @@protoc_insertion_point(module_scope)

@@ -188,7 +188,6 @@ class ReadSegmentRequest(_message.Message):
     START_OFFSET_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
-    READER_CHECKS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     segment_id: _builtins.int
     generation: _builtins.int
@@ -197,8 +196,6 @@ class ReadSegmentRequest(_message.Message):
     """do not read past it"""
     max_bytes: _builtins.int
     """at least one batch comes"""
-    reader_checks: _builtins.bool
-    """as in FetchPartition"""
     def __init__(
         self,
         *,
@@ -208,11 +205,10 @@ class ReadSegmentRequest(_message.Message):
         start_offset: _builtins.int = ...,
         end_offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
-        reader_checks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "end_offset", b"end_offset", "generation", b"generation", "max_bytes", b"max_bytes", "reader_checks", b"reader_checks", "segment_id", b"segment_id", "start_offset", b"start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "end_offset", b"end_offset", "generation", b"generation", "max_bytes", b"max_bytes", "segment_id", b"segment_id", "start_offset", b"start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

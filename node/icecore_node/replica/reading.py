@@ -38,22 +38,11 @@ class ReplicaReading:
         self._damage = damage
 
     async def read(
-        self,
-        replica: Replica,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        *,
-        reader_checks: bool = False,
+        self, replica: Replica, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
-        """Whole batches from the one that holds ``offset``, and the offset after them.
-
-        With ``reader_checks`` bodies of sealed batches may be damaged: whoever gets them looks, and
-        asks again without it.
-        """
-        read, segment_id = self._context.store.reader.read, replica.segment_id
-        span = (offset, max_bytes, end_offset)
-        return await self._guarded(replica, read, segment_id, *span, reader_checks)
+        """Whole batches from the one that holds ``offset``, and the offset after them."""
+        read = self._context.store.reader.read
+        return await self._guarded(replica, read, replica.segment_id, offset, max_bytes, end_offset)
 
     async def tail_at(self, replica: Replica, end_offset: int) -> LogTail | None:
         """The tail as it was when the log ended there; None when no batch ends there."""

@@ -87,9 +87,7 @@ class FetchHandler:
                 continue
             try:
                 allowed = min(room - length, entry.max_bytes or room)
-                data, data_length = await self._read(
-                    entry, result, allowed, waiting, as_records=request.as_records
-                )
+                data, data_length = await self._read(entry, result, allowed, waiting)
                 if request.as_records and data:
                     left = ANSWER_RECORDS_MAX - records
                     data_length = await self._add_records(entry, result, data, (allowed, left))
@@ -133,8 +131,6 @@ class FetchHandler:
         result: data_pb2.FetchPartitionResult,
         max_bytes: int,
         waiting: "_Waiting",
-        *,
-        as_records: bool,
     ) -> tuple[list[Buffer], int]:
         if entry.HasField("filter"):
             raise UnsupportedError("this node has no index for keys and tags")
@@ -157,10 +153,7 @@ class FetchHandler:
         )
         if not data:
             context.metrics.disk_reads.inc()
-            is_left = entry.reader_checks and not as_records
-            body, next_offset = await self._reading.read(
-                replica, entry.offset, max_bytes, end, reader_checks=is_left
-            )
+            body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
         result.next_offset = next_offset

@@ -105,9 +105,7 @@ class ReplicationService:
         data = b""
         if start < end:
             max_bytes = request.max_bytes or READ_BYTES_MAX
-            data, _next_offset = await self._reading.read(
-                replica, start, max_bytes, end, reader_checks=request.reader_checks
-            )
+            data, _next_offset = await self._reading.read(replica, start, max_bytes, end)
         return framing.frame_bulk(header.SerializeToString(), [data])
 
     async def seal_prepare(self, body: Received, _: CallContext) -> bytes:

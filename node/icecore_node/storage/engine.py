@@ -190,16 +190,10 @@ class LogReader(Protocol):
         ...
 
     def read(
-        self,
-        segment_id: SegmentId,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        reader_checks: bool = False,
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """Whole batches from the one that holds ``offset``, at least one and about ``max_bytes``,
-        none beyond ``end_offset``; and the offset after them. Every byte is CRC-checked; only their
-        headers where ``reader_checks`` and the log is sealed.
+        none beyond ``end_offset``; and the offset after them. Every byte is CRC-checked.
 
         Nothing below ``end_offset`` yet: no bytes, and ``offset``.
 

@@ -24,16 +24,11 @@ class ReplicaReader:
         return self._catalog.engine(segment_id).reader.tail(segment_id)
 
     def read(
-        self,
-        segment_id: SegmentId,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        reader_checks: bool = False,
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``LogReader.read``."""
         engine = self._catalog.engine(segment_id)
-        return engine.reader.read(segment_id, offset, max_bytes, end_offset, reader_checks)
+        return engine.reader.read(segment_id, offset, max_bytes, end_offset)
 
     def offset_for_time(
         self, segment_id: SegmentId, timestamp_ms: int, end_offset: int

@@ -1,9 +1,9 @@
 """Copying segment bytes between replicas: write-back in a recovery, repair of sealed segments.
 
 The copier brings the local replica to exactly ``[base, end)``: it cuts what is longer and equal,
-fetches what is missing from a donor (``upkeep/donor.py``), checks chain, CRCs and (where known) the
-seal digest, and reports what the coordinator needs to seal. Batches are copied bit by bit; epochs
-in them never change. The donor's side is in ``serving/replication_service.py``.
+fetches what is missing from a donor, checks chain, CRCs and (where known) the seal digest, and
+reports what the coordinator needs to seal. Batches are copied bit by bit; epochs in them never
+change. The donor's side is in ``serving/replication_service.py``.
 """
 
 import logging
@@ -17,6 +17,7 @@ from icecore.errors import (
     InternalError,
     InvalidRequestError,
     NotReplicaError,
+    StorageError,
 )
 from icecore.model import (
     Epoch,
@@ -27,7 +28,9 @@ from icecore.model import (
 from icecore.process.log import (
     event,
 )
-from icecore.v1 import coordinator_pb2
+from icecore.rpc import framing
+from icecore.rpc.methods import REPLICATION
+from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.finish_seal import SealFinisher
 from icecore_node.registry.set_aside import SettingAside
@@ -47,10 +50,12 @@ from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
 from icecore_node.storage.engine import NO_TAIL, LogTail, NotAsSealed, SegmentIdentity
-from icecore_node.upkeep.donor import Donor
 from icecore_replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
+
+COPY_BYTES_MAX = 4 << 20
+COPY_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,56 +213,59 @@ class SegmentCopier:
                 end_offset=end_offset,
             )
             await replica.log.cut(end_offset)
-        if replica.log.tail.end_offset >= end_offset:
-            return
-        if not donor_address:
-            raise InvalidRequestError(
-                f"segment {segment.segment_id} ends at {replica.log.tail.end_offset}, not "
-                f"{end_offset}, and no donor was named"
+        while replica.log.tail.end_offset < end_offset:
+            if not donor_address:
+                raise InvalidRequestError(
+                    f"segment {segment.segment_id} ends at {replica.log.tail.end_offset}, not "
+                    f"{end_offset}, and no donor was named"
+                )
+            _, data = await order.unless_overtaken(
+                self._ask(donor_address, segment, replica.log.tail.end_offset, end_offset)
             )
-        donor = self._donor(donor_address, segment, end_offset)
-        try:
-            while (start_offset := replica.log.tail.end_offset) < end_offset:
-                data = await order.unless_overtaken(donor.next(start_offset))
-                _check(order, replica)
-                error = await self._append(replica, data)
-                _check(order, replica)
-                if error is not None:
-                    donor.check_next(error)
-        finally:
-            donor.close()
+            _check(order, replica)
+            if not data:
+                raise StorageError(f"the donor {donor_address} ends before {end_offset}")
+            await self._append(replica, data)
+            _check(order, replica)
 
-    async def _append(self, replica: Replica, data: memoryview) -> CorruptBatchError | None:
-        """Verify copied batches like replicated ones, append them and wait until durable.
-
-        Returns:
-            What is wrong with the first one that is not appended, and none behind it is.
-        """
+    async def _append(self, replica: Replica, data: memoryview) -> None:
+        """Verify copied batches like replicated ones, append them and wait until durable."""
         log, waiter = replica.log, _CopyWaiter(replica)
-        damage: CorruptBatchError | None = None
-        try:
-            for position, header in batch.iter_batches(data):
-                batch.verify_producer_crc(data, position, header)
-                if (
-                    header.segment_id != replica.segment_id
-                    or header.base_offset != log.tail.end_offset
-                    or header.prev_header_crc32c != log.tail.last_header_crc32c
-                ):
-                    raise CorruptBatchError("the donor's batches do not continue our log")
-                request = log.extend(StampedBatch.received(data, position, header))
-                log.producers.apply_header(header)
-                log.worker.append(request, waiter)
-        except CorruptBatchError as error:
-            damage = error
+        for position, header in batch.iter_batches(data):
+            batch.verify_producer_crc(data, position, header)
+            if (
+                header.segment_id != replica.segment_id
+                or header.base_offset != log.tail.end_offset
+                or header.prev_header_crc32c != log.tail.last_header_crc32c
+            ):
+                raise CorruptBatchError("the donor's batches do not continue our log")
+            request = log.extend(StampedBatch.received(data, position, header))
+            log.producers.apply_header(header)
+            log.worker.append(request, waiter)
         await self._context.pool.probe()
         if waiter.error is not None:
             await log.settle()
             raise waiter.error
-        return damage
 
-    def _donor(self, address: str, segment: Segment, end_offset: int) -> Donor:
-        context = self._context
-        return Donor(context.net, address, context.identity.cluster_id, segment, end_offset)
+    async def _ask(
+        self, donor_address: str, segment: Segment, start_offset: int, end_offset: int
+    ) -> tuple[replication_pb2.ReadSegmentHeader, memoryview]:
+        request = replication_pb2.ReadSegmentRequest(
+            cluster_id=self._context.identity.cluster_id,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            max_bytes=COPY_BYTES_MAX,
+        )
+        body = await self._context.net.call(
+            donor_address,
+            REPLICATION["ReadSegment"],
+            request.SerializeToString(),
+            timeout_s=COPY_TIMEOUT_S,
+        )
+        header, data = framing.split_bulk(body, replication_pb2.ReadSegmentResponse)
+        return framing.parse(replication_pb2.ReadSegmentHeader, header), data
 
     async def _create(
         self, order: Order, segment: Segment, prepared: Replica | None, donor_address: str
@@ -283,8 +291,9 @@ class SegmentCopier:
         check_identity(identity, segment.base_offset)
         if prepared is not None:
             check_same(prepared, identity)
-        donor = self._donor(donor_address, segment, segment.base_offset)
-        header = await order.unless_overtaken(donor.starting_state())
+        header, _ = await order.unless_overtaken(
+            self._ask(donor_address, segment, segment.base_offset, segment.base_offset)
+        )
         producers = ProducerTable(header.producer_snapshot)
         replica = prepared
         if replica is None:

@@ -2,8 +2,7 @@
 
 Every question is answered by a walk over batches, from the log's base or from a later place that an
 engine knows (``Shortcuts``). A shortcut that is missing or wrong only makes the walk longer: what
-is in the log decides, and every byte is CRC-checked before it is returned. The bodies of a sealed
-log may be left to a reader that checks them anyway: it asks again when one is wrong.
+is in the log decides, and every byte is CRC-checked before it is returned.
 """
 
 from collections.abc import Mapping
@@ -83,16 +82,10 @@ class BatchReader(Generic[LogT]):
         return self.find(segment_id).end[0]
 
     def read(
-        self,
-        segment_id: SegmentId,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        reader_checks: bool = False,
+        self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``LogReader.read``."""
         log = self.find(segment_id)
-        with_bodies = not (reader_checks and log.is_sealed)
         with log.handle.using() as file:
             end = log.end
             end_offset = min(end_offset, end[0].end_offset)
@@ -103,27 +96,21 @@ class BatchReader(Generic[LogT]):
             try:
                 span = self._shortcuts.span(log, offset, max_bytes, end_offset, end)
                 if span is None:
-                    return self._read_cold(log, file, offset, max_bytes, end_offset, with_bodies)
+                    return self._read_cold(log, file, offset, max_bytes, end_offset)
                 start, length, next_offset = span
                 if next_offset > end_offset:
                     return b"", offset
                 data = file.pread(length, start)
-                if check_run(data, log.identity, offset, with_bodies=with_bodies) != next_offset:
+                if check_run(data, log.identity, offset, with_bodies=True) != next_offset:
                     raise CorruptBatchError(f"the run at {start} does not end at {next_offset}")
             except CorruptBatchError as error:
                 raise damaged(segment_id, error) from error
             return data, next_offset
 
     def _read_cold(
-        self,
-        log: LogT,
-        file: Readable,
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        with_bodies: bool,
+        self, log: LogT, file: Readable, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
-        """By a walk; every byte is verified by somebody, because it may be years old."""
+        """By a walk; every byte is verified, because it may be years old."""
         end_position = log.end[1]
         _, position = self._shortcuts.batch_before(log, file, offset)
         start, length, next_offset = walk_to(file, position, end_position, offset)
@@ -139,7 +126,7 @@ class BatchReader(Generic[LogT]):
         if stop == 0:
             raise CorruptBatchError(f"no whole batch at {start}")
         data = data[:stop]
-        return data, check_run(data, log.identity, offset, with_bodies=with_bodies)
+        return data, check_run(data, log.identity, offset, with_bodies=True)
 
     def offset_for_time(
         self, segment_id: SegmentId, timestamp_ms: int, end_offset: int

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from icecore.codec.batch import HEADER_LENGTH
-from icecore.errors import NotReplicaError, StorageError
+from icecore.errors import NotReplicaError
 from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import NewLog
-from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from tests.conformance.log_builder import LogBuilder
 from tests.conformance.store_harness import FAR, append, opened
 from tests.support.memory_engine import Log, MemoryDisk, MemoryEngine
@@ -67,56 +65,3 @@ def test_a_log_that_grows_under_a_walk_is_not_damaged(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Log, "pread", grow)
     assert engine.reader.headers(1, FAR) == log.headers()[:1]
     assert len(log.headers()) > 1
-
-
-@pytest.mark.parametrize("is_cold", [False, True])
-def test_bodies_of_sealed_logs_may_be_left_to_the_reader(tmp_path: Path, is_cold: bool) -> None:
-    disk = Disk(tmp_path)
-    log = opened(disk.store, 1)
-    append(disk.store, log, 3, size=300)
-    path = next(tmp_path.rglob("*.log"))
-    whole = b"".join(log.batches)
-    in_body = FILE_HEADER_LENGTH + len(log.batches[0]) + HEADER_LENGTH + 20
-
-    def read(reader_checks: bool, offset: int = 0) -> bytes:
-        return disk.store.reader.read(1, offset, 1 << 20, FAR, reader_checks)[0]
-
-    assert read(True) == read(False) == whole
-    wrong = flipped(path, in_body)
-    with pytest.raises(StorageError, match="producer CRC"):
-        read(True)  # it is not sealed
-    flipped(path, in_body)
-    disk.store.seal(1, log.tail.end_offset, log.tail.digest)
-    if is_cold:
-        disk.store.close()
-        disk.open()
-    assert flipped(path, in_body) == wrong
-    data = read(True)
-    assert (
-        len(data) == len(whole)
-        and [a == b for a, b in zip(data, whole, strict=True)].count(False) == 1
-    )
-    with pytest.raises(StorageError, match="producer CRC"):
-        read(False)
-    flipped(path, in_body)
-    for at in range(len(log.batches[0]), len(log.batches[0]) + HEADER_LENGTH, 11):
-        flipped(path, FILE_HEADER_LENGTH + at)
-        with pytest.raises(StorageError):
-            read(True, log.tails[1].end_offset)
-        flipped(path, FILE_HEADER_LENGTH + at)
-    assert read(True) == whole
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 1)
-    with pytest.raises(StorageError):
-        read(True, log.tails[2].end_offset)
-    disk.store.close()
-
-
-def flipped(path: Path, position: int) -> int:
-    """Flip a bit of a file; the byte as it is then."""
-    with path.open("r+b") as file:
-        file.seek(position)
-        byte = file.read(1)[0] ^ 4
-        file.seek(position)
-        file.write(bytes([byte]))
-    return byte
