@@ -117,7 +117,7 @@ _RF1, _RF3 = Case("produce", rf=1), Case("produce", rf=3)
 _SMALL_RF1, _SMALL_RF3 = Case("produce", 100, rf=1), Case("produce", 100, rf=3)
 _KEYED = Case("produce", spread="keyed")
 _MANY = Case("produce", 100, 1024, "keyed")
-_FETCH = Case("fetch", 100)
+_FETCH, _FETCH_MANY = Case("fetch", 100), Case("fetch", 100, 1024, "keyed")
 _SINGLE = Case("single", api="records")
 _OPEN = Case("open", spread="keyed", api="records", rate_s=OPEN_RATE_S)
 
@@ -175,11 +175,13 @@ GROUPS = (
     Group(
         {
             "arrow": ("icecore", _FETCH),
+            "arrow_1024": ("icecore", _FETCH_MANY),
             "records": ("icecore", replace(_FETCH, api="records")),
             "kafka": ("kafka", replace(_FETCH, api="records", flush="async")),
         },
         (
-            Gate("fetch_arrow_100b", "arrow", floor=3e6, unit="records/s"),
+            Gate("fetch_arrow_100b", "arrow", floor=5e6, unit="records/s"),
+            Gate("fetch_arrow_1024_100b", "arrow_1024", floor=1e6, unit="records/s"),
             Gate("fetch_records_100b", "records", unit="records/s"),
             Gate("fetch_records_kafka", "records", over="kafka", floor=1.2),
         ),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import check, core_step, figures, gates, memory, report, run
+from benchmarks import check, core_step, figures, gates, idle, memory, report, run
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
 from benchmarks.cluster import Missing, System
 from benchmarks.gate_list import GROUPS, Gate, Group
@@ -275,6 +275,12 @@ def test_a_process_is_held_against_its_own_bound() -> None:
     assert not memory.figures_of("node-2", [100.0, bound + 1.0])["holds"]
     with pytest.raises(KeyError):
         memory.figures_of("stranger", [1.0])
+
+
+def test_what_a_waiting_consumer_costs_is_what_the_busiest_node_does_more() -> None:
+    without = {"coordinator": 9.0, "node-1": 10.0, "node-2": 12.0}
+    loaded = {"coordinator": 99.0, "node-1": 15.0, "node-2": 16.0, "client-1": 99.0}
+    assert idle.us_per_consumer(without, loaded, 500) == 10.0
 
 
 # --- the core -------------------------------------------------------------------------------------
