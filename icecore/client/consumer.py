@@ -101,7 +101,7 @@ class Consumer:
         on_recreated: RecreatedPolicy = "fail",
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
-        max_wait_ms: int = 30_000,
+        max_wait_ms: int = 5_000,
         timeout_s: float = 30.0,
         transport: Transport | None = None,
         net: Net | None = None,
