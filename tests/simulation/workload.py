@@ -253,7 +253,7 @@ class TailReader:
         """Wait until it has read everything that is there at the end, then stop.
 
         Raises:
-            TimeoutError: It does not get to the end.
+            TimeoutError: It reads nothing for a while, and is not at the end.
             IcecoreError: It gave up before.
         """
         assert self._task is not None
@@ -262,9 +262,11 @@ class TailReader:
             for (_, partition), records in self._world.history.final.items()
             if partition < self._plan.partitions
         )
-        async with asyncio.timeout(30):
-            while self._read < wanted and not self._task.done():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        while self._read < wanted and not self._task.done():
+            read = self._read  # one of little appetite takes its time, and goes on
+            async with asyncio.timeout(30):
+                while self._read == read and not self._task.done():  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
         if self._task.done():
             self._task.result()
             raise InternalError("the consumer stopped")
