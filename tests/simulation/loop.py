@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, NoReturn, TypeVar
 
-from tests.simulation.process import PROCESS, SimProcess
+from tests.simulation.process import PROCESS, ProcessKilled, SimProcess
 
 T = TypeVar("T")
 
@@ -248,6 +248,8 @@ class SimLoop(asyncio.BaseEventLoop):
         if process is not None and not process.alive:
             return
         error = context.get("exception")
+        if isinstance(error, ProcessKilled):
+            return  # a callback in the instant of its process's death
         if error is None and "destroyed" in str(context.get("message")):
             return  # a pending task of a killed process or of an abandoned world
         where = traceback.extract_tb(error.__traceback__)[-1:] if error is not None else ""
