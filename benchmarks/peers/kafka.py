@@ -149,8 +149,7 @@ class Kafka:
         from confluent_kafka.cimpl import NewTopic
 
         config = {"flush.messages": "1"} if flush == "sync" else {}
-        wanted = NewTopic(topic, partitions, rf, config=config)
-        self._admin.create_topics([wanted])[topic].result(timeout=START_S)
+        self._create(NewTopic(topic, partitions, rf, config=config))
         end_s = time.monotonic() + START_S
         while time.monotonic() < end_s:
             found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions
@@ -158,6 +157,25 @@ class Kafka:
                 return
             time.sleep(0.2)
         raise TimeoutError(f"not all partitions of {topic} have a leader")
+
+    def _create(self, wanted: Any) -> None:
+        """Again when the client gave up the connection that it had asked: it has better ones as
+        soon as it knows all brokers."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        end_s = time.monotonic() + START_S
+        while True:
+            try:
+                self._admin.create_topics([wanted])[wanted.topic].result(timeout=START_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                if code != KafkaError._DESTROY_BROKER or time.monotonic() > end_s:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def delete_topic(self, topic: str) -> None:
         """Its files follow within seconds."""
