@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.process.settings import check_listen, load_from_arguments
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         tune_process()
         raise_descriptor_limit(settings.descriptors_min)
-        return asyncio.run(_serve(settings))
+        return uvloop.run(_serve(settings))
     except IcecoreError as error:
         print(f"icecore-coordinator: {error.message}", file=sys.stderr)
         return 1

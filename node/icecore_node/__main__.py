@@ -6,6 +6,8 @@ import logging
 import signal
 import sys
 
+import uvloop
+
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.process.settings import load_from_arguments
@@ -130,7 +132,7 @@ def main() -> None:
             format="%(asctime)s %(levelname)s %(name)s %(message)s",
             stream=sys.stderr,
         )
-        asyncio.run(serve(settings))
+        uvloop.run(serve(settings))
     except IcecoreError as error:
         sys.exit(f"icecore-node: {error}")
 

@@ -145,7 +145,10 @@ class _Logs(logging.Handler):
 
 
 def run_really(
-    make_net: Callable[[], Net], main: Callable[[World], Awaitable[None]], stall_s: float
+    make_net: Callable[[], Net],
+    main: Callable[[World], Awaitable[None]],
+    stall_s: float,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
     """Run a test on a loop of its own; nothing of the transport may be left behind."""
 
@@ -158,7 +161,7 @@ def run_really(
             await world.close()
         await nothing_is_left()
 
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(run())
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
+import uvloop
 
 from icecore.errors import ThrottledError
 from icecore.rpc.grpc_net import GrpcNet
@@ -42,6 +44,14 @@ class TestNativeNet(NetSuite, BulkSuite, StreamSuite):
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         run_really(lambda: NativeNet(timeouts=IMPATIENT), main, 1.0)
+
+
+class TestNativeNetOnUvloop(NetSuite, BulkSuite, StreamSuite):
+    """icecore.rpc.native on the event loop of servers."""
+
+    def run(self, main: Callable[[World], Awaitable[None]]) -> None:
+        make_net = partial(NativeNet, timeouts=IMPATIENT)
+        run_really(make_net, main, 1.0, uvloop.new_event_loop)
 
 
 class TestNativeNetWithTls(NetSuite, BulkSuite, StreamSuite):
