@@ -13,6 +13,7 @@ callback in its context and reports its exception) and ``TimerHandle``'s call of
 import asyncio
 import hashlib
 import heapq
+import inspect
 import random
 import struct
 import traceback
@@ -257,6 +258,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def close(self) -> None:
         """Drop everything that is still scheduled."""
+        for task in asyncio.all_tasks(self):
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == (
+                inspect.CORO_CREATED
+            ):
+                coroutine.close()  # nobody will ever start it, and nobody forgot to
         self._queue.clear()
         self._timers.clear()
         super().close()
