@@ -30,19 +30,28 @@ async def filled(cluster: LocalCluster, records: int = 2000) -> Log:
 
 
 async def with_active(cluster: LocalCluster, log: Log) -> tuple[Log, Segment]:
-    """Let a roll that is due happen, then add some records; all records, and where the new are."""
-    await until_still(cluster)
-    more = await produce(cluster.bootstrap, TOPIC, numbered(90_000, 100), batch_bytes=2 << 10)
-    whole = merged(log, more)
+    """Add some records behind the last roll; all records, and the segment where the new are."""
+    whole = log
+    while True:
+        await until_still(cluster)
+        more = await produce(cluster.bootstrap, TOPIC, numbered(90_000, 100), batch_bytes=2 << 10)
+        whole = merged(whole, more)
+        await until_heard(cluster, len(whole[0]))
+        await until_still(cluster)
+        active = (await segments(cluster))[-1]
+        assert active.state is SegmentState.ACTIVE
+        if active.base_offset < len(whole[0]):  # else they were what filled the one before
+            return whole, active
+
+
+async def until_heard(cluster: LocalCluster, high_watermark: int) -> None:
+    """Until the coordinator has heard of the high watermark."""
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
-        while True:  # until the coordinator has heard of the high watermark, too
+        while True:
             (described,) = await admin.describe_topics([TOPIC])
-            if described.partitions[0].high_watermark == len(whole[0]):
-                break
+            if described.partitions[0].high_watermark == high_watermark:
+                return
             await asyncio.sleep(0.1)
-    active = (await segments(cluster))[-1]
-    assert active.state is SegmentState.ACTIVE
-    return whole, active
 
 
 async def until_still(cluster: LocalCluster) -> None:
