@@ -416,7 +416,9 @@ class FetchPartitionResult(_message.Message):
     high_watermark: _builtins.int
     """of the partition as this node knows it"""
     segment_id: _builtins.int
+    """0 = the answer was full before this partition's turn: only"""
     epoch: _builtins.int
+    """next_offset says something"""
     segment_sealed: _builtins.bool
     sealed_end_offset: _builtins.int
     """set when segment_sealed"""

@@ -240,8 +240,8 @@ class Load:
         for partition, result in enumerate(results):
             piece = data[at : at + result.batches_length]
             at += result.batches_length
-            if result.HasField("error"):
-                continue
+            if result.HasField("error") or not result.segment_id:
+                continue  # or the answer was full before its turn
             records: list[tuple[int, bytes | None]] = []
             for position, found in iter_batches(piece):
                 rows = decode(piece, position, found).to_records(found.base_offset)
