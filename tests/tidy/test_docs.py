@@ -39,7 +39,6 @@ NOT_OURS = frozenset(
         ("docs/PROTOCOL.md", "on_total_loss"),  # left out of what is built
         ("docs/PERFORMANCE.md", "rf3_kafka"),  # gates whose names the runner puts together
         ("docs/PERFORMANCE.md", "keyed_1024_kafka"),
-        ("docs/PERFORMANCE.md", "send_batch_100b_kafka"),
     }
 )
 """(document, name) of names that a document speaks of because there is no such thing."""
