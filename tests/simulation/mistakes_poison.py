@@ -9,7 +9,11 @@ from tests.simulation.mistakes import Mistake
 def contents_not_checked() -> Mistake:
     """R70: what has right checksums is believed."""
 
-    async def believe(batches: list[CheckedBatch], *_: object) -> None:
+    def believe(batches: list[CheckedBatch]) -> None:
         pass
 
-    return mock.patch("icecore_node.serving.produce.check_contents", believe)
+    async def believe_heavy(batches: list[CheckedBatch], *_: object) -> None:
+        pass
+
+    believing = {"check_contents": believe, "check_heavy": believe_heavy}
+    return mock.patch.multiple("icecore_node.serving.produce", **believing)
