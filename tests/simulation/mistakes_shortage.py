@@ -1,6 +1,7 @@
 """Seeded mistakes about shortages and the derived index; see ``mistakes``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from icecore.errors import IcecoreError, NotReplicaError, OutOfResourcesError
@@ -50,8 +51,10 @@ def shortage_is_damage() -> Mistake:
     return patch(ReplicaReading, "_guarded", wrong)
 
 
-def recovery_index_first() -> Mistake:
-    """R55: recovery tells the index what it saw before it syncs the file."""
+@contextmanager
+def recovery_index_first() -> Iterator[None]:
+    """R55 and, enough by itself, R53: recovery tells the index what it saw before it syncs the
+    file, and does not sync it before it looks."""
     judge_stop = StartUp._judge_stop
 
     def wrong(
@@ -65,7 +68,11 @@ def recovery_index_first() -> Mistake:
         self._index.write([pack_durable(key_prefix(identity), scan.position, scan.tail)])
         return judge_stop(self, identity, file, scan, size, verdict)
 
-    return patch(StartUp, "_judge_stop", wrong)
+    def look(self: StartUp, identity: SegmentIdentity, file: File, durable_position: int) -> None:
+        pass
+
+    with patch(StartUp, "_judge_stop", wrong), patch(StartUp, "_show_disk", look):
+        yield
 
 
 def index_rot_ends_the_node() -> Mistake:

@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),
     Mutant(repeats.orders_for_any_incarnation, "late_open"),
-    Mutant(repeats.two_write_backs, "double_create"),
+    Mutant(repeats.two_write_backs, "double_create", 16),
     Mutant(repeats.half_a_copy_counts, "half_copied"),
     Mutant(repeats.stale_producer_state, "restarted_when_sealed"),
     Mutant(belief.seal_is_believed, "forged_seal"),
