@@ -8,8 +8,8 @@ socket of this machine; connections of anybody else (the clients) are never held
 
 import asyncio
 import contextlib
+import itertools
 import os
-import socket
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Self
 
 from icecore.dev import HOST, Member
 from tests.chaos.links import Links
+from tests.support.ports import free_port_block
 
 _CHUNK_BYTES = 64 << 10
 _COORDINATOR = "coordinator"
@@ -40,8 +41,9 @@ class Proxies(Links):
         self._names = list(names)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
-        self._behind = {name: _free_port() for name in self._names}
-        self._native_behind = {name: _free_port() for name in self._names if name != _COORDINATOR}
+        ports = itertools.count(free_port_block(range(2 * len(self._names))))
+        self._behind = {name: next(ports) for name in self._names}
+        self._native_behind = {name: next(ports) for name in self._names if name != _COORDINATOR}
         self._fronts: dict[str, int] = {}
         self._native_fronts: dict[str, int] = {}
         self._members: list[Member] = []
@@ -162,13 +164,6 @@ class Proxies(Links):
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _inode(local_port: int, remote_port: int) -> str:

@@ -6,7 +6,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,8 @@ from typing import Any
 import pytest
 
 from icecore.cli.app import main
-from icecore.dev import LocalCluster
+from icecore.dev import METRICS_PORT_OFFSET, LocalCluster
+from tests.support.ports import free_port_block
 
 CLI = [sys.executable, "-m", "icecore.cli"]
 DEV_NODES = 2
@@ -240,25 +240,10 @@ def test_segments(cli: Cli) -> None:
 # --- icecore dev ----------------------------------------------------------------------------------
 
 
-def free_port_block(count: int) -> int:
-    """A port with ``count - 1`` free ones behind it, for a moment at least."""
-    for _ in range(50):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        try:
-            for each in range(port, port + count):
-                with socket.socket() as taken:
-                    taken.bind(("127.0.0.1", each))
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no block of free ports")
-
-
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
-    port = free_port_block(DEV_NODES + 1)
+    members = range(DEV_NODES + 1)
+    port = free_port_block([*members, *(METRICS_PORT_OFFSET + each for each in members)])
     folder = tmp_path / "dev"
     process = _start_dev(port, folder)
     try:
@@ -277,7 +262,9 @@ def _start_dev(port: int, folder: Path) -> subprocess.Popen[str]:
     seen = ""
     while "ready; stop with" not in seen:
         line = process.stderr.readline()
-        assert line, seen
+        if not line:
+            process.communicate(timeout=60)
+            raise AssertionError(seen)
         seen += line
     return process
 
