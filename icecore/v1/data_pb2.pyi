@@ -10,6 +10,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from icecore.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -21,6 +22,43 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _SearchOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SearchOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SEARCH_OUTCOME_UNSPECIFIED: _SearchOutcome.ValueType  # 0
+    SEARCH_OUTCOME_INDEX: _SearchOutcome.ValueType  # 1
+    """by an index, which covered all of it"""
+    SEARCH_OUTCOME_SCAN: _SearchOutcome.ValueType  # 2
+    """some of it, or all, was read, because no index covers it"""
+    SEARCH_OUTCOME_SKIPPED_TIME: _SearchOutcome.ValueType  # 3
+    """all its event times lie outside of what was asked for"""
+    SEARCH_OUTCOME_SKIPPED_HASH: _SearchOutcome.ValueType  # 4
+    """its index has none of the keys, tags or headers"""
+    SEARCH_OUTCOME_UNAVAILABLE: _SearchOutcome.ValueType  # 5
+    """it could not be searched; see error"""
+    SEARCH_OUTCOME_ELSEWHERE: _SearchOutcome.ValueType  # 6
+    """this node does not hold it"""
+
+class SearchOutcome(_SearchOutcome, metaclass=_SearchOutcomeEnumTypeWrapper): ...
+
+SEARCH_OUTCOME_UNSPECIFIED: SearchOutcome.ValueType  # 0
+SEARCH_OUTCOME_INDEX: SearchOutcome.ValueType  # 1
+"""by an index, which covered all of it"""
+SEARCH_OUTCOME_SCAN: SearchOutcome.ValueType  # 2
+"""some of it, or all, was read, because no index covers it"""
+SEARCH_OUTCOME_SKIPPED_TIME: SearchOutcome.ValueType  # 3
+"""all its event times lie outside of what was asked for"""
+SEARCH_OUTCOME_SKIPPED_HASH: SearchOutcome.ValueType  # 4
+"""its index has none of the keys, tags or headers"""
+SEARCH_OUTCOME_UNAVAILABLE: SearchOutcome.ValueType  # 5
+"""it could not be searched; see error"""
+SEARCH_OUTCOME_ELSEWHERE: SearchOutcome.ValueType  # 6
+"""this node does not hold it"""
+Global___SearchOutcome: _TypeAlias = SearchOutcome  # noqa: Y015
 
 @_typing.final
 class ProduceRequest(_message.Message):
@@ -289,8 +327,8 @@ class FetchPartition(_message.Message):
     segment_id: _builtins.int
     """0 = whichever covers the offset"""
     @_builtins.property
-    def filter(self) -> Global___FetchFilter:
-        """UNSUPPORTED where the node has no such index"""
+    def filter(self) -> Global___RecordFilter:
+        """batches hold matching records only; next_offset is behind all"""
 
     def __init__(
         self,
@@ -302,7 +340,7 @@ class FetchPartition(_message.Message):
         max_bytes: _builtins.int = ...,
         min_high_watermark: _builtins.int = ...,
         segment_id: _builtins.int = ...,
-        filter: Global___FetchFilter | None = ...,
+        filter: Global___RecordFilter | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -313,34 +351,69 @@ class FetchPartition(_message.Message):
 Global___FetchPartition: _TypeAlias = FetchPartition  # noqa: Y015
 
 @_typing.final
-class FetchFilter(_message.Message):
-    """Server-side selection by index."""
+class RecordFilter(_message.Message):
+    """Which records: those that fulfil every condition that is set. An empty filter is every record.
+    Keys, tags and headers are compared byte by byte; an index only says where to look.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KEYS_FIELD_NUMBER: _builtins.int
     TAGS_ANY_FIELD_NUMBER: _builtins.int
     TAGS_ALL_FIELD_NUMBER: _builtins.int
+    TAGS_NONE_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    FROM_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    TO_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    from_timestamp_ms: _builtins.int
+    """event time, the producer's, not append time"""
+    to_timestamp_ms: _builtins.int
+    """exclusive"""
     @_builtins.property
-    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """one of these"""
+
     @_builtins.property
-    def tags_any(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def tags_any(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """at least one of these"""
+
     @_builtins.property
-    def tags_all(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def tags_all(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """all of these"""
+
+    @_builtins.property
+    def tags_none(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """none of these"""
+
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Header]:
+        """at least one of these, each with a value"""
+
     def __init__(
         self,
         *,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         tags_any: _abc.Iterable[_builtins.str] | None = ...,
         tags_all: _abc.Iterable[_builtins.str] | None = ...,
+        tags_none: _abc.Iterable[_builtins.str] | None = ...,
+        headers: _abc.Iterable[_common_pb2.Header] | None = ...,
+        from_timestamp_ms: _builtins.int | None = ...,
+        to_timestamp_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_timestamp_ms", b"_from_timestamp_ms", "_to_timestamp_ms", b"_to_timestamp_ms", "from_timestamp_ms", b"from_timestamp_ms", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "tags_all", b"tags_all", "tags_any", b"tags_any"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_timestamp_ms", b"_from_timestamp_ms", "_to_timestamp_ms", b"_to_timestamp_ms", "from_timestamp_ms", b"from_timestamp_ms", "headers", b"headers", "keys", b"keys", "tags_all", b"tags_all", "tags_any", b"tags_any", "tags_none", b"tags_none", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__from_timestamp_ms: _TypeAlias = _typing.Literal["from_timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__from_timestamp_ms: _TypeAlias = _typing.Literal["_from_timestamp_ms", b"_from_timestamp_ms"]  # noqa: Y015
+    _WhichOneofReturnType__to_timestamp_ms: _TypeAlias = _typing.Literal["to_timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__to_timestamp_ms: _TypeAlias = _typing.Literal["_to_timestamp_ms", b"_to_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_timestamp_ms) -> _WhichOneofReturnType__from_timestamp_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_timestamp_ms) -> _WhichOneofReturnType__to_timestamp_ms | None: ...
 
-Global___FetchFilter: _TypeAlias = FetchFilter  # noqa: Y015
+Global___RecordFilter: _TypeAlias = RecordFilter  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
@@ -577,6 +650,237 @@ class ListOffsetsResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetsResult: _TypeAlias = ListOffsetsResult  # noqa: Y015
+
+@_typing.final
+class QueryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    NEWEST_FIRST_FIELD_NUMBER: _builtins.int
+    MAX_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    CONTINUATION_FIELD_NUMBER: _builtins.int
+    EXPLAIN_ONLY_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    topic_id: _builtins.bytes
+    """16 bytes; or empty and topic set"""
+    topic: _builtins.str
+    newest_first: _builtins.bool
+    """within each partition: from the highest offset down"""
+    max_count: _builtins.int
+    """records of this page; 0 = 100, at most 10,000"""
+    max_bytes: _builtins.int
+    """of them as sent; 0 = 1 MiB, at most 3 MiB; at least one comes"""
+    continuation: _builtins.bytes
+    """of the page before, with the same request otherwise"""
+    explain_only: _builtins.bool
+    """read nothing: say which segments and indexes would be read"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryPartition]:
+        """answered in this order, at most 1,024"""
+
+    @_builtins.property
+    def filter(self) -> Global___RecordFilter:
+        """at most 1,000 keys, 100 tags of each kind, 100 headers"""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        topic_id: _builtins.bytes = ...,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___QueryPartition] | None = ...,
+        filter: Global___RecordFilter | None = ...,
+        newest_first: _builtins.bool = ...,
+        max_count: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        continuation: _builtins.bytes = ...,
+        explain_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "continuation", b"continuation", "explain_only", b"explain_only", "filter", b"filter", "max_bytes", b"max_bytes", "max_count", b"max_count", "newest_first", b"newest_first", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryRequest: _TypeAlias = QueryRequest  # noqa: Y015
+
+@_typing.final
+class QueryPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    TO_OFFSET_FIELD_NUMBER: _builtins.int
+    SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    from_offset: _builtins.int
+    to_offset: _builtins.int
+    """exclusive; 0 = the high watermark"""
+    @_builtins.property
+    def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """only these; empty = all that this node holds"""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        from_offset: _builtins.int = ...,
+        to_offset: _builtins.int = ...,
+        segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "partition", b"partition", "segment_ids", b"segment_ids", "to_offset", b"to_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryPartition: _TypeAlias = QueryPartition  # noqa: Y015
+
+@_typing.final
+class QueryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    CONTINUATION_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    continuation: _builtins.bytes
+    """ask for the next page with it; empty = there is none"""
+    complete: _builtins.bool
+    """nothing is missing from what this page has looked at: no segment of it"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryPartitionResult]:
+        """those this page has looked at, in order"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___QueryPartitionResult] | None = ...,
+        continuation: _builtins.bytes = ...,
+        complete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "continuation", b"continuation", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryResponse: _TypeAlias = QueryResponse  # noqa: Y015
+
+@_typing.final
+class QueryPartitionResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    SEARCHED_FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    SEARCHED_TO_OFFSET_FIELD_NUMBER: _builtins.int
+    INDEXED_THROUGH_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    searched_from_offset: _builtins.int
+    """what this page has looked at ..."""
+    searched_to_offset: _builtins.int
+    """... exclusive"""
+    indexed_through_offset: _builtins.int
+    """every record below it can be found; nothing is said of later ones"""
+    high_watermark: _builtins.int
+    """of the partition as this node knows it"""
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """nothing else is set but the partition"""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Record]:
+        """by offset: ascending, or descending with newest_first"""
+
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentSearch]: ...
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.Error | None = ...,
+        partition: _builtins.int = ...,
+        records: _abc.Iterable[_common_pb2.Record] | None = ...,
+        searched_from_offset: _builtins.int = ...,
+        searched_to_offset: _builtins.int = ...,
+        indexed_through_offset: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        segments: _abc.Iterable[Global___SegmentSearch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "high_watermark", b"high_watermark", "indexed_through_offset", b"indexed_through_offset", "partition", b"partition", "records", b"records", "searched_from_offset", b"searched_from_offset", "searched_to_offset", b"searched_to_offset", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryPartitionResult: _TypeAlias = QueryPartitionResult  # noqa: Y015
+
+@_typing.final
+class SegmentSearch(_message.Message):
+    """What one page did, or with explain_only would do, in one segment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    INDEX_RUNS_FIELD_NUMBER: _builtins.int
+    INDEX_BYTES_FIELD_NUMBER: _builtins.int
+    DATA_BYTES_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    """0 = not known here"""
+    base_offset: _builtins.int
+    end_offset: _builtins.int
+    """as far as it is visible"""
+    outcome: Global___SearchOutcome.ValueType
+    index: _builtins.str
+    """sealed, active or none"""
+    index_runs: _builtins.int
+    """how many sorted runs a look-up touches"""
+    index_bytes: _builtins.int
+    """read of the index; with explain_only an estimate"""
+    data_bytes: _builtins.int
+    """read of the segment; with explain_only an estimate"""
+    candidates: _builtins.int
+    """records that the index named"""
+    records: _builtins.int
+    """records of this page that came from it"""
+    @_builtins.property
+    def error(self) -> _common_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        outcome: Global___SearchOutcome.ValueType = ...,
+        index: _builtins.str = ...,
+        index_runs: _builtins.int = ...,
+        index_bytes: _builtins.int = ...,
+        data_bytes: _builtins.int = ...,
+        candidates: _builtins.int = ...,
+        records: _builtins.int = ...,
+        error: _common_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "segment_id", b"segment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SegmentSearch: _TypeAlias = SegmentSearch  # noqa: Y015
 
 @_typing.final
 class InitProducerRequest(_message.Message):

@@ -49,6 +49,11 @@ class DataServiceStub:
                 request_serializer=icecore_dot_v1_dot_data__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_data__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.Query = channel.unary_unary(
+                '/icecore.v1.DataService/Query',
+                request_serializer=icecore_dot_v1_dot_data__pb2.QueryRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_data__pb2.QueryResponse.FromString,
+                _registered_method=True)
         self.InitProducer = channel.unary_unary(
                 '/icecore.v1.DataService/InitProducer',
                 request_serializer=icecore_dot_v1_dot_data__pb2.InitProducerRequest.SerializeToString,
@@ -81,6 +86,13 @@ class DataServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Query(self, request, context):
+        """Finds records by key, tag, header or event time: one page, from the segments this node holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def InitProducer(self, request, context):
         """Hands out a producer id for idempotent produce; with a name, takes the name over.
         """
@@ -105,6 +117,11 @@ def add_DataServiceServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=icecore_dot_v1_dot_data__pb2.ListOffsetsRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_data__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'Query': grpc.unary_unary_rpc_method_handler(
+                    servicer.Query,
+                    request_deserializer=icecore_dot_v1_dot_data__pb2.QueryRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_data__pb2.QueryResponse.SerializeToString,
             ),
             'InitProducer': grpc.unary_unary_rpc_method_handler(
                     servicer.InitProducer,
@@ -193,6 +210,33 @@ class DataService:
             '/icecore.v1.DataService/ListOffsets',
             icecore_dot_v1_dot_data__pb2.ListOffsetsRequest.SerializeToString,
             icecore_dot_v1_dot_data__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Query(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.DataService/Query',
+            icecore_dot_v1_dot_data__pb2.QueryRequest.SerializeToString,
+            icecore_dot_v1_dot_data__pb2.QueryResponse.FromString,
             options,
             channel_credentials,
             insecure,

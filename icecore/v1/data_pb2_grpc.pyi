@@ -42,6 +42,8 @@ class DataServiceStub:
     """Reads from many partitions, from the leader or any replica; waits up to max_wait_ms for data."""
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]
     """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
+    Query: _grpc.UnaryUnaryMultiCallable[_data_pb2.QueryRequest, _data_pb2.QueryResponse]
+    """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
     InitProducer: _grpc.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]
     """Hands out a producer id for idempotent produce; with a name, takes the name over."""
 
@@ -56,6 +58,8 @@ class DataServiceAsyncStub(DataServiceStub):
     """Reads from many partitions, from the leader or any replica; waits up to max_wait_ms for data."""
     ListOffsets: _aio.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
+    Query: _aio.UnaryUnaryMultiCallable[_data_pb2.QueryRequest, _data_pb2.QueryResponse]  # type: ignore[assignment]
+    """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
     InitProducer: _aio.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]  # type: ignore[assignment]
     """Hands out a producer id for idempotent produce; with a name, takes the name over."""
 
@@ -85,6 +89,14 @@ class DataServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_data_pb2.ListOffsetsResponse, _abc.Awaitable[_data_pb2.ListOffsetsResponse]]:
         """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
+
+    @_abc_1.abstractmethod
+    def Query(
+        self,
+        request: _data_pb2.QueryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_data_pb2.QueryResponse, _abc.Awaitable[_data_pb2.QueryResponse]]:
+        """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
 
     @_abc_1.abstractmethod
     def InitProducer(

@@ -295,7 +295,7 @@ class Node:
     async def _sync_index(self) -> None:
         while True:
             await asyncio.sleep(INDEX_SYNC_S)
-            await self.context.executor.run(self.context.store.sync_index)
+            await self.context.executor.run(self.context.store.index.flush)
 
     # --- down -----------------------------------------------------------------------------------
 

@@ -178,6 +178,6 @@ class SetAsideConformance(OnHarness):
     def test_a_clean_stop(self, harness: StoreHarness) -> None:
         log = opened(harness.store, 1)
         append(harness.store, log, 4)
-        harness.store.sync_index()
+        harness.store.index.flush()
         (found,) = harness.stop()
         assert found.intact and found.tail == log.tail

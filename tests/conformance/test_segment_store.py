@@ -178,6 +178,6 @@ def test_a_full_disk_fails_one_segment_and_frees_with_it(small_disk: Path) -> No
     fresh = opened(harness.store, 3)
     append(harness.store, fresh, 4, size=6000)
     assert read_all(harness.store, fresh) == b"".join(fresh.batches)
-    harness.store.sync_index()
+    harness.store.index.flush()
     assert (small_disk / "control.reserve").stat().st_size == 4 << 20
     harness.folder.close()

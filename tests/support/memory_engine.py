@@ -15,6 +15,7 @@ from icecore_node.storage import engine as port
 from icecore_node.storage.batches.batch_log import Place, check_end, check_writable
 from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail
+from icecore_node.storage.batches.no_index import NoIndex
 from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.engine import AppendRequest, FoundLog, KnownLog, LogTail, SegmentIdentity
 
@@ -86,6 +87,7 @@ class MemoryEngine:
         self.disk, self._condemn = disk, condemn
         self._used: dict[SegmentId, Log] = {}
         self.reader, self.salvage = BatchReader(self._used, NoShortcuts()), ProvenLogs(self)
+        self.index = NoIndex(self.reader.find)
 
     def start_up(
         self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
@@ -178,9 +180,6 @@ class MemoryEngine:
 
     def put_back(self, known: KnownLog, found: Log) -> None:
         self.disk.logs[known.identity.segment_id] = found
-
-    def flush(self) -> None:
-        """Nothing is derived."""
 
     def close(self) -> None:
         self._used.clear()

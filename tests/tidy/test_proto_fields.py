@@ -43,14 +43,14 @@ NOT_WRITTEN: dict[Field, str] = {
         "min_bytes",
     ): "for clients that want few large answers; ours takes what is there",
     ("FetchPartition", "filter"): FILTERS,
-    **{("FetchFilter", name): FILTERS for name in ("keys", "tags_any", "tags_all")},
+    **{("RecordFilter", name): FILTERS for name in ("keys", "tags_any", "tags_all")},
     ("ProduceResponse", "throttle_ms"): QUOTAS,
     ("FetchResponseHeader", "throttle_ms"): QUOTAS,
 }
 """Why production code does not write it."""
 NOT_READ: dict[Field, str] = {
     **{each: why for each, why in NOT_WRITTEN.items() if why == FRAMED},
-    **{each: why for each, why in NOT_WRITTEN.items() if each[0] == "FetchFilter"},
+    **{each: why for each, why in NOT_WRITTEN.items() if each[0] == "RecordFilter"},
     ("Record", "offset"): CLEAR,
     ("Record", "append_timestamp_ms"): CLEAR,
     ("ProducePartitionResult", "epoch"): ANSWERS,

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from icecore.errors import UnsupportedError
 from icecore.rpc import framing
 from icecore.rpc.methods import DATA
 from icecore.rpc.ports import CallContext, DirectHandler, Received, UnaryHandler
@@ -46,7 +47,12 @@ class DataService:
             DATA["Fetch"]: self._fetch.fetch,
             DATA["ListOffsets"]: self._fetch.list_offsets,
             DATA["InitProducer"]: self.init_producer,
+            DATA["Query"]: self.query,
         }
+
+    async def query(self, body: Received, _: CallContext) -> bytes:
+        """Records by key, tag, header or event time."""
+        raise UnsupportedError("this node can't answer queries yet")
 
     async def init_producer(self, body: Received, _: CallContext) -> bytes:
         """A producer id that was never handed out before, with epoch 0; or that of a name."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from icecore.codec.batch import Buffer
+from icecore.codec.columns import Int64s
 from icecore.errors import IcecoreError
 from icecore.model import Epoch, Generation, SegmentId
 
@@ -155,6 +156,51 @@ class FoundLog:
     """152-byte headers of all batches of an *unsealed* log."""
 
 
+# --- finding records ------------------------------------------------------------------------------
+
+OffsetRange: TypeAlias = tuple[int, int]
+"""From the first offset to the exclusive end."""
+
+SEALED_INDEX: Final = "sealed"
+"""A file of its own, made after the seal."""
+ACTIVE_INDEX: Final = "active"
+"""Entries that were written with the appends, in a few sorted runs."""
+NO_INDEX: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Where records with certain hashes may be, in a range of offsets of one log.
+
+    No record of such a hash is missing outside of ``gaps``; others, whose hash is the same by
+    chance, may be among them.
+    """
+
+    searched: OffsetRange
+    """Of what was asked for: less when a limit was reached, from its beginning, or from its end
+    where the newest were asked for first."""
+    offsets: tuple[Int64s, ...]
+    """For each hash that was asked for, ascending and without duplicates; within ``searched``."""
+    gaps: tuple[OffsetRange, ...]
+    """In ``searched``, ascending: no index covers these."""
+    bytes_read: int
+    """Of the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSummary:
+    """What there is for one log, without looking anything up."""
+
+    kind: str
+    """``SEALED_INDEX``, ``ACTIVE_INDEX`` or ``NO_INDEX``."""
+    length_bytes: int = 0
+    entries: int = 0
+    runs: int = 0
+    """How many places a look-up touches."""
+    timestamps_ms: OffsetRange | None = None
+    """Smallest event time and the largest, inclusive; None where that is not known."""
+
+
 # --- the port -------------------------------------------------------------------------------------
 
 
@@ -231,6 +277,53 @@ class LogReader(Protocol):
         ...
 
 
+class LogIndex(Protocol):
+    """What an engine derives from its logs so that records are found without reading all of them.
+
+    It may be absent, lag behind, or be lost, and never leads the log. What it knows nothing of it
+    names as a *gap*: whoever asks reads the log there, so that no record is missed. What asks
+    raises NotReplicaError when there is no such log; damage of an index only makes a gap.
+    """
+
+    def candidates(
+        self,
+        segment_id: SegmentId,
+        hashes: Sequence[int],
+        asked: OffsetRange,
+        *,
+        limit: int,
+        newest_first: bool = False,
+    ) -> Candidates:
+        """Where records with these hashes may be.
+
+        Args:
+            segment_id: Of the log.
+            hashes: Any number, without duplicates.
+            asked: Offsets; what is beyond the durable end of the log is a gap like any other.
+            limit: About so many offsets per hash are enough; ``searched`` says how far they reach.
+                At least one batch of offsets comes, so that who goes on from there arrives.
+            newest_first: Begin at the end of what is asked for.
+        """
+        ...
+
+    def summary(self, segment_id: SegmentId) -> IndexSummary:
+        """What there is for this log."""
+        ...
+
+    def tend(self) -> bool:
+        """Do one bounded step of background work: merge, build, rebuild, drop. Never waits for an
+        append, nor makes one wait. One caller at a time.
+
+        Returns:
+            Whether there is more to do now.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Make it durable; called about once a second. A shortage is only logged."""
+        ...
+
+
 class LogSalvage(Protocol):
     """What can be proved of logs that are not trusted, in their place or set aside."""
 
@@ -259,6 +352,11 @@ class Engine(Protocol):
     @property
     def salvage(self) -> LogSalvage:
         """For what is not trusted."""
+        ...
+
+    @property
+    def index(self) -> LogIndex:
+        """What is derived."""
         ...
 
     def start_up(
@@ -340,10 +438,6 @@ class Engine(Protocol):
         Raises:
             StorageError: Something of them is in the way; some may be gone.
         """
-        ...
-
-    def flush(self) -> None:
-        """Make derived data durable; called about once a second. A shortage is only logged."""
         ...
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from icecore.errors import IcecoreError
 from icecore.model import Epoch, SegmentId, Token
-from icecore_node.storage.engine import AppendRequest, LogReader, LogTail, SegmentIdentity
+from icecore_node.storage.engine import AppendRequest, LogIndex, LogReader, LogTail, SegmentIdentity
 
 
 @dataclass(slots=True)
@@ -168,6 +168,11 @@ class Store(Protocol):
         """For what goes."""
         ...
 
+    @property
+    def index(self) -> LogIndex:
+        """What is derived from all logs; ``flush`` also keeps the control store's reserve."""
+        ...
+
     def start_up(self) -> list[FoundReplica]:
         """Finish what was ordered, judge and repair every known replica; once."""
         ...
@@ -194,10 +199,6 @@ class Store(Protocol):
 
     def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
         """Replicas are UNKNOWN from now on, durably; their bytes stay."""
-        ...
-
-    def sync_index(self) -> None:
-        """Make what is derived durable; called about once a second."""
         ...
 
     def close(self) -> None:

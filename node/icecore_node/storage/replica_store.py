@@ -40,6 +40,7 @@ from icecore_node.storage.engine import (
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
 from icecore_node.storage.replica_creation import ReplicaCreation
+from icecore_node.storage.replica_index import ReplicaIndex
 from icecore_node.storage.replica_reader import ReplicaReader
 from icecore_node.storage.replica_removal import ReplicaRemoval
 from icecore_node.storage.replica_salvage import ReplicaSalvage
@@ -66,6 +67,7 @@ class ReplicaStore:
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
         self._only = next(iter(engines.values())) if len(engines) == 1 else None
         self.reader = ReplicaReader(catalog)
+        self.index = ReplicaIndex(catalog)
         self.salvage = ReplicaSalvage(catalog)
         self.creation = ReplicaCreation(catalog)
         self.removal = ReplicaRemoval(catalog)
@@ -162,13 +164,7 @@ class ReplicaStore:
         """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
         self._control.condemn(dict.fromkeys(segment_ids, why))
 
-    # --- while it runs, and the end of the process --------------------------------------------
-
-    def sync_index(self) -> None:
-        """Make what is derived durable; called about once a second."""
-        for engine in self._catalog.engines.values():
-            engine.flush()
-        self._control.database.keep_reserve()
+    # --- the end of the process ---------------------------------------------------------------
 
     def close(self) -> None:
         """Close all logs and mark a clean shutdown. Who opened the control store closes it."""

@@ -14,11 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from icecore.errors import (
-    SHORTAGES,
-    IcecoreError,
-    StorageError,
-)
+from icecore.errors import IcecoreError, StorageError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem, Index
@@ -49,6 +45,7 @@ from icecore_node.storage.segment_engine.recycle import RecyclePool
 from icecore_node.storage.segment_engine.removal import Removal
 from icecore_node.storage.segment_engine.salvage import FileRemains
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH, confirm_slot
+from icecore_node.storage.segment_engine.segment_index import SegmentIndex
 from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
 from icecore_node.storage.segment_engine.segment_names import aside_name, file_name, folder_name
 from icecore_node.storage.segment_engine.segment_shortcuts import SegmentShortcuts
@@ -84,6 +81,7 @@ class SegmentEngine:
         pool = RecyclePool(file_system, settings, self._sync_folder)
         self._index = DerivedIndex(index, self._standing)
         self.reader = BatchReader(self._logs, SegmentShortcuts(self._index))
+        self.index = SegmentIndex(self._index, self._logs)
         self.salvage = ProvenLogs(FileRemains(file_system, self._fail_stop, self._judged))
         self._commit = GroupCommit(
             file_system, self._index, settings, self._appendable, self._fail_stop
@@ -283,19 +281,12 @@ class SegmentEngine:
 
     # --- the end of the process ---------------------------------------------------------------
 
-    def flush(self) -> None:
-        """See ``Engine.flush``."""
-        try:
-            self._index.flush()
-        except SHORTAGES as error:
-            event(_log, logging.WARNING, "index_lags", error=error)
-
     def close(self) -> None:
         """See ``Engine.close``. Who opened files and index closes those."""
         for log in self._logs.values():
             log.handle.close()
         self._logs.clear()
-        self.flush()
+        self.index.flush()
 
 
 def _found(verdict: Verdict) -> FoundLog:

@@ -167,7 +167,7 @@ class Life:
         self.model.promises.update(pairs)
 
     def sync_index(self) -> None:
-        self.store.sync_index()
+        self.store.index.flush()
 
     def run(self) -> None:
         """Until death."""

@@ -139,7 +139,7 @@ def test_the_index_never_leads_the_file_in_recovery(
     """SIGKILL between write and sync, another one in front of recovery's own sync, power cut."""
     node, rng = Node(), random.Random(seed)
     log = write(node.store, 1, sealed=False)
-    node.store.sync_index()
+    node.store.index.flush()
     acked = log.tail.end_offset
 
     def dies(_: SimFile) -> None:

@@ -227,7 +227,7 @@ def test_the_index_never_remembers_more_than_a_new_file_holds(disk: Disk, operat
     """A power cut takes the end of its write-ahead log; the file is shorter for good."""
     log = confirmed(disk)
     append(disk, log, [3000] * 3)
-    disk.store.sync_index()
+    disk.store.index.flush()
     if operation == "truncate":
         disk.store.truncate(1, 1)
         end = 1

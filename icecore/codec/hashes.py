@@ -1,0 +1,35 @@
+"""The hashes by which records are found: of keys, tags and header fields. All XXH64, unsigned.
+
+Each kind has a seed of its own, so that a key never meets a tag but by chance. A hash only says
+where to look: who looks compares the key, the tag or the header itself.
+"""
+
+from typing import Final
+
+import xxhash
+
+from icecore.codec.columns import KEY_HASH_SEED, key_hash
+
+__all__ = [
+    "HEADER_HASH_SEED",
+    "KEY_HASH_SEED",
+    "TAG_HASH_SEED",
+    "header_hash",
+    "key_hash",
+    "tag_hash",
+]
+
+TAG_HASH_SEED: Final = 43
+HEADER_HASH_SEED: Final = 44
+
+
+def tag_hash(tag: bytes) -> int:
+    """Of a tag in UTF-8."""
+    return xxhash.xxh64_intdigest(tag, TAG_HASH_SEED)
+
+
+def header_hash(name: str, value: bytes) -> int:
+    """Of a header's name and value: u32 length of the name in UTF-8, the name, the value."""
+    encoded = name.encode()
+    data = len(encoded).to_bytes(4, "little") + encoded + value
+    return xxhash.xxh64_intdigest(data, HEADER_HASH_SEED)

@@ -1,0 +1,132 @@
+"""Which records somebody wants: the conditions of a query or a filtered fetch, and who meets them.
+
+The same value decides on the node, which looks and sends less, and in the client, which trusts
+nobody. Keys, tags and headers are compared byte by byte: hashes only say where to look.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, ListColumn
+from icecore.codec.hashes import header_hash, key_hash, tag_hash
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions; a record must fulfil all that are set. Without any, every record does."""
+
+    keys: frozenset[bytes] = frozenset()
+    """One of these."""
+    tags_any: frozenset[str] = frozenset()
+    tags_all: frozenset[str] = frozenset()
+    tags_none: frozenset[str] = frozenset()
+    headers: frozenset[tuple[str, bytes]] = field(default=frozenset())
+    """At least one of these names with this value."""
+    from_timestamp_ms: int | None = None
+    """Event time, as the producer gave it."""
+    to_timestamp_ms: int | None = None
+    """Exclusive."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every record is wanted."""
+        return self == Selection()
+
+    @cached_property
+    def conditions(self) -> tuple[tuple[int, ...], ...]:
+        """As hashes: of each inner tuple a wanted record has at least one. What has no hash (times,
+        absent tags) is left out; empty when hashes tell nothing."""
+        groups = [
+            sorted({key_hash(key) for key in self.keys}),
+            sorted({header_hash(name, value) for name, value in self.headers}),
+            sorted({tag_hash(tag.encode()) for tag in self.tags_any}),
+            *([tag_hash(tag.encode())] for tag in sorted(self.tags_all)),
+        ]
+        return tuple(tuple(group) for group in groups if group)
+
+    def may_be_within(self, min_timestamp_ms: int, max_timestamp_ms: int) -> bool:
+        """Whether event times from one to the other, inclusive, leave a chance."""
+        low, high = self.from_timestamp_ms, self.to_timestamp_ms
+        return (low is None or max_timestamp_ms >= low) and (
+            high is None or min_timestamp_ms < high
+        )
+
+    def may_match(self, index: IndexColumns) -> Mask:
+        """Who may be wanted as far as an index section tells: all that are, and a few more."""
+        mask = self._by_time(index.timestamps) & self._by_tags(index.tags, len(index.timestamps))
+        if self.keys:
+            if index.key_hashes is None:
+                return np.zeros(len(mask), np.bool_)
+            hashes = np.array([key_hash(key) for key in self.keys], np.uint64)
+            mask &= np.isin(index.key_hashes, hashes)
+        return mask
+
+    def matches(self, columns: BatchColumns) -> Mask:
+        """Who is wanted, exactly."""
+        mask = self.may_match(columns.index)
+        if self.keys and mask.any():
+            mask = self._by_keys(columns.keys, mask)
+        if self.headers and mask.any():
+            mask &= self._by_headers(columns.headers, len(mask))
+        return mask
+
+    def _by_time(self, timestamps: npt.NDArray[np.int64]) -> Mask:
+        mask = np.ones(len(timestamps), np.bool_)
+        if self.from_timestamp_ms is not None:
+            mask &= timestamps >= self.from_timestamp_ms
+        if self.to_timestamp_ms is not None:
+            mask &= timestamps < self.to_timestamp_ms
+        return mask
+
+    def _by_tags(self, tags: ListColumn | None, count: int) -> Mask:
+        mask = np.ones(count, np.bool_)
+        if not (self.tags_any or self.tags_all or self.tags_none):
+            return mask
+        if tags is None or tags.values is None:
+            return mask if not (self.tags_any or self.tags_all) else ~mask
+        names = tags.values.to_strings()
+        owners = np.repeat(np.arange(count), np.diff(tags.lists))
+        if self.tags_any:
+            mask &= _has(names, self.tags_any, tags.items, owners, count)
+        for tag in self.tags_all:
+            mask &= _has(names, {tag}, tags.items, owners, count)
+        if self.tags_none:
+            mask &= ~_has(names, self.tags_none, tags.items, owners, count)
+        return mask
+
+    def _by_keys(self, keys: BinaryColumn | None, mask: Mask) -> Mask:
+        found = np.zeros(len(mask), np.bool_)
+        if keys is None:
+            return found
+        valid = keys.mask()
+        for at in np.flatnonzero(mask & valid).tolist():
+            found[at] = bytes(keys.data[keys.offsets[at] : keys.offsets[at + 1]]) in self.keys
+        return found
+
+    def _by_headers(self, headers: ListColumn | None, count: int) -> Mask:
+        if headers is None or headers.values is None:
+            return np.zeros(count, np.bool_)
+        pairs = zip(headers.items.to_strings(), headers.values.to_list(), strict=True)
+        wanted = np.fromiter((pair in self.headers for pair in pairs), np.bool_)
+        owners = np.repeat(np.arange(count), np.diff(headers.lists))
+        return _owned(wanted, owners, count)
+
+
+def _has(
+    names: list[str], wanted: frozenset[str] | set[str], items: Any, owners: Any, count: int
+) -> Mask:
+    """Which of ``count`` records have one of these tags."""
+    is_wanted = np.fromiter((name in wanted for name in names), np.bool_, len(names))
+    return _owned(is_wanted[items], owners, count)
+
+
+def _owned(wanted: Mask, owners: Any, count: int) -> Mask:
+    mask = np.zeros(count, np.bool_)
+    mask[owners[wanted]] = True
+    return mask

@@ -1,0 +1,42 @@
+"""What is derived from replicas: each asked of the engine that keeps it, all tended and flushed."""
+
+from collections.abc import Sequence
+
+from icecore.model import SegmentId
+from icecore_node.storage.engine import Candidates, IndexSummary, OffsetRange
+from icecore_node.storage.replica_catalog import ReplicaCatalog
+
+
+class ReplicaIndex:
+    """``LogIndex`` over all engines; used by any number of threads."""
+
+    def __init__(self, catalog: ReplicaCatalog) -> None:
+        self._catalog = catalog
+
+    def candidates(
+        self,
+        segment_id: SegmentId,
+        hashes: Sequence[int],
+        asked: OffsetRange,
+        *,
+        limit: int,
+        newest_first: bool = False,
+    ) -> Candidates:
+        """See ``LogIndex.candidates``."""
+        index = self._catalog.engine(segment_id).index
+        return index.candidates(segment_id, hashes, asked, limit=limit, newest_first=newest_first)
+
+    def summary(self, segment_id: SegmentId) -> IndexSummary:
+        """See ``LogIndex.summary``."""
+        return self._catalog.engine(segment_id).index.summary(segment_id)
+
+    def tend(self) -> bool:
+        """See ``LogIndex.tend``: a step of each engine."""
+        left = [engine.index.tend() for engine in self._catalog.engines.values()]
+        return any(left)
+
+    def flush(self) -> None:
+        """See ``LogIndex.flush``."""
+        for engine in self._catalog.engines.values():
+            engine.index.flush()
+        self._catalog.control.database.keep_reserve()
