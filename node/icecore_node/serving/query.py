@@ -69,7 +69,10 @@ class _Page:
         """For what comes next."""
         plan = self.plan
         return ClearSink(
-            plan.max_count - self.count, plan.max_bytes - self.size_bytes, not self.count
+            data_pb2.QueryPartitionResult(),
+            plan.max_count - self.count,
+            plan.max_bytes - self.size_bytes,
+            is_first=not self.count,
         )
 
     def take(self, found: ClearSink) -> None:
