@@ -174,14 +174,12 @@ def _directory(
 
 def _header(facts: SealedFacts, per_block: int, spans: Sequence[tuple[int, int]]) -> bytes:
     """``spans``: where the blocks begin and how long the directory is, then the sections."""
+    kind = (MAGIC, VERSION, HEADER_LENGTH, 0, _HASH_NAME, *_SEEDS, per_block)
+    whose = (facts.cluster_id, facts.topic_id, facts.partition, facts.generation)
+    segment = (facts.segment_id, facts.epoch, facts.base_offset, facts.end_offset)
+    records = (facts.min_timestamp_ms, facts.max_timestamp_ms, facts.seal_digest)
     numbers = [number for span in spans for number in span]
-    head = _HEADER.pack(
-        *(MAGIC, VERSION, HEADER_LENGTH, 0),
-        *(_HASH_NAME, *_SEEDS, per_block),
-        *(facts.cluster_id, facts.topic_id, facts.partition, facts.generation),
-        *(facts.segment_id, facts.epoch, facts.base_offset, facts.end_offset),
-        *(facts.min_timestamp_ms, facts.max_timestamp_ms, facts.seal_digest, *numbers),
-    )
+    head = _HEADER.pack(*kind, *whose, *segment, *records, *numbers)
     head = head.ljust(HEADER_LENGTH, b"\0")
     crc: int = google_crc32c.value(head)
     return head[:_CRC_AT] + _U32.pack(crc) + head[_CRC_AT + _U32.size :]
