@@ -37,6 +37,11 @@ def acks_checked(history: History) -> int:
     return sum(1 for _ in _promised(history))
 
 
+def answers_checked(history: History) -> int:
+    """How many complete answers that name records were compared with the logs."""
+    return sum(answer.is_complete and bool(answer.records) for answer in history.answers)
+
+
 def lost_by_leader_acks(history: History) -> int:
     """Records acked by the leader alone that are gone: allowed, reported."""
     final = {partition: set(dict(records).values()) for partition, records in history.final.items()}

@@ -64,6 +64,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     """Those that happened, by kind."""
     acks_checked: int = 0
+    answers_checked: int = 0
     lost_by_leader_acks: int = 0
     unavailable: int = 0
     """Segments that nobody can read, and of which the coordinator says so."""
@@ -307,6 +308,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
             report.problems.append(str(violation))
             report.categories[violation.category] += 1
         report.acks_checked = checkers.acks_checked(history)
+        report.answers_checked = checkers.answers_checked(history)
         report.lost_by_leader_acks = checkers.lost_by_leader_acks(history)
     report.events = world.loop.events
     report.virtual_s = world.loop.time()
