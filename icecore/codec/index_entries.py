@@ -10,17 +10,13 @@ entries at all, so that whoever asks reads the batch instead.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from icecore.codec.batch import Buffer, LeaderFlag, ProducerFlag, pad8
 from icecore.codec.columns import FEW, all_valid
 from icecore.codec.hashes import tag_hash
-
-Numbers: TypeAlias = "Sequence[int] | Any"
-"""A tuple of a few, an array of many."""
 
 
 class BatchEntries(NamedTuple):
@@ -32,9 +28,7 @@ class BatchEntries(NamedTuple):
 
 NO_ENTRIES: Final = BatchEntries(b"", b"")
 
-NOTHING_TO_FIND: Final = (
-    ProducerFlag.NO_KEYS | ProducerFlag.NO_TAGS | ProducerFlag.NO_HEADER_HASHES
-)
+NOTHING_TO_FIND: Final = ProducerFlag.NO_KEYS | ProducerFlag.NO_TAGS | ProducerFlag.NO_HEADER_HASHES
 _ONLY_KEYS = ProducerFlag.NO_TAGS | ProducerFlag.NO_HEADER_HASHES
 _FIELDS = struct.Struct("<I4xI4xII")
 """Leader flags, producer flags, record count and index length of a header."""
@@ -85,7 +79,7 @@ def batch_entries(header: Buffer, body: Buffer, first_ordinal: int) -> BatchEntr
 
 
 class _Section:
-    """A cursor over one index section."""
+    """A cursor over one index section. Its columns are tuples of few numbers, arrays of many."""
 
     __slots__ = ("at", "body", "count", "end", "ordinals")
 
@@ -98,7 +92,7 @@ class _Section:
             deltas = np.frombuffer(body, "<i4", count, self.take(4 * count))
             if count and (deltas[0] < 0 or (deltas[1:] <= deltas[:-1]).any()):
                 raise _NonsenseError
-            self.ordinals: Numbers = deltas.astype(np.int64) + first_ordinal
+            self.ordinals: Any = deltas.astype(np.int64) + first_ordinal
             if count and self.ordinals[-1] >= _ORDINALS_MAX:
                 raise _NonsenseError
         else:
@@ -167,7 +161,7 @@ class _Section:
         _check_ends(lists, length // 8)
         return BatchEntries(bytes(self.body[start : start + length]), self._owners(lists))
 
-    def _numbers(self, kind: str, count: int) -> Numbers:
+    def _numbers(self, kind: str, count: int) -> Any:
         """i32 or u32."""
         if count < 0:
             raise _NonsenseError
@@ -189,7 +183,7 @@ class _Section:
         found = chosen + ordinals.start if isinstance(ordinals, range) else ordinals[chosen]
         return bytes(found.astype("<u4").tobytes())
 
-    def _owners(self, lists: Numbers) -> bytes:
+    def _owners(self, lists: Any) -> bytes:
         """For each item of these lists the ordinal of its record."""
         if len(lists) <= FEW and lists[-1] < FEW:
             ordinals = self.ordinals
@@ -202,7 +196,7 @@ class _Section:
         return self._chosen(np.repeat(np.arange(self.count), np.diff(np.asarray(lists))))
 
 
-def _check_ends(ends: Numbers, length: int) -> None:
+def _check_ends(ends: Any, length: int) -> None:
     """Offsets begin at 0, never go back, and end at the length."""
     if isinstance(ends, tuple):
         in_order = all(ends[i] <= ends[i + 1] for i in range(len(ends) - 1))

@@ -1,4 +1,4 @@
-"""Entries read straight from an index section are those of the decoded batch; nonsense gives none."""
+"""Entries read straight from an index section are those of the columns; nonsense gives none."""
 
 import struct
 from typing import Any
@@ -39,9 +39,7 @@ def expected(raw: bytes) -> list[tuple[int, int]]:
     hashed = columns.index.header_hashes
     per_record = hashed.split(hashed.items.tolist()) if hashed else [()] * len(columns)
     pairs = []
-    for at, key, tags, hashes in zip(
-        ordinals, keys, columns.tag_tuples(), per_record, strict=True
-    ):
+    for at, key, tags, hashes in zip(ordinals, keys, columns.tag_tuples(), per_record, strict=True):
         pairs += [] if key is None else [(key_hash(key), at)]
         pairs += [(tag_hash(tag.encode()), at) for tag in tags]
         pairs += [(number, at) for number in hashes]
