@@ -66,6 +66,8 @@ class TopicSettings:
     """Of a batch's payload, and of its tags written out; at most 64 MiB."""
     delete_grace_ms: int | None = None
     """How long a deleted topic can be undeleted; 0 = not at all."""
+    indexed_headers: tuple[str, ...] | None = None
+    """Names of headers by whose values records are found, at most 16; () = none from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class TopicDescription:
     """By the wall clock of the coordinator."""
     grace_left_ms: int = 0
     """As of a minute ago at most; it only passes while a coordinator runs."""
+    earlier_partitions: tuple[int, ...] = ()
+    """As in ``TopicMetadata``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,9 @@ class TopicMetadata:
     topic_id: bytes
     partitions: tuple[PartitionMetadata, ...]
     partitioner: str = "xxh64"
+    indexed_headers: tuple[str, ...] = ()
+    earlier_partitions: tuple[int, ...] = ()
+    """How many partitions it had before, oldest first; 0 = nobody wrote down how many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from icecore.codec import batch as batches
 from icecore.codec.batch import BatchHeader
+from icecore.codec.decoding import check_columns
 from icecore.errors import (
     IcecoreError,
     NotCoordinatorError,
@@ -23,7 +24,7 @@ from icecore.errors import (
     UnknownProducerError,
     UnknownTopicError,
 )
-from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
 from icecore.rpc import convert, framing
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
@@ -82,6 +83,7 @@ class FakePartition:
             leader=leader,
             replicas=replicas,
             isr=replicas,
+            settings=self.cluster.topic_settings[self.topic],
         )
         self.segments.append(FakeSegment(record))
 
@@ -139,6 +141,8 @@ class FakeCluster:
         self.calls: list[tuple[int, str]] = []
         self.produce_sizes: list[int] = []
         self.settings: list[admin_pb2.TopicSettings] = []
+        self.topic_settings: defaultdict[str, SegmentSettings] = defaultdict(SegmentSettings)
+        self.earlier_partitions: dict[str, list[int]] = {}
         self.bootstrap = ""
         self._segment_ids = 0
         self._next_producer = 0
@@ -173,12 +177,14 @@ class FakeCluster:
 
     def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
         self.times_made[name] += 1
-        self.topics[name] = []
+        self.topics[name], self.earlier_partitions[name] = [], []
         return self.add_partitions(name, partitions)
 
     def add_partitions(self, name: str, count: int) -> list[FakePartition]:
         """So many more; the new ones."""
         nodes, found = list(self.addresses), self.topics[name]
+        if found:
+            self.earlier_partitions[name].append(len(found))
         numbers = range(len(found), len(found) + count)
         added = [FakePartition(self, name, n, nodes[n % len(nodes)]) for n in numbers]
         found += added
@@ -238,6 +244,8 @@ class FakeCluster:
             raise NotLeaderError()
         header = batches.parse_header(piece)
         batches.verify_producer_crc(piece, 0, header)
+        names = partition.tail.record.settings.indexed_headers
+        check_columns(piece, 0, header, hash_check=False, indexed_headers=names)
         fate = self.on_produce(number, partition, header)
         if fate.error is None or fate.append:
             base, result.duplicate = partition.append(piece, header)
@@ -338,6 +346,8 @@ class FakeCluster:
                 topic.error.CopyFrom(convert.error_to_proto(UnknownTopicError(name)))
                 continue
             topic.topic_id = self.topic_id(name)
+            topic.settings.CopyFrom(self._settings(name))
+            topic.earlier_partitions.extend(self.earlier_partitions[name])
             for partition in self.topics[name]:
                 record = partition.tail.record
                 topic.partitions.add(
@@ -351,6 +361,11 @@ class FakeCluster:
                     tail_base_offset=record.base_offset,
                 )
         return answer.SerializeToString()
+
+    def _settings(self, name: str) -> admin_pb2.TopicSettings:
+        return convert.settings_to_topic(
+            self.topic_settings[name], partitions=len(self.topics[name]), delete_grace_ms=0
+        )
 
     async def _ListSegments(self, body: bytes, _: CallContext) -> bytes:
         self.calls.append((0, "ListSegments"))
