@@ -30,6 +30,7 @@ from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
 from icecore.rpc.transports import Transports
 from icecore.v1 import admin_pb2, data_pb2
+from tests.support.fake_query import answer_query
 
 CLUSTER_ID = b"c" * 16
 
@@ -137,6 +138,8 @@ class FakeCluster:
         self.times_made: Counter[str] = Counter()
         self.addresses: dict[int, str] = dict.fromkeys(range(1, nodes + 1), "")
         self.on_produce: Callable[[int, FakePartition, BatchHeader], Fate] = lambda *_: Fate()
+        self.queries: list[data_pb2.QueryRequest] = []
+        self.on_query: Callable[[int, data_pb2.QueryResponse], None] = lambda *_: None
         self.before_call: Callable[[int, str], Any] | None = None
         self.calls: list[tuple[int, str]] = []
         self.produce_sizes: list[int] = []
@@ -213,7 +216,13 @@ class FakeCluster:
 
             return run
 
-        methods = (self._Produce, self._Fetch, self._ListOffsets, self._InitProducer)
+        methods = (
+            self._Produce,
+            self._Fetch,
+            self._Query,
+            self._ListOffsets,
+            self._InitProducer,
+        )
         names = {f"/icecore.v1.DataService/{m.__name__[1:]}": handler(m) for m in methods}
         return Handlers(names, {})
 
@@ -307,6 +316,15 @@ class FakeCluster:
                 following = partition.segments[partition.segments.index(segment) + 1].record
                 result.successor_node_ids.extend(following.replicas)
         return data
+
+    async def _Query(self, number: int, body: bytes) -> bytes:
+        request = data_pb2.QueryRequest.FromString(body)
+        self.queries.append(request)
+        (asked,) = request.partitions
+        item = data_pb2.FetchPartition(topic_id=request.topic_id, partition=asked.partition)
+        answer = answer_query(self.find(item), number, request)
+        self.on_query(number, answer)
+        return answer.SerializeToString()
 
     async def _ListOffsets(self, number: int, body: bytes) -> bytes:
         answer = data_pb2.ListOffsetsResponse()
