@@ -291,6 +291,18 @@ def decode(
     )
 
 
+def decode_index(
+    buffer: Buffer, position: int, header: BatchHeader, limits: BatchLimits = READER_LIMITS
+) -> IndexColumns:
+    """The index section alone, bounds-checked; nothing is inflated.
+
+    Raises:
+        CorruptBatchError: As ``decode``.
+        BatchTooLargeError: Tags written out exceed the limit.
+    """
+    return _read_index(memoryview(buffer), position, header, limits)
+
+
 def check_columns(
     buffer: Buffer,
     position: int,

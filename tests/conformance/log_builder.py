@@ -3,7 +3,7 @@
 import struct
 from dataclasses import replace
 
-from icecore.codec.batch import HEADER_LENGTH, assemble, pad8, parse_header, stamp
+from icecore.codec.batch import HEADER_LENGTH, Compacted, assemble, pad8, parse_header, stamp
 from icecore.codec.chain import digest_step
 from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.engine import (
@@ -63,25 +63,37 @@ class LogBuilder:
         self, records: int, size: int = 100, *, time_ms: int | None = None, high_watermark: int = 0
     ) -> bytes:
         """One more stamped batch of ``records`` values of ``size`` bytes."""
-        before = self.tail
-        fill = (before.end_offset * 31 + len(self.batches)) % 251
+        fill = (self.tail.end_offset * 31 + len(self.batches)) % 251
         raw = produced([bytes([(fill + number) % 251]) * size for number in range(records)])
+        return self.add(raw, time_ms=time_ms, high_watermark=high_watermark)
+
+    def add(
+        self,
+        raw: bytes,
+        *,
+        time_ms: int | None = None,
+        high_watermark: int = 0,
+        compacted: Compacted | None = None,
+    ) -> bytes:
+        """One more stamped batch, from an unstamped one."""
+        before, parsed = self.tail, parse_header(raw)
         time_ms = before.max_append_timestamp_ms if time_ms is None else time_ms
         header, crc = stamp(
             raw,
             0,
-            parse_header(raw),
+            parsed,
             segment_id=self.identity.segment_id,
             epoch=self.identity.epoch,
             base_offset=before.end_offset,
             append_timestamp_ms=time_ms,
             high_watermark=high_watermark,
             prev_header_crc32c=before.last_header_crc32c,
+            compacted=compacted,
         )
         self.batches.append(header + raw[HEADER_LENGTH:])
         self.tails.append(
             LogTail(
-                end_offset=before.end_offset + records,
+                end_offset=parse_header(header).end_offset,
                 last_header_crc32c=crc,
                 digest=digest_step(before.digest, header),
                 max_append_timestamp_ms=max(before.max_append_timestamp_ms, time_ms),
