@@ -36,7 +36,7 @@ def produced(values: list[bytes]) -> bytes:
     """An unstamped batch; its payload is opaque to the store."""
     index = struct.pack(f"<{len(values)}q", *range(len(values)))
     payload = b"".join(values)
-    fields = (30, 0, len(values), len(index), len(payload), 0, len(values), 0, 0, 0, 0)
+    fields = (31, 0, len(values), len(index), len(payload), 0, len(values), 0, 0, 0, 0)
     return assemble((*fields, len(payload)), [index, payload.ljust(pad8(len(payload)), b"\0")])
 
 
@@ -63,14 +63,18 @@ class LogBuilder:
         self, records: int, size: int = 100, *, time_ms: int | None = None, high_watermark: int = 0
     ) -> bytes:
         """One more stamped batch of ``records`` values of ``size`` bytes."""
-        before = self.tail
-        fill = (before.end_offset * 31 + len(self.batches)) % 251
+        fill = (self.tail.end_offset * 31 + len(self.batches)) % 251
         raw = produced([bytes([(fill + number) % 251]) * size for number in range(records)])
+        return self.add(raw, time_ms=time_ms, high_watermark=high_watermark)
+
+    def add(self, raw: bytes, *, time_ms: int | None = None, high_watermark: int = 0) -> bytes:
+        """One more batch, as it was produced; stamped."""
+        before, produced_header = self.tail, parse_header(raw)
         time_ms = before.max_append_timestamp_ms if time_ms is None else time_ms
         header, crc = stamp(
             raw,
             0,
-            parse_header(raw),
+            produced_header,
             segment_id=self.identity.segment_id,
             epoch=self.identity.epoch,
             base_offset=before.end_offset,
@@ -81,7 +85,7 @@ class LogBuilder:
         self.batches.append(header + raw[HEADER_LENGTH:])
         self.tails.append(
             LogTail(
-                end_offset=before.end_offset + records,
+                end_offset=before.end_offset + produced_header.record_count,
                 last_header_crc32c=crc,
                 digest=digest_step(before.digest, header),
                 max_append_timestamp_ms=max(before.max_append_timestamp_ms, time_ms),

@@ -188,6 +188,7 @@ class StoredEntries:
                 recent = None
         for each in loaded.recents:
             each.is_closed = True
+            each.stored_end_offset = each.end_offset
 
     def _pairs(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         """In pages, so that nobody waits for the database for long."""
