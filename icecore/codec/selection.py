@@ -5,13 +5,13 @@ nobody. Keys, tags and headers are compared byte by byte: hashes only say where 
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, ListColumn
+from icecore.codec.batch import BatchHeader, ProducerFlag
+from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, ListColumn, Record
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -38,13 +38,17 @@ class Selection:
         """Whether every record is wanted."""
         return self == Selection()
 
-    @cached_property
-    def conditions(self) -> tuple[tuple[int, ...], ...]:
+    def conditions(self, indexed_headers: frozenset[str]) -> tuple[tuple[int, ...], ...]:
         """As hashes: of each inner tuple a wanted record has at least one. What has no hash (times,
-        absent tags) is left out; empty when hashes tell nothing."""
+        absent tags, headers that are not all indexed) is left out; empty when hashes tell nothing.
+
+        Args:
+            indexed_headers: Names of those whose hashes are with every record.
+        """
+        are_indexed = all(name in indexed_headers for name, _ in self.headers)
         groups = [
             sorted({key_hash(key) for key in self.keys}),
-            sorted({header_hash(name, value) for name, value in self.headers}),
+            sorted({header_hash(*each) for each in self.headers} if are_indexed else ()),
             sorted({tag_hash(tag.encode()) for tag in self.tags_any}),
             *([tag_hash(tag.encode())] for tag in sorted(self.tags_all)),
         ]
@@ -56,6 +60,32 @@ class Selection:
         return (low is None or max_timestamp_ms >= low) and (
             high is None or min_timestamp_ms < high
         )
+
+    def may_be_in(self, header: BatchHeader) -> bool:
+        """Whether the header of a batch leaves a chance."""
+        flags = header.producer_flags
+        if self.keys and flags & ProducerFlag.NO_KEYS:
+            return False
+        if (self.tags_any or self.tags_all) and flags & ProducerFlag.NO_TAGS:
+            return False
+        if self.headers and flags & ProducerFlag.NO_HEADERS:
+            return False
+        return self.may_be_within(header.min_timestamp_ms, header.max_timestamp_ms)
+
+    def wants(self, record: Record) -> bool:
+        """Whether one record is wanted, exactly: as ``matches`` says of a batch."""
+        low, high = self.from_timestamp_ms, self.to_timestamp_ms
+        if (low is not None and record.timestamp_ms < low) or (
+            high is not None and record.timestamp_ms >= high
+        ):
+            return False
+        if self.keys and (record.key is None or record.key not in self.keys):
+            return False
+        if self.headers and self.headers.isdisjoint(record.headers):
+            return False
+        if self.tags_any and self.tags_any.isdisjoint(record.tags):
+            return False
+        return self.tags_all.issubset(record.tags) and self.tags_none.isdisjoint(record.tags)
 
     def may_match(self, index: IndexColumns) -> Mask:
         """Who may be wanted as far as an index section tells: all that are, and a few more."""

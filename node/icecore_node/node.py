@@ -53,6 +53,7 @@ from icecore_node.serving.listeners import Listeners
 from icecore_node.serving.node_service import NodeService
 from icecore_node.serving.opening import Opening
 from icecore_node.serving.produce import ProduceHandler
+from icecore_node.serving.query import QueryHandler
 from icecore_node.serving.replication_service import ReplicationService
 from icecore_node.serving.write_back import WriteBacks
 from icecore_node.storage.port import Store
@@ -161,11 +162,13 @@ class Node:
         """What clients and the coordinator ask. Producers and readers have a queue of heavy work
         each, so that readers keep no producer waiting."""
         context, table = self.context, self.replicas
+        for_readers = HeavyWork(context.executor)
         self.data = DataService(
             context,
             self._coordinator,
             ProduceHandler(context, self.leaders, HeavyWork(context.executor)),
-            FetchHandler(context, table, self._readers, self._reading, HeavyWork(context.executor)),
+            FetchHandler(context, table, self._readers, self._reading, for_readers),
+            QueryHandler(context, table, self._reading, for_readers),
         )
         aside = SettingAside(context.store, table, self._damage)
         salvage = Salvage(context, table, self.orders, aside)

@@ -3,7 +3,7 @@
 import struct
 from dataclasses import replace
 
-from icecore.codec.batch import HEADER_LENGTH, assemble, pad8, parse_header, stamp
+from icecore.codec.batch import HEADER_LENGTH, Compacted, assemble, pad8, parse_header, stamp
 from icecore.codec.chain import digest_step
 from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.engine import (
@@ -36,7 +36,7 @@ def produced(values: list[bytes]) -> bytes:
     """An unstamped batch; its payload is opaque to the store."""
     index = struct.pack(f"<{len(values)}q", *range(len(values)))
     payload = b"".join(values)
-    fields = (31, 0, len(values), len(index), len(payload), 0, len(values), 0, 0, 0, 0)
+    fields = (30, 0, len(values), len(index), len(payload), 0, len(values), 0, 0, 0, 0)
     return assemble((*fields, len(payload)), [index, payload.ljust(pad8(len(payload)), b"\0")])
 
 
@@ -67,25 +67,33 @@ class LogBuilder:
         raw = produced([bytes([(fill + number) % 251]) * size for number in range(records)])
         return self.add(raw, time_ms=time_ms, high_watermark=high_watermark)
 
-    def add(self, raw: bytes, *, time_ms: int | None = None, high_watermark: int = 0) -> bytes:
-        """One more batch, as it was produced; stamped."""
-        before, produced_header = self.tail, parse_header(raw)
+    def add(
+        self,
+        raw: bytes,
+        *,
+        time_ms: int | None = None,
+        high_watermark: int = 0,
+        compacted: Compacted | None = None,
+    ) -> bytes:
+        """One more stamped batch, from an unstamped one."""
+        before, parsed = self.tail, parse_header(raw)
         time_ms = before.max_append_timestamp_ms if time_ms is None else time_ms
         header, crc = stamp(
             raw,
             0,
-            produced_header,
+            parsed,
             segment_id=self.identity.segment_id,
             epoch=self.identity.epoch,
             base_offset=before.end_offset,
             append_timestamp_ms=time_ms,
             high_watermark=high_watermark,
             prev_header_crc32c=before.last_header_crc32c,
+            compacted=compacted,
         )
         self.batches.append(header + raw[HEADER_LENGTH:])
         self.tails.append(
             LogTail(
-                end_offset=before.end_offset + produced_header.record_count,
+                end_offset=parse_header(header).end_offset,
                 last_header_crc32c=crc,
                 digest=digest_step(before.digest, header),
                 max_append_timestamp_ms=max(before.max_append_timestamp_ms, time_ms),

@@ -19,7 +19,7 @@ PRODUCTION = tuple(FOLDERS)
 FRAMED = "icecore/rpc/framing.py puts header and batches together, and apart, by hand"
 CLEAR = "for clients without the batch codec, which send and get clear records"
 BY_NAME = "for clients that do not ask for the topic's id first"
-FILTERS = "of the key and tag indexes; nodes answer UNSUPPORTED until they have them"
+FILTERS = "for clients that want a few records only; ours does not ask for them yet"
 QUOTAS = "clients obey it; no node has quotas yet"
 ANSWERS = "a fact for the client's program; ours has no use for it"
 
@@ -43,15 +43,12 @@ NOT_WRITTEN: dict[Field, str] = {
         "min_bytes",
     ): "for clients that want few large answers; ours takes what is there",
     ("FetchPartition", "filter"): FILTERS,
-    **{("RecordFilter", name): FILTERS for name in ("keys", "tags_any", "tags_all")},
     ("ProduceResponse", "throttle_ms"): QUOTAS,
     ("FetchResponseHeader", "throttle_ms"): QUOTAS,
 }
 """Why production code does not write it."""
 NOT_READ: dict[Field, str] = {
     **{each: why for each, why in NOT_WRITTEN.items() if why == FRAMED},
-    **{each: why for each, why in NOT_WRITTEN.items() if each[0] == "RecordFilter"},
-    ("Record", "offset"): CLEAR,
     ("Record", "append_timestamp_ms"): CLEAR,
     ("ProducePartitionResult", "epoch"): ANSWERS,
     ("ProducePartitionResult", "flush_mode"): ANSWERS,

@@ -7,12 +7,15 @@ nothing about the bytes (R52).
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
+from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError, StorageError
 from icecore.process.log import event
 from icecore_node.context import NodeContext
+from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.producer_state import state_at
 from icecore_node.replica.replica import Replica
@@ -22,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+Run: TypeAlias = Callable[..., Awaitable[Any]]
+"""Runs a blocking function on a reader thread."""
 
 VERIFY_STEP_BYTES = 256 << 10
 
@@ -95,9 +101,23 @@ class ReplicaReading:
         metrics.scrubbed_segments.inc()
         return replica.life.is_intact
 
+    async def inflate(
+        self, heavy_work: HeavyWork, replica: Replica, read: Callable[[*Ts], T], *args: *Ts
+    ) -> T:
+        """A read that decodes what it reads, on a reader thread: it may be repeated after an
+        error."""
+        run: Run = partial(heavy_work.run, UNCOMPRESSED_BYTES_CAP)
+        return await self._guarded_by(run, replica, read, *args)
+
     async def _guarded(self, replica: Replica, read: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self._guarded_by(self._context.executor.run, replica, read, *args)
+
+    async def _guarded_by(
+        self, run: Run, replica: Replica, read: Callable[[*Ts], T], *args: *Ts
+    ) -> T:
         try:
-            return await self._context.executor.run(read, *args)
+            found: T = await run(read, *args)
+            return found
         except SHORTAGES:
             raise
         except StorageError as error:

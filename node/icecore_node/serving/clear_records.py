@@ -8,6 +8,7 @@ that cannot be decoded ends the answer; when it is the first one, the error says
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader
@@ -22,6 +23,10 @@ ANSWER_RECORDS_MAX = 10_000
 _WINDOW_RECORDS = 2048
 _RECORD_BYTES = 40  # offset, times, lengths
 _ITEM_BYTES = 8  # lengths and marks of one tag or header
+
+
+ClearPart: TypeAlias = data_pb2.FetchPartitionResult | data_pb2.QueryPartitionResult
+"""What holds records in an answer."""
 
 
 @dataclass(slots=True)
@@ -64,10 +69,10 @@ def clear_records(
             columns = record.decode(data, position, header)
         except (CorruptBatchError, BatchTooLargeError) as error:
             if not found.count:
-                found.error = _corrupt(header, error)
+                found.error = corrupt_batch(header, error)
                 found.next_offset = header.end_offset
             break
-        _add(found, columns, header, (max_bytes, max_records))
+        _add(found, columns, (max_bytes, max_records))
         if found.is_full:
             break
         found.next_offset = header.end_offset
@@ -75,7 +80,8 @@ def clear_records(
     return found
 
 
-def _corrupt(header: BatchHeader, error: Exception) -> CorruptBatchError:
+def corrupt_batch(header: BatchHeader, error: Exception) -> CorruptBatchError:
+    """What a reader is told of a batch that can't be decoded (R71)."""
     return CorruptBatchError(
         f"the batch of offsets {header.base_offset} to {header.end_offset - 1} can't be decoded: "
         f"{error}; go on at {header.end_offset}",
@@ -84,17 +90,15 @@ def _corrupt(header: BatchHeader, error: Exception) -> CorruptBatchError:
     )
 
 
-def _add(
-    found: ClearRecords, columns: BatchColumns, header: BatchHeader, room: tuple[int, int]
-) -> None:
+def _add(found: ClearRecords, columns: BatchColumns, room: tuple[int, int]) -> None:
     max_bytes, max_records = room
     for each in _records(columns, found.next_offset):
-        size = _size(each)
+        size = record_size(each)
         is_too_much = found.size_bytes + size > max_bytes or found.count >= max_records
         if is_too_much and found.count:
             found.next_offset, found.is_full = each.offset, True
             return
-        _append(found.part, each, header.append_timestamp_ms)
+        append_record(found.part, each)
         found.size_bytes += size
 
 
@@ -105,7 +109,8 @@ def _records(columns: BatchColumns, offset: int) -> Iterator[record.Record]:
         yield from columns.part(start, start + _WINDOW_RECORDS).to_records()
 
 
-def _size(each: record.Record) -> int:
+def record_size(each: record.Record) -> int:
+    """Bytes of a record as it is sent, or a few more."""
     size = _RECORD_BYTES + len(each.key or b"") + len(each.value or b"")
     # At most four bytes of UTF-8 a character; tags are short, and encoding them costs more.
     size += sum(_ITEM_BYTES + 4 * len(tag) for tag in each.tags)
@@ -114,13 +119,12 @@ def _size(each: record.Record) -> int:
     return size
 
 
-def _append(
-    part: data_pb2.FetchPartitionResult, each: record.Record, append_timestamp_ms: int
-) -> None:
+def append_record(part: ClearPart, each: record.Record) -> None:
+    """Add a record to a piece of an answer."""
     part.records.add(
         offset=each.offset,
         timestamp_ms=each.timestamp_ms,
-        append_timestamp_ms=append_timestamp_ms,
+        append_timestamp_ms=each.append_timestamp_ms,
         key=each.key,
         value=each.value,
         tags=each.tags,

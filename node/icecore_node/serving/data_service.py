@@ -2,7 +2,6 @@
 
 import asyncio
 
-from icecore.errors import UnsupportedError
 from icecore.rpc import framing
 from icecore.rpc.methods import DATA
 from icecore.rpc.ports import CallContext, DirectHandler, Received, UnaryHandler
@@ -11,6 +10,7 @@ from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.produce import ProduceHandler
+from icecore_node.serving.query import QueryHandler
 
 PRODUCER_IDS_AT_ONCE = 100
 
@@ -24,6 +24,7 @@ class DataService:
         coordinator: CoordinatorLink,
         produce: ProduceHandler,
         fetch: FetchHandler,
+        query: QueryHandler,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
@@ -31,6 +32,7 @@ class DataService:
         self._allocating = asyncio.Lock()
         self._produce = produce
         self._fetch = fetch
+        self._query = query
 
     @property
     def inflight_bytes(self) -> int:
@@ -47,12 +49,8 @@ class DataService:
             DATA["Fetch"]: self._fetch.fetch,
             DATA["ListOffsets"]: self._fetch.list_offsets,
             DATA["InitProducer"]: self.init_producer,
-            DATA["Query"]: self.query,
+            DATA["Query"]: self._query.query,
         }
-
-    async def query(self, body: Received, _: CallContext) -> bytes:
-        """Records by key, tag, header or event time."""
-        raise UnsupportedError("this node can't answer queries yet")
 
     async def init_producer(self, body: Received, _: CallContext) -> bytes:
         """A producer id that was never handed out before, with epoch 0; or that of a name."""

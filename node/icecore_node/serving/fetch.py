@@ -2,15 +2,17 @@
 
 The leader, an in-sync follower and every sealed replica answer alike. A fetch that finds nothing
 waits, without polling, until a watermark of one of its partitions moves or its time is over. Bytes
-come from the tail cache when the reader is at the end, else from the file on a reader thread.
+come from the tail cache when the reader is at the end, else from the file on a reader thread. With
+a filter, what was looked at once is not looked at again while it waits.
 """
 
 import asyncio
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
-from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnsupportedError
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError
 from icecore.model import SegmentId
 from icecore.rpc import convert, framing
+from icecore.rpc.filters import selection_from_proto
 from icecore.rpc.ports import Body, CallContext, Received
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
@@ -22,6 +24,7 @@ from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_MAX, clear_records
+from icecore_node.serving.filtered_fetch import FilterBudget, Filtered, FilteredReading
 
 MAX_WAIT_MS = 30_000
 
@@ -42,6 +45,7 @@ class FetchHandler:
         self._readers = readers
         self._reading = reading
         self._heavy_work = heavy_work
+        self._filtered = FilteredReading(context, reading, heavy_work)
 
     async def fetch(self, body: Received, _: CallContext) -> Body:
         """``FetchRequest`` to ``FetchResponse``, both as bytes."""
@@ -55,9 +59,13 @@ class FetchHandler:
             while True:
                 waiting.woken.clear()
                 header, buffers, length = await self._read_all(request, waiting)
-                settled = length >= max(1, request.min_bytes) or any(
-                    each.HasField("error") or each.records or _at_sealed_end(each)
-                    for each in header.partitions
+                settled = (
+                    length >= max(1, request.min_bytes)
+                    or any(
+                        each.HasField("error") or each.records or _at_sealed_end(each)
+                        for each in header.partitions
+                    )
+                    or waiting.is_over
                 )
                 left_ms = deadline_ms - context.clock.monotonic_ms()
                 if settled or left_ms <= 0 or not await waiting.wait(left_ms):
@@ -80,14 +88,21 @@ class FetchHandler:
         header = data_pb2.FetchResponseHeader()
         buffers: list[Buffer] = []
         length = records = 0
-        for entry in request.partitions:
-            result = header.partitions.add()
+        budget = FilterBudget(self._context.clock)
+        for number, entry in enumerate(request.partitions):
+            result = header.partitions.add(next_offset=waiting.offsets.get(number, entry.offset))
             if length >= room or records >= ANSWER_RECORDS_MAX:
-                result.next_offset = entry.offset
                 continue
             try:
                 allowed = min(room - length, entry.max_bytes or room)
-                data, data_length = await self._read(entry, result, allowed, waiting)
+                if entry.HasField("filter"):
+                    left = ANSWER_RECORDS_MAX - records if request.as_records else 0
+                    found = await self._filter(entry, result, (allowed, left), waiting, budget)
+                    waiting.offsets[number] = result.next_offset
+                    records += found.count
+                    data, data_length = found.buffers, found.length_bytes
+                else:
+                    data, data_length = await self._read(entry, result, allowed, waiting)
                 if request.as_records and data:
                     left = ANSWER_RECORDS_MAX - records
                     data_length = await self._add_records(entry, result, data, (allowed, left))
@@ -125,6 +140,27 @@ class FetchHandler:
         result.MergeFromString(clear.encoded)
         return clear.size_bytes
 
+    def _locate(
+        self,
+        entry: data_pb2.FetchPartition,
+        result: data_pb2.FetchPartitionResult,
+        waiting: "_Waiting",
+    ) -> tuple[PartitionReplicas, Replica]:
+        """The replica that holds the next offset, which is the asked one or, with a filter, a later
+        one; what there is to say of it is in the result."""
+        if entry.offset < 0:
+            raise InvalidRequestError(f"offset {entry.offset} is negative")
+        held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
+        waiting.watch(held.key)  # from before we look
+        result.log_start_offset = held.log_start_offset
+        replica = held.find(result.next_offset, SegmentId(entry.segment_id))
+        _describe(replica, held, result)
+        end = replica.high_watermark
+        is_behind = result.next_offset >= end and entry.min_high_watermark > end
+        if is_behind and replica.life is not Life.LED:
+            raise NotReplicaError(f"this replica knows only offsets below {end}")
+        return held, replica
+
     async def _read(
         self,
         entry: data_pb2.FetchPartition,
@@ -132,21 +168,10 @@ class FetchHandler:
         max_bytes: int,
         waiting: "_Waiting",
     ) -> tuple[list[Buffer], int]:
-        if entry.HasField("filter"):
-            raise UnsupportedError("this node has no index for keys and tags")
-        if entry.offset < 0:
-            raise InvalidRequestError(f"offset {entry.offset} is negative")
         context = self._context
-        held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
-        waiting.watch(held.key)  # from before we look
-        result.log_start_offset = held.log_start_offset
-        result.next_offset = entry.offset
-        replica = held.find(entry.offset, SegmentId(entry.segment_id))
-        _describe(replica, held, result)
+        held, replica = self._locate(entry, result, waiting)
         end = replica.high_watermark
         if entry.offset >= end:
-            if entry.min_high_watermark > end and replica.life is not Life.LED:
-                raise NotReplicaError(f"this replica knows only offsets below {end}")
             return [], 0
         data, length, next_offset = context.cache.read(
             replica.segment_id, entry.offset, max_bytes, end
@@ -156,10 +181,32 @@ class FetchHandler:
             body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
-        result.next_offset = next_offset
-        if replica.sealed and next_offset == replica.sealed_end_offset:
-            result.successor_node_ids.extend(held.tail_replicas)
+        _move(result, next_offset, replica, held)
         return data, length
+
+    async def _filter(
+        self,
+        entry: data_pb2.FetchPartition,
+        result: data_pb2.FetchPartitionResult,
+        room: tuple[int, int],
+        waiting: "_Waiting",
+        budget: FilterBudget,
+    ) -> Filtered:
+        """What matches, as clear records in the result where there is room for some, else as
+        batches."""
+        selection = selection_from_proto(entry.filter)
+        held, replica = self._locate(entry, result, waiting)
+        asked = result.next_offset, replica.high_watermark
+        if asked[0] >= asked[1]:
+            return Filtered(asked[0])
+        found = await self._filtered.read(replica, selection, asked, room, budget)
+        assert asked[0] <= found.next_offset <= asked[1], "a reader is given what is not visible"
+        _move(result, found.next_offset, replica, held)
+        if found.error is not None:
+            raise found.error
+        result.MergeFromString(found.encoded)
+        waiting.is_over = waiting.is_over or found.length_bytes > 0 or budget.is_spent
+        return found
 
     async def list_offsets(self, body: Received, _: CallContext) -> bytes:
         """``ListOffsetsRequest`` to ``ListOffsetsResponse``, both as bytes."""
@@ -221,6 +268,10 @@ class _Waiting:
 
     def __init__(self, readers: Readers) -> None:
         self.woken = asyncio.Event()
+        self.offsets: dict[int, int] = {}
+        """By the number of a partition with a filter: everything before was looked at."""
+        self.is_over = False
+        """Something matched, or so much was looked at that the client shall hear how far."""
         self._readers = readers
         self._watched: set[PartitionKey] = set()
 
@@ -256,6 +307,17 @@ def _describe(
     if replica.sealed_end_offset is not None:
         result.segment_sealed = True
         result.sealed_end_offset = replica.sealed_end_offset
+
+
+def _move(
+    result: data_pb2.FetchPartitionResult,
+    next_offset: int,
+    replica: Replica,
+    held: PartitionReplicas,
+) -> None:
+    result.next_offset = next_offset
+    if replica.sealed and next_offset == replica.sealed_end_offset:
+        result.successor_node_ids.extend(held.tail_replicas)
 
 
 def _at_sealed_end(result: data_pb2.FetchPartitionResult) -> bool:

@@ -1,0 +1,62 @@
+"""Where a search puts what it finds: clear records, as many as there is room for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icecore.codec.picking import Picks
+from icecore.errors import BatchTooLargeError, CorruptBatchError
+from icecore_node.serving.clear_records import (
+    ClearPart,
+    append_record,
+    corrupt_batch,
+    record_size,
+)
+from icecore_node.serving.log_search import StoredBatch
+
+
+@dataclass(slots=True)
+class ClearSink:
+    """Clear records for one piece of an answer. See ``Sink``."""
+
+    part: ClearPart
+    """Only its records are set."""
+    max_count: int
+    max_bytes: int
+    is_first: bool
+    """The first record of an answer comes whatever its size."""
+    ends_at_undecodable: bool = False
+    """Whether a batch that can't be decoded ends the answer, or is only noted."""
+    size_bytes: int = 0
+    is_full: bool = False
+    undecodable: CorruptBatchError | None = None
+    """Why a batch is left out, though its CRCs are right."""
+
+    @property
+    def count(self) -> int:
+        """Of records."""
+        return len(self.part.records)
+
+    def encoded(self) -> bytes:
+        """``part``, to be taken over as it is: that spares the loop most of the work."""
+        return self.part.SerializeToString()
+
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
+        """See ``Sink.take``."""
+        for number, at in enumerate(places):
+            each = picks.record_at(at)
+            size = record_size(each)
+            has_room = self.size_bytes + size <= self.max_bytes and self.count < self.max_count
+            if not has_room and (self.count or not self.is_first):
+                self.is_full = True
+                return number
+            append_record(self.part, each)
+            self.size_bytes += size
+        self.is_full = self.count >= self.max_count
+        return len(places)
+
+    def refuse(self, found: StoredBatch, error: CorruptBatchError | BatchTooLargeError) -> bool:
+        """See ``Sink.refuse``. One that ends the answer is named when it comes first (R71)."""
+        if not self.ends_at_undecodable or (self.is_first and not self.count):
+            self.undecodable = corrupt_batch(found.header, error)
+        self.is_full = self.is_full or self.ends_at_undecodable
+        return not self.ends_at_undecodable

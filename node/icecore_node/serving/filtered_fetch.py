@@ -1,0 +1,196 @@
+"""Filtered fetch: what matches of one log, as clear records or as batches that hold nothing else.
+
+A batch of which some records match is encoded again with those alone, in the form of one that
+compaction has rewritten: offsets and header are those of the stored one, and its range stays what
+it was. One of which all match is passed on as it is stored.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from icecore.codec import batch, record
+from icecore.codec.batch import BatchHeader, Compacted
+from icecore.codec.picking import Picks
+from icecore.codec.selection import Selection
+from icecore.errors import BatchTooLargeError, CorruptBatchError
+from icecore.rpc.ports import Clock
+from icecore.v1 import data_pb2
+from icecore_node.context import NodeContext
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.ports import Buffer
+from icecore_node.replica.reading import ReplicaReading
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.clear_sink import ClearSink
+from icecore_node.serving.log_search import LogSearch, LogView, StoredBatch
+from icecore_node.storage.engine import OffsetRange
+
+LOOK_BYTES_MAX: Final = 16 << 20
+LOOK_MS_MAX: Final = 500
+
+
+class FilterBudget:
+    """How much one fetch may look at before it answers, found or not. Then the next one goes on
+    there, and others have had a turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends_ms = clock.monotonic_ms() + LOOK_MS_MAX
+        self._left_bytes = LOOK_BYTES_MAX
+
+    def spend(self, length_bytes: int) -> None:
+        """So much was read."""
+        self._left_bytes -= length_bytes
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the answer must go."""
+        return self._left_bytes <= 0 or self._clock.monotonic_ms() >= self._ends_ms
+
+
+@dataclass(slots=True)
+class Filtered:
+    """What one look has found."""
+
+    next_offset: int
+    """Everything before it was looked at."""
+    buffers: list[Buffer] = field(default_factory=list)
+    """Batches ..."""
+    encoded: bytes = b""
+    """... or a ``FetchPartitionResult`` that has records only."""
+    count: int = 0
+    """Of these records."""
+    length_bytes: int = 0
+    error: CorruptBatchError | None = None
+    """The batch in front of ``next_offset`` can't be decoded, and nothing was found before it."""
+
+
+@dataclass(slots=True)
+class BatchSink:
+    """Batches of what matches. See ``Sink``."""
+
+    max_bytes: int
+    is_first: bool
+    """The first batch of an answer comes whatever its size."""
+    buffers: list[Buffer] = field(default_factory=list)
+    size_bytes: int = 0
+    is_full: bool = False
+
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
+        """See ``Sink.take``: all of a batch, or nothing."""
+        is_whole = len(places) == found.header.record_count
+        made = found.stored() if is_whole else only(found.header, picks, places)
+        return len(places) if self._add(made) else 0
+
+    def refuse(self, found: StoredBatch, _: CorruptBatchError | BatchTooLargeError) -> bool:
+        """See ``Sink.refuse``: who asked sees for himself (R71)."""
+        return self._add(found.stored())
+
+    def _add(self, made: Buffer) -> bool:
+        is_empty = self.is_first and not self.buffers
+        if self.size_bytes + len(made) > self.max_bytes and not is_empty:
+            self.is_full = True
+            return False
+        self.buffers.append(made)
+        self.size_bytes += len(made)
+        return True
+
+
+def only(header: BatchHeader, picks: Picks, places: Sequence[int]) -> bytes:
+    """A stamped batch with some records of another one, at the same offsets."""
+    chosen = [picks.record_at(at) for at in places]
+    raw = record.encode_columns(
+        values=[each.value for each in chosen],
+        timestamps_ms=[each.timestamp_ms for each in chosen],
+        keys=[each.key for each in chosen],
+        tags=[each.tags for each in chosen],
+        headers=[each.headers for each in chosen],
+        header_hashes=[picks.header_hashes_at(at) for at in places],
+        codec=header.codec,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        schema_id=header.schema_id,
+        offset_deltas=[each.offset - header.base_offset for each in chosen],
+    )
+    stamped, _ = batch.stamp(
+        raw,
+        0,
+        batch.parse_header(raw),
+        segment_id=header.segment_id,
+        epoch=header.epoch,
+        base_offset=header.base_offset,
+        append_timestamp_ms=header.append_timestamp_ms,
+        high_watermark=header.high_watermark,
+        prev_header_crc32c=header.prev_header_crc32c,
+        compacted=Compacted(header.end_offset, header.delete_horizon_ms),
+    )
+    return stamped + raw[batch.HEADER_LENGTH :]
+
+
+class FilteredReading:
+    """Looks at replicas for filtered fetches. Loop only."""
+
+    def __init__(
+        self, context: NodeContext, reading: ReplicaReading, heavy_work: HeavyWork
+    ) -> None:
+        self._context = context
+        self._reading = reading
+        self._heavy_work = heavy_work
+
+    async def read(
+        self,
+        replica: Replica,
+        selection: Selection,
+        asked: OffsetRange,
+        room: tuple[int, int],
+        budget: FilterBudget,
+    ) -> Filtered:
+        """What matches from the first offset on, until there is no room or the budget is spent.
+
+        Args:
+            replica: Where to look.
+            selection: What matches.
+            asked: From which offset, and up to where this replica is visible.
+            room: Bytes, and clear records; 0 of these means batches.
+            budget: Of the whole request.
+
+        Raises:
+            NotReplicaError: The replica is damaged, or gone.
+        """
+        store, (max_bytes, max_records) = self._context.store, room
+        log = LogView(store.reader, store.index, replica.segment_id, asked[1])
+        search, found = LogSearch(log, selection, asked), Filtered(asked[0])
+        parts: list[bytes] = []
+
+        def batches() -> BatchSink:
+            return BatchSink(max_bytes - found.length_bytes, not found.length_bytes)
+
+        def clear() -> ClearSink:
+            return ClearSink(
+                data_pb2.FetchPartitionResult(),
+                max_records - found.count,
+                max_bytes - found.length_bytes,
+                is_first=not found.count,
+                ends_at_undecodable=True,
+            )
+
+        make_sink: Callable[[], BatchSink | ClearSink] = clear if max_records else batches
+        is_full = False
+        while not (search.is_done or is_full or budget.is_spent):
+            before = search.work.data_bytes + search.work.index_bytes
+            sink = await self._reading.inflate(self._heavy_work, replica, search.step, make_sink)
+            budget.spend(search.work.data_bytes + search.work.index_bytes - before)
+            found.length_bytes += sink.size_bytes
+            found.next_offset = search.left[0]
+            is_full = sink.is_full
+            if isinstance(sink, BatchSink):
+                found.buffers += sink.buffers
+            else:
+                parts.append(sink.encoded())
+                found.count += sink.count
+                found.error = sink.undecodable
+        if found.error is not None:
+            found.next_offset = int(found.error.metadata["next_offset"])
+        found.encoded = b"".join(parts)
+        return found

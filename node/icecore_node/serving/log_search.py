@@ -1,0 +1,379 @@
+"""Finding records in one log: by its index where that knows, by reading where it does not.
+
+Runs on reader threads, in bounded steps. An index only says where to look: every record is read
+from the log, whose bytes are CRC-checked, and compared with what is wanted. What matches goes to a
+*sink*, which says when it has enough; the search then goes on from exactly there, if at all.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+
+from icecore.codec import batch, record
+from icecore.codec.batch import BatchHeader
+from icecore.codec.columns import Int64s
+from icecore.codec.decoding import decode_index
+from icecore.codec.picking import BatchPicks, ColumnPicks, Picks
+from icecore.codec.selection import Selection
+from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
+from icecore.model import SegmentId
+from icecore_node.serving.search_plan import (
+    Groups,
+    Look,
+    Read,
+    Scan,
+    hashes_of,
+    knows_all,
+    reads_of,
+)
+from icecore_node.storage.engine import LogIndex, LogReader, OffsetRange
+
+STEP_BYTES: Final = 512 << 10
+"""Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
+_SCAN_BYTES: Final = 256 << 10
+_WINDOW_OFFSETS_MAX: Final = 1 << 20
+_CANDIDATES: Final = 4096
+"""Asked of an index at once, for each hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as it was read; ``position`` is in bytes."""
+
+    data: bytes
+    position: int
+    header: BatchHeader
+
+    def stored(self) -> memoryview:
+        """Its bytes."""
+        return memoryview(self.data)[self.position : self.position + self.header.batch_length]
+
+
+class Sink(Protocol):
+    """Takes what a search finds, in its order."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes nothing more."""
+        ...
+
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
+        """Take the records at these places of a batch, from the first on; say how many."""
+        ...
+
+    def refuse(self, found: StoredBatch, error: CorruptBatchError | BatchTooLargeError) -> bool:
+        """A batch can't be decoded, though its CRCs are right. Whether to go on behind it."""
+        ...
+
+
+SinkT = TypeVar("SinkT", bound=Sink)
+
+
+@dataclass(slots=True)
+class SearchWork:
+    """What a search has cost so far."""
+
+    index_bytes: int = 0
+    data_bytes: int = 0
+    candidates: int = 0
+    scanned: bool = False
+    """Something was read because no index covers it."""
+    has_hashes: bool = False
+    """The index knows a hash of each group."""
+
+
+@dataclass(slots=True)
+class _State:
+    left: OffsetRange
+    """What was not looked at yet."""
+    reads: list[Read]
+    """What the index said of ``planned``, in order; the rest of it."""
+    planned: OffsetRange
+    window: int
+    work: SearchWork = field(default_factory=SearchWork)
+
+    def copy(self) -> "_State":
+        return replace(self, reads=list(self.reads), work=replace(self.work))
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log as one searcher may see it."""
+
+    reader: LogReader
+    index: LogIndex
+    segment_id: SegmentId
+    visible_end_offset: int
+    """The high watermark: between batches, and nothing from it on is read."""
+
+
+class LogSearch:
+    """One search through a part of a log.
+
+    Args:
+        log: Where to look.
+        selection: What is wanted.
+        asked: Where to look; may begin and end within batches.
+        newest_first: From the end of it down.
+        indexed_headers: Names of the headers that the log's index knows.
+    """
+
+    def __init__(
+        self,
+        log: LogView,
+        selection: Selection,
+        asked: OffsetRange,
+        *,
+        newest_first: bool = False,
+        indexed_headers: frozenset[str] = frozenset(),
+    ) -> None:
+        self._log, self._selection, self._newest_first = log, selection, newest_first
+        self._groups: Groups = selection.conditions(indexed_headers)
+        self._state = _State(asked, [], (0, 0), 0)
+
+    @property
+    def left(self) -> OffsetRange:
+        """What was not looked at yet; empty at the end."""
+        return self._state.left
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it was looked at."""
+        return self.left[0] >= self.left[1]
+
+    @property
+    def by_hash(self) -> bool:
+        """Whether there is anything that an index could know."""
+        return bool(self._groups)
+
+    @property
+    def hash_count(self) -> int:
+        """How many hashes it asks an index for."""
+        return len(hashes_of(self._groups))
+
+    @property
+    def work(self) -> SearchWork:
+        """What it has cost."""
+        return self._state.work
+
+    def step(self, make_sink: Callable[[], SinkT]) -> SinkT:
+        """Look at some more, until the sink is full.
+
+        Returns:
+            What was found, in a sink of its own: a step that raises may be repeated, for nothing
+            has moved.
+
+        Raises:
+            StorageError: The log is damaged.
+            NotReplicaError: The log is gone, or was cut.
+        """
+        before, sink = self._state.copy(), make_sink()
+        stop_bytes = self.work.data_bytes + STEP_BYTES
+        try:
+            while not (self.is_done or sink.is_full or self.work.data_bytes >= stop_bytes):
+                self._go_on(sink)
+        except BaseException:
+            self._state = before
+            raise
+        return sink
+
+    # --- what to read ---------------------------------------------------------------------------
+
+    def _go_on(self, sink: Sink) -> None:
+        state = self._state
+        if not state.reads and not self._plan():
+            return
+        match state.reads[0]:
+            case Scan(low, high):
+                rest: Read | None = self._scan(low, high, sink)
+            case Look(offsets):
+                rest = self._look(offsets, sink)
+        if rest is not None:
+            state.reads[0] = rest
+            return
+        del state.reads[0]
+        if not state.reads:
+            self._reach(state.planned)
+
+    def _plan(self) -> bool:
+        """Ask the index. False when there is nothing to read before what it has searched ends."""
+        state = self._state
+        if not self._groups:
+            state.reads, state.planned = [Scan(*state.left)], state.left
+            return True
+        found = self._log.index.candidates(
+            self._log.segment_id,
+            hashes_of(self._groups),
+            state.left,
+            limit=_CANDIDATES,
+            newest_first=self._newest_first,
+        )
+        low, high = found.searched
+        is_within = state.left[0] <= low < high <= state.left[1]
+        assert is_within and (low, high)[self._newest_first] == state.left[self._newest_first]
+        state.work.index_bytes += found.bytes_read
+        state.work.has_hashes |= knows_all(found, self._groups)
+        state.reads = reads_of(found, self._groups, newest_first=self._newest_first)
+        state.planned = found.searched
+        state.work.candidates += sum(len(r.offsets) for r in state.reads if isinstance(r, Look))
+        if not state.reads:
+            self._reach(found.searched)
+        return bool(state.reads)
+
+    def _reach(self, done: OffsetRange) -> None:
+        """All of this range was looked at, and what comes before it in the order of the search."""
+        low, high = self._state.left
+        if self._newest_first:
+            self._state.left = low, max(low, min(high, done[0]))
+        else:
+            self._state.left = min(high, max(low, done[1])), high
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _scan(self, low: int, high: int, sink: Sink) -> Scan | None:
+        """Some of a range; returns the rest."""
+        self._state.work.scanned = True
+        if self._newest_first:
+            data, low_read = self._read_before(low, high)
+            done = low_read, high
+        else:
+            data, next_offset = self._read(low, _SCAN_BYTES, high)
+            done = low, min(next_offset, high)
+        if not self._offer(data, done, None, sink):
+            left = self.left
+            return Scan(low, left[1]) if self._newest_first else Scan(left[0], high)
+        self._reach(done)
+        rest = (low, done[0]) if self._newest_first else (done[1], high)
+        return Scan(*rest) if rest[0] < rest[1] else None
+
+    def _look(self, offsets: Int64s, sink: Sink) -> Look | None:
+        """The first candidates, with those that are read along; returns the rest."""
+        at = int(offsets[-1 if self._newest_first else 0])
+        length = 1 if self._newest_first else self._look_bytes(offsets)
+        data, next_offset = self._read(at, length, self._log.visible_end_offset)
+        if self._newest_first:
+            _, first_offset, _ = batch.peek(data)
+            stop = int(offsets.searchsorted(first_offset))
+            chosen, rest = offsets[stop:], offsets[:stop]
+        else:
+            stop = int(offsets.searchsorted(next_offset))
+            chosen, rest = offsets[:stop], offsets[stop:]
+        done = int(chosen[0]), int(chosen[-1]) + 1  # no further: a gap may come before the next
+        if not self._offer(data, done, chosen, sink):
+            low, high = self.left
+            return Look(offsets[slice(*offsets.searchsorted([low, high]).tolist())])
+        self._reach(done)
+        return Look(rest) if len(rest) else None
+
+    def _look_bytes(self, offsets: Int64s) -> int:
+        """As many as one batch has, or more where the next candidates are near."""
+        if len(offsets) < 8:
+            return 1
+        tail = self._log.reader.tail(self._log.segment_id)
+        records = max(1, tail.end_offset - int(offsets[0]))
+        near = int(offsets[7]) - int(offsets[0])
+        return _SCAN_BYTES if near * tail.length_bytes < records * _SCAN_BYTES else 1
+
+    def _read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[bytes, int]:
+        """Batches from the one that holds ``offset`` to the one that holds the last before the
+        end."""
+        log = self._log
+        data, next_offset = log.reader.read(log.segment_id, offset, max_bytes, end_offset)
+        if not data and end_offset < log.visible_end_offset:  # it ends within a batch
+            visible = log.visible_end_offset
+            data, next_offset = log.reader.read(log.segment_id, offset, 1, visible)
+        if not data:
+            raise NotReplicaError(
+                f"segment {log.segment_id} ends before {offset} on this node",
+                segment_id=log.segment_id,
+            )
+        self._state.work.data_bytes += len(data)
+        return data, next_offset
+
+    def _read_before(self, low: int, high: int) -> tuple[bytes, int]:
+        """Batches that hold all from some offset on up to ``high``, and that offset.
+
+        Logs are read forwards only. How many offsets fit into what may be read at once is guessed,
+        from what the last ones took.
+        """
+        state = self._state
+        state.window = state.window or self._first_window()
+        while True:
+            start = at = max(low, high - state.window)
+            parts: list[bytes] = []
+            length = 0
+            while at < high and length < 2 * _SCAN_BYTES:
+                data, at = self._read(at, _SCAN_BYTES, high)
+                parts.append(data)
+                length += len(data)
+            if at >= high:
+                if length < _SCAN_BYTES // 2:
+                    state.window = min(2 * state.window, _WINDOW_OFFSETS_MAX)
+                return b"".join(parts), start
+            state.window = max(1, state.window // 4)
+
+    def _first_window(self) -> int:
+        log = self._log
+        tail = log.reader.tail(log.segment_id)
+        _, high = self.left
+        records = max(1, tail.end_offset - high)
+        return max(1, min(_WINDOW_OFFSETS_MAX, _SCAN_BYTES * records // (tail.length_bytes or 1)))
+
+    # --- comparing ------------------------------------------------------------------------------
+
+    def _offer(self, data: bytes, done: OffsetRange, chosen: Int64s | None, sink: Sink) -> bool:
+        """Give the sink what matches in these batches, of the chosen offsets or of all in a range.
+        False when it is full before the end; then ``left`` says where."""
+        found = list(_batches(data, done))
+        for each in reversed(found) if self._newest_first else found:
+            try:
+                picks, places = self._matching(each, done, chosen)
+            except (CorruptBatchError, BatchTooLargeError) as error:
+                if not sink.refuse(each, error):
+                    self._reach(_edges(each.header.base_offset, each.header.end_offset))
+                    return False
+                continue
+            if picks is None or not places:
+                continue
+            if self._newest_first:
+                places.reverse()
+            taken = sink.take(each, picks, places)
+            if taken < len(places):
+                offset = picks.offset_at(places[taken])
+                self._reach(_edges(offset, offset + 1))
+                return False
+        return True
+
+    def _matching(
+        self, found: StoredBatch, asked: OffsetRange, chosen: Int64s | None
+    ) -> tuple[Picks | None, list[int]]:
+        """A batch and the places of what is wanted of it."""
+        selection, header = self._selection, found.header
+        if not selection.may_be_in(header):
+            return None, []
+        if chosen is not None:
+            low, high = chosen.searchsorted([header.base_offset, header.end_offset]).tolist()
+            if low == high:
+                return None, []
+            picks = BatchPicks(found.data, found.position, header)
+            places = picks.places_of(chosen[low:high])
+            return picks, [at for at in places if selection.wants(picks.record_at(at))]
+        if not selection.is_empty:
+            index = decode_index(found.data, found.position, header)
+            if not selection.may_match(index).any():
+                return None, []
+        columns = record.decode(found.data, found.position, header)
+        first, stop = columns.offsets.searchsorted(asked).tolist()
+        mask = selection.matches(columns)[first:stop]
+        return ColumnPicks(columns), (mask.nonzero()[0] + first).tolist()
+
+
+def _edges(low: int, high: int) -> OffsetRange:
+    """What ``_reach`` takes so that it stops in front of a range, from either side."""
+    return high, low
+
+
+def _batches(data: bytes, asked: OffsetRange) -> Iterator[StoredBatch]:
+    for position, header in batch.iter_batches(data):
+        if header.end_offset > asked[0] and header.base_offset < asked[1]:
+            yield StoredBatch(data, position, header)

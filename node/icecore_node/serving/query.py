@@ -1,0 +1,216 @@
+"""Query: records by key, tag, header or event time, a page at a time.
+
+Partitions are answered in the order of the request, the segments of each by offset. A page ends
+when it is full, or when it has read so much that others should have a turn; the continuation says
+where the next one begins. Whatever could not be searched is named in the answer, which then is not
+complete: nothing is ever left out in silence.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from icecore.errors import IcecoreError, NotReplicaError, UnknownTopicError
+from icecore.rpc import convert, framing
+from icecore.rpc.ports import CallContext, Received
+from icecore.v1 import data_pb2
+from icecore_node.context import NodeContext
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.reading import ReplicaReading
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.clear_sink import ClearSink
+from icecore_node.serving.log_search import LogSearch, LogView
+from icecore_node.serving.query_answer import (
+    PartitionAnswer,
+    estimate,
+    fail,
+    is_missing,
+    is_outside,
+    tell,
+)
+from icecore_node.serving.query_request import (
+    FROM_THE_START,
+    Place,
+    QueryPlan,
+    checked_query,
+    continuation,
+)
+from icecore_node.serving.search_plan import Piece
+from icecore_node.storage.engine import OffsetRange
+
+PAGE_READ_BYTES: Final = 32 << 20
+"""A page that has read so much ends, full or not."""
+PAGE_MS: Final = 1000
+PAGE_SEGMENTS: Final = 1000
+
+
+@dataclass(slots=True)
+class _Page:
+    """What one answer has used up."""
+
+    plan: QueryPlan
+    ends_ms: float
+    count: int = 0
+    size_bytes: int = 0
+    read_bytes: int = 0
+    segments: int = 0
+    is_full: bool = False
+
+    def is_over(self, now_ms: float) -> bool:
+        """Whether the rest is for the next page."""
+        return (
+            self.is_full
+            or self.read_bytes >= PAGE_READ_BYTES
+            or self.segments >= PAGE_SEGMENTS
+            or now_ms >= self.ends_ms
+        )
+
+    def sink(self) -> ClearSink:
+        """For what comes next."""
+        plan = self.plan
+        return ClearSink(
+            data_pb2.QueryPartitionResult(),
+            plan.max_count - self.count,
+            plan.max_bytes - self.size_bytes,
+            is_first=not self.count,
+        )
+
+    def take(self, found: ClearSink) -> None:
+        """Count what was found."""
+        self.count += found.count
+        self.size_bytes += found.size_bytes
+        self.is_full = found.is_full or self.count >= self.plan.max_count
+
+
+class QueryHandler:
+    """The handler of ``DataService/Query``."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        table: ReplicaTable,
+        reading: ReplicaReading,
+        heavy_work: HeavyWork,
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._reading = reading
+        self._heavy_work = heavy_work
+
+    async def query(self, body: Received, _: CallContext) -> bytes:
+        """``QueryRequest`` to ``QueryResponse``, both as bytes."""
+        context = self._context
+        request = framing.parse(data_pb2.QueryRequest, body)
+        context.identity.check_cluster(request.cluster_id)
+        plan = checked_query(request, self._topic_id(request))
+        page = _Page(plan, context.clock.monotonic_ms() + PAGE_MS)
+        answer = data_pb2.QueryResponse(complete=True)
+        place = plan.start
+        while place.number < len(plan.partitions):
+            if page.is_over(context.clock.monotonic_ms()):
+                answer.continuation = continuation(plan, place)
+                break
+            asked = plan.partitions[place.number]
+            result = answer.partitions.add(partition=asked.partition)
+            left: int | None = None
+            try:
+                held = self._table.partition(request.topic_id, request.topic, asked.partition)
+                work = PartitionAnswer(request, asked, held, result)
+                left = await self._search(work, place.offset, page)
+            except IcecoreError as error:
+                result.error.CopyFrom(convert.error_to_proto(error))
+            lacks = result.HasField("error") or any(map(is_missing, result.segments))
+            answer.complete = answer.complete and not lacks
+            if left is not None:
+                answer.continuation = continuation(plan, Place(place.number, left))
+                break
+            place = Place(place.number + 1)
+        return answer.SerializeToString()
+
+    def _topic_id(self, request: data_pb2.QueryRequest) -> bytes:
+        try:
+            return self._table.names.id_for_client(request.topic_id, request.topic)
+        except UnknownTopicError:
+            return b""  # each partition says so
+
+    async def _search(self, work: PartitionAnswer, offset: int, page: _Page) -> int | None:
+        """Search one partition from where the page before ended; where the next one begins, if one
+        must."""
+        newest_first, result = work.newest_first, work.result
+        low, high = work.range_of(offset)
+        result.high_watermark = work.high_watermark
+        result.indexed_through_offset = work.visible_end
+        left = low, high
+        for piece in work.pieces_of((low, high), is_first=offset == FROM_THE_START):
+            if page.is_over(self._context.clock.monotonic_ms()):
+                break
+            page.segments += 1
+            begun = piece.from_offset, piece.end_offset
+            rest = await self._search_piece(work, piece, page)
+            if newest_first:
+                left = low, max(low, min(left[1], rest[1] if rest else begun[0]))
+            else:
+                left = min(high, max(left[0], rest[0] if rest else begun[1])), high
+            if rest:
+                break
+        else:
+            left = (low, low) if newest_first else (high, high)
+        result.searched_from_offset = left[1] if newest_first else low
+        result.searched_to_offset = high if newest_first else left[0]
+        if left[0] >= left[1]:
+            return None
+        return left[1] if newest_first else left[0]
+
+    async def _search_piece(
+        self, work: PartitionAnswer, piece: Piece, page: _Page
+    ) -> OffsetRange | None:
+        """Search what one replica holds; what is left of it when the page is over."""
+        done = work.describe(piece)
+        replica = piece.replica
+        if replica is None:
+            return None
+        if not replica.life.is_intact:
+            what = f"segment {replica.segment_id} is damaged here"
+            fail(done, NotReplicaError(what, segment_id=replica.segment_id))
+            return None
+        try:
+            return await self._search_replica(work, replica, piece, page, done)
+        except IcecoreError as error:
+            fail(done, error)
+            return None
+
+    async def _search_replica(
+        self,
+        work: PartitionAnswer,
+        replica: Replica,
+        piece: Piece,
+        page: _Page,
+        done: data_pb2.SegmentSearch,
+    ) -> OffsetRange | None:
+        context, selection = self._context, page.plan.selection
+        store = context.store
+        summary = await context.executor.run(store.index.summary, replica.segment_id)
+        done.index, done.index_runs = summary.kind, summary.runs
+        asked = piece.from_offset, piece.end_offset
+        if is_outside(summary, selection):
+            done.outcome = data_pb2.SEARCH_OUTCOME_SKIPPED_TIME
+            return None
+        end = replica.high_watermark
+        log = LogView(store.reader, store.index, replica.segment_id, end)
+        search = LogSearch(log, selection, asked, newest_first=work.newest_first)
+        if work.explain_only:
+            estimate(done, search, summary, replica.log.tail)
+            return None
+        read_before = page.read_bytes
+        while not search.is_done:
+            found = await self._reading.inflate(self._heavy_work, replica, search.step, page.sink)
+            page.take(found)
+            page.read_bytes = read_before + search.work.data_bytes + search.work.index_bytes
+            done.records = done.records + found.count
+            work.result.MergeFromString(found.encoded())
+            if found.undecodable is not None:
+                fail(done, found.undecodable)
+            if page.is_over(context.clock.monotonic_ms()):
+                break
+        tell(done, search)
+        return None if search.is_done else search.left

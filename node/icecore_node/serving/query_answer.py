@@ -1,0 +1,154 @@
+"""What the answer to a query says of one partition: what was asked, and what was done where.
+
+The pieces are those that this node has. What it lacks, or can't read, is a piece too, so that an
+answer is complete only when every part of it was searched.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from icecore.codec.selection import Selection
+from icecore.errors import IcecoreError, NotReplicaError
+from icecore.model import SegmentId
+from icecore.rpc import convert
+from icecore.v1 import data_pb2
+from icecore_node.registry.table import PartitionReplicas
+from icecore_node.replica.life import Life
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.log_search import LogSearch
+from icecore_node.serving.query_request import FROM_THE_START
+from icecore_node.serving.search_plan import Piece, pieces
+from icecore_node.storage.engine import NO_INDEX, SEALED_INDEX, IndexSummary, LogTail, OffsetRange
+
+_LOOK_BYTES_GUESSED: Final = 64 << 10
+"""What one look at a log, or at one place of an index, reads at most, in most cases."""
+
+
+class PartitionAnswer:
+    """One partition of one page. What replicas there are is fixed when it is made.
+
+    Raises:
+        NotReplicaError: There are none.
+    """
+
+    def __init__(
+        self,
+        request: data_pb2.QueryRequest,
+        asked: data_pb2.QueryPartition,
+        held: PartitionReplicas,
+        result: data_pb2.QueryPartitionResult,
+    ) -> None:
+        self.result = result
+        self.newest_first, self.explain_only = request.newest_first, request.explain_only
+        self._replicas = tuple(held.replicas)
+        self._segment_ids = frozenset(asked.segment_ids)
+        if not any(each.life is not Life.GONE for each in self._replicas):
+            raise NotReplicaError(f"no replica of partition {asked.partition} on this node")
+        intact = [each.high_watermark for each in self._replicas if each.life.is_intact]
+        lost = [each.sealed_end_offset or 0 for each in self._replicas if _is_damaged(each)]
+        self.high_watermark = max(intact, default=0)
+        limit = asked.to_offset or max([self.high_watermark, *lost])
+        self.visible_end = min(limit, self.high_watermark)
+        """Of what was asked for, as this node knows it."""
+        self._low = max(asked.from_offset, held.log_start_offset)
+        self._high = max(self._low, min(limit, max([self.high_watermark, *lost])))
+
+    def range_of(self, offset: int) -> OffsetRange:
+        """What this page may look at when the one before ended at an offset."""
+        low, high = self._low, self._high
+        if offset == FROM_THE_START:
+            return low, high
+        offset = max(low, min(offset, high))
+        return (low, offset) if self.newest_first else (offset, high)
+
+    def pieces_of(self, asked: OffsetRange, *, is_first: bool) -> Iterator[Piece]:
+        """What to search, in order. What has no place in the range comes first, on the first
+        page."""
+        only = self._segment_ids
+        if is_first:
+            yield from self._out_of_place()
+        for each in pieces(self._replicas, asked, newest_first=self.newest_first):
+            if not only or (each.replica is not None and each.replica.segment_id in only):
+                yield each
+
+    def _out_of_place(self) -> Iterator[Piece]:
+        here = {each.segment_id for each in self._replicas if each.life is not Life.GONE}
+        for segment_id in sorted(self._segment_ids - here):
+            yield Piece(None, 0, 0, SegmentId(segment_id))
+        tail = self._replicas[-1]
+        is_asked = not self._segment_ids or tail.segment_id in self._segment_ids
+        if _is_damaged(tail) and not tail.sealed and is_asked:
+            # Nobody here knows where it ends.
+            yield Piece(tail, tail.base_offset, tail.base_offset)
+
+    def describe(self, piece: Piece) -> data_pb2.SegmentSearch:
+        """A line of the answer for a piece."""
+        replica, low, high = piece.replica, piece.from_offset, piece.end_offset
+        elsewhere = data_pb2.SEARCH_OUTCOME_ELSEWHERE
+        if replica is None:
+            return self.result.segments.add(
+                segment_id=piece.segment_id, base_offset=low, end_offset=high, outcome=elsewhere
+            )
+        return self.result.segments.add(
+            segment_id=replica.segment_id,
+            base_offset=replica.base_offset,
+            end_offset=max(high, replica.high_watermark if replica.life.is_intact else 0),
+            index=NO_INDEX,
+        )
+
+
+def _is_damaged(replica: Replica) -> bool:
+    return replica.life is Life.UNKNOWN
+
+
+def fail(done: data_pb2.SegmentSearch, error: IcecoreError) -> None:
+    """A segment, or a part of it, could not be searched."""
+    done.outcome = data_pb2.SEARCH_OUTCOME_UNAVAILABLE
+    done.error.CopyFrom(convert.error_to_proto(error))
+
+
+def is_missing(done: data_pb2.SegmentSearch) -> bool:
+    """Whether records may be missing from the answer because of it."""
+    elsewhere = data_pb2.SEARCH_OUTCOME_ELSEWHERE
+    return done.outcome in (elsewhere, data_pb2.SEARCH_OUTCOME_UNAVAILABLE)
+
+
+def is_outside(summary: IndexSummary, selection: Selection) -> bool:
+    """Whether a log has no event time that was asked for. Only of a sealed one is that said before
+    it is read: others may have grown since."""
+    times = summary.timestamps_ms
+    is_known = summary.kind == SEALED_INDEX and times is not None
+    return is_known and times is not None and not selection.may_be_within(*times)
+
+
+def tell(done: data_pb2.SegmentSearch, search: LogSearch) -> None:
+    """What a search did."""
+    work = search.work
+    done.index_bytes, done.data_bytes = work.index_bytes, work.data_bytes
+    done.candidates = work.candidates
+    if done.outcome:
+        return  # a part of it could not be searched
+    if work.scanned or not search.by_hash:
+        done.outcome = data_pb2.SEARCH_OUTCOME_SCAN
+    elif work.has_hashes:
+        done.outcome = data_pb2.SEARCH_OUTCOME_INDEX
+    else:
+        done.outcome = data_pb2.SEARCH_OUTCOME_SKIPPED_HASH
+
+
+def estimate(
+    done: data_pb2.SegmentSearch, search: LogSearch, summary: IndexSummary, tail: LogTail
+) -> None:
+    """What a search would do. Of an index it is known how many places are looked at, not how many
+    records it names: one look for each hash is a guess."""
+    low, high = search.left
+    records = max(1, tail.end_offset - done.base_offset)
+    scanned = tail.length_bytes * (high - low) // records
+    if not search.by_hash or summary.kind == NO_INDEX:
+        done.outcome, done.data_bytes = data_pb2.SEARCH_OUTCOME_SCAN, scanned
+        return
+    looks = search.hash_count
+    done.outcome = data_pb2.SEARCH_OUTCOME_INDEX
+    done.data_bytes = min(scanned, looks * _LOOK_BYTES_GUESSED)
+    per_run = min(_LOOK_BYTES_GUESSED, summary.length_bytes // max(1, summary.runs))
+    done.index_bytes = min(summary.length_bytes, looks * summary.runs * per_run)
