@@ -1,8 +1,8 @@
 """icecore: client of a replicated segment store for event streams.
 
-``Producer``, ``Consumer`` and ``Admin`` are asyncio classes; ``icecore.blocking`` has the same for
-threads. Names are loaded when first used, so that importing one small module of the package does
-not load gRPC.
+``Producer``, ``Consumer``, ``Lookup`` and ``Admin`` are asyncio classes; ``icecore.blocking`` has
+the same for threads. Names are loaded when first used, so that importing one small module of the
+package does not load gRPC.
 """
 
 import importlib
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icecore import blocking, errors
-    from icecore.client import Admin, Consumer, Producer
-    from icecore.client.types import BatchMetadata, RecordMetadata, TopicSettings
+    from icecore.client import Admin, Consumer, Lookup, Producer
+    from icecore.client.types import BatchMetadata, LookupPage, RecordMetadata, TopicSettings
     from icecore.codec.record import Codec, Record
     from icecore.errors import IcecoreError
     from icecore.model import Acks
@@ -25,6 +25,8 @@ __all__ = [
     "Codec",
     "Consumer",
     "IcecoreError",
+    "Lookup",
+    "LookupPage",
     "Producer",
     "Record",
     "RecordMetadata",
@@ -41,6 +43,8 @@ _HOMES = {
     "Codec": "icecore.codec.record",
     "Consumer": "icecore.client",
     "IcecoreError": "icecore.errors",
+    "Lookup": "icecore.client",
+    "LookupPage": "icecore.client.types",
     "Producer": "icecore.client",
     "Record": "icecore.codec.record",
     "RecordMetadata": "icecore.client.types",

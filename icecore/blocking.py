@@ -15,11 +15,12 @@ from icecore import client
 from icecore.client.batches import BatchHandle
 from icecore.client.batches import SendHandle as AsyncSendHandle
 from icecore.client.checks import HeadersLike, check_record, topic_name
-from icecore.client.types import BatchMetadata, RecordMetadata
+from icecore.client.conditions import TimeLike
+from icecore.client.types import BatchMetadata, LookupPage, OffsetResult, RecordMetadata
 from icecore.codec.record import Record
 from icecore.errors import ForkedError, InvalidRequestError, UnavailableError
 
-__all__ = ["Admin", "Consumer", "Producer", "SendHandle"]
+__all__ = ["Admin", "Consumer", "Lookup", "Producer", "SendHandle"]
 
 _T = TypeVar("_T")
 
@@ -385,6 +386,48 @@ class Consumer:
 
 async def _next_or_none(iterator: Any) -> Any:
     return await anext(iterator, None)
+
+
+class Lookup:
+    """See ``icecore.Lookup``: the same arguments and methods, blocking."""
+
+    def __init__(self, bootstrap: str, topic: str, **kwargs: Any) -> None:
+        self._lookup: client.Lookup = _background.run(
+            _make(client.Lookup, (bootstrap, topic), kwargs)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def find(self, **kwargs: Any) -> LookupPage:
+        """See ``icecore.Lookup.find``."""
+        return _background.run(self._lookup.find(**kwargs))
+
+    def pages(self, **kwargs: Any) -> Iterator[LookupPage]:
+        """See ``icecore.Lookup.pages``."""
+        pages = self._lookup.pages(**kwargs)
+        while (page := _background.run(_next_or_none(pages))) is not None:
+            yield page
+
+    def explain(self, **kwargs: Any) -> LookupPage:
+        """See ``icecore.Lookup.explain``."""
+        return _background.run(self._lookup.explain(**kwargs))
+
+    def record(self, partition: int, offset: int) -> Record | None:
+        """See ``icecore.Lookup.record``."""
+        return _background.run(self._lookup.record(partition, offset))
+
+    def offset_at(self, append_time: TimeLike, **kwargs: Any) -> dict[int, OffsetResult]:
+        """See ``icecore.Lookup.offset_at``."""
+        return _background.run(self._lookup.offset_at(append_time, **kwargs))
+
+    def close(self) -> None:
+        """Close the connections. Does nothing in a fork of the process."""
+        if not _background.is_forked:
+            _background.run(self._lookup.close())
 
 
 class Admin:

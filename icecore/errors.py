@@ -6,6 +6,7 @@ caller never parses messages. ``icecore/rpc/statuses.py`` carries an error over 
 ``reason`` and its string ``metadata``; nothing else in the code base maps errors to the wire.
 """
 
+import json
 from typing import ClassVar
 
 
@@ -68,6 +69,23 @@ class BatchTooLargeError(InvalidRequestError):
     """A batch exceeds ``batch_bytes_max`` or ``uncompressed_bytes_max`` of its topic."""
 
     reason = "BATCH_TOO_LARGE"
+
+
+class HeaderHashesError(InvalidRequestError):
+    """A batch lacks hashes of headers that its segment indexes, or has others. Their names are in
+    the metadata, ``indexed_headers``, as a JSON list."""
+
+    reason = "HEADER_HASHES"
+
+    @property
+    def indexed_headers(self) -> tuple[str, ...]:
+        """The names; none when the metadata do not say so."""
+        try:
+            names = json.loads(self.metadata.get("indexed_headers", "[]"))
+        except ValueError:
+            return ()
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        return tuple(names) if is_list else ()
 
 
 class TopicExistsError(IcecoreError):

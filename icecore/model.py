@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NewType, Self
 
-from icecore.errors import InvalidTopicNameError
+from icecore.errors import InvalidRequestError, InvalidTopicNameError
 
 SegmentId = NewType("SegmentId", int)
 NodeId = NewType("NodeId", int)
@@ -44,6 +44,9 @@ FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 PROTOCOL_VERSION = 3
 """What nodes and coordinators speak with each other. 3: producer states that say how many batches
 they keep (R72)."""
+INDEXED_HEADERS_MAX: Final = 16
+HEADER_NAME_BYTES_MAX: Final = 249
+"""Of a header that is indexed."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -54,6 +57,25 @@ def check_topic_name(name: str) -> None:
             f"topic name {name[:300]!r}: 1 to 249 characters of A-Z a-z 0-9 . _ -, "
             "and neither . nor .."
         )
+
+
+def check_indexed_headers(names: tuple[str, ...]) -> None:
+    """Whether a topic may index these headers. Raises InvalidRequestError."""
+    if len(names) > INDEXED_HEADERS_MAX:
+        raise InvalidRequestError(
+            f"indexed_headers names {len(names)} headers, at most {INDEXED_HEADERS_MAX} are allowed"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidRequestError("indexed_headers names a header twice")
+    for name in names:
+        try:
+            length = len(name.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"header name {name!r} has no UTF-8 form") from error
+        if not 1 <= length <= HEADER_NAME_BYTES_MAX:
+            raise InvalidRequestError(
+                f"an indexed header's name has 1 to {HEADER_NAME_BYTES_MAX} bytes, not {length}"
+            )
 
 
 class Acks(IntEnum):
@@ -105,6 +127,7 @@ class SegmentSettings:
     record_bytes_max: int = 1 << 20
     batch_bytes_max: int = 4 << 20
     uncompressed_bytes_max: int = 32 << 20
+    indexed_headers: tuple[str, ...] = ()
 
     @property
     def quorum(self) -> int:

@@ -72,6 +72,14 @@ UncompressedBytes = Annotated[
     typer.Option(parser=parse_size, metavar="SIZE", help="Largest payload; 32MiB by default."),
 ]
 
+IndexedHeader = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--indexed-header",
+        metavar="NAME",
+        help="Find records by the values of this header; may be repeated.",
+    ),
+]
 DeleteGrace = Annotated[
     int | None,
     typer.Option(
@@ -104,6 +112,7 @@ def create(
     uncompressed_bytes_max: UncompressedBytes = 0,
     partitioner: Annotated[str, typer.Option(help="xxh64, or custom.")] = "xxh64",
     delete_grace_ms: DeleteGrace = None,
+    indexed_header: IndexedHeader = None,
     if_not_exists: Annotated[bool, typer.Option(help="Fine when it exists already.")] = False,
 ) -> None:
     """Create a topic. 0 takes the cluster's default."""
@@ -120,6 +129,7 @@ def create(
         uncompressed_bytes_max=uncompressed_bytes_max,
         partitioner=partitioner,
         delete_grace_ms=delete_grace_ms,
+        indexed_headers=tuple(indexed_header or ()),
     )
     topic = session.admin(
         lambda admin: admin.create_topic(name, settings, if_not_exists=if_not_exists)
@@ -176,9 +186,15 @@ def alter(
     batch_bytes_max: BatchBytes = 0,
     uncompressed_bytes_max: UncompressedBytes = 0,
     delete_grace_ms: DeleteGrace = None,
+    indexed_header: IndexedHeader = None,
+    no_indexed_headers: Annotated[
+        bool, typer.Option("--no-indexed-headers", help="Index no headers from now on.")
+    ] = False,
 ) -> None:
     """Change settings; what is not given stays. Rolls the active segments, which then obey."""
     session = session_of(context)
+    if no_indexed_headers and indexed_header:
+        raise typer.BadParameter("--indexed-header and --no-indexed-headers contradict each other")
     settings = TopicSettings(
         replication_factor=replication_factor,
         min_insync=min_insync,
@@ -189,6 +205,7 @@ def alter(
         batch_bytes_max=batch_bytes_max,
         uncompressed_bytes_max=uncompressed_bytes_max,
         delete_grace_ms=delete_grace_ms,
+        indexed_headers=() if no_indexed_headers else tuple(indexed_header or ()) or None,
     )
     _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
 

@@ -124,8 +124,12 @@ class Admin:
             UnknownTopicError: There is no such topic.
             IcecoreError: A segment could not be rolled; the settings are changed nevertheless.
         """
+        changed = _settings_to_proto(settings, fields)
+        asked = fields.get("indexed_headers") if settings is None else settings.indexed_headers
         request = admin_pb2.AlterTopicRequest(
-            name=checks.topic_name(name), settings=_settings_to_proto(settings, fields)
+            name=checks.topic_name(name),
+            settings=changed,
+            clear_indexed_headers=asked is not None and not changed.indexed_headers,
         )
         answer = await self._call("AlterTopic", request, admin_pb2.AlterTopicResponse)
         for message in answer.roll_errors:
@@ -379,6 +383,9 @@ def _settings_to_proto(
     return admin_pb2.TopicSettings(
         flush_mode=cast(Any, int(settings.flush_mode or 0)),
         partitioner=checks.text("partitioner", settings.partitioner),
+        indexed_headers=()
+        if settings.indexed_headers is None
+        else checks.header_names("indexed_headers", settings.indexed_headers),
         delete_grace_ms=None
         if grace_ms is None
         else checks.whole("delete_grace_ms", grace_ms, 0, checks.UINT64_MAX),
@@ -389,6 +396,7 @@ def _settings_to_proto(
 def _settings(message: admin_pb2.TopicSettings) -> TopicSettings:
     values = {each.name: getattr(message, each.name) for each in fields_of(TopicSettings)}
     values["flush_mode"] = convert.flush_mode_from_proto(message.flush_mode)
+    values["indexed_headers"] = tuple(message.indexed_headers)
     return TopicSettings(**values)
 
 
@@ -417,4 +425,5 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
         deleted=message.deleted,
         deleted_at_ms=message.deleted_at_ms,
         grace_left_ms=message.grace_left_ms,
+        earlier_partitions=tuple(message.earlier_partitions),
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from icecore.client.types import BatchMetadata, RecordMetadata
 from icecore.codec import record
 from icecore.codec.columns import Headers
+from icecore.codec.hashes import header_hashes
 from icecore.codec.record import Codec
 from icecore.errors import IcecoreError, RequestTimeoutError
 
@@ -45,6 +46,7 @@ class Batch:
         "hashes",
         "headers",
         "indeterminate",
+        "indexed_headers",
         "is_observed",
         "keys",
         "metadata",
@@ -75,6 +77,8 @@ class Batch:
         self.number = 0
         """Counts the batches of the queue in the order in which they were first sent."""
         self.encoded: bytes | None = None
+        self.indexed_headers: tuple[str, ...] = ()
+        """Whose hashes are in it."""
         self.indeterminate = False
         """Some attempt may have been appended without our knowing."""
         self.metadata: BatchMetadata | None = None
@@ -83,8 +87,18 @@ class Batch:
         """Somebody was told of the error."""
         self.done: asyncio.Future[None] = loop.create_future()
 
-    def encode(self, identity: Identity, sequence: int, codec: Codec) -> bytes:
-        """The batch's bytes under ``sequence``, made once and renumbered when it changes."""
+    def encode(
+        self,
+        identity: Identity,
+        sequence: int,
+        codec: Codec,
+        indexed_headers: tuple[str, ...] = (),
+    ) -> bytes:
+        """The batch's bytes under ``sequence``, made once and renumbered when it changes; made anew
+        when other headers are to be hashed."""
+        if self.encoded is not None and self.indexed_headers != indexed_headers:
+            self.encoded = record.with_header_hashes(self.encoded, indexed_headers)
+        self.indexed_headers = indexed_headers
         if self.encoded is None:
             if self.rows:
                 from icecore.codec import arrow
@@ -96,8 +110,12 @@ class Batch:
                     producer_id=identity.producer_id,
                     producer_epoch=identity.producer_epoch,
                     base_sequence=sequence,
+                    indexed_headers=indexed_headers,
                 )
             else:
+                hashes = None
+                if indexed_headers and self.headers is not None:
+                    hashes = header_hashes(self.headers, indexed_headers)
                 self.encoded = record.encode_columns(
                     values=self.values,
                     timestamps_ms=self.times,
@@ -105,6 +123,7 @@ class Batch:
                     key_hashes=self.hashes if self.keys else None,
                     tags=self.tags,
                     headers=self.headers,
+                    header_hashes=hashes,
                     codec=codec,
                     producer_id=identity.producer_id,
                     producer_epoch=identity.producer_epoch,

@@ -11,7 +11,7 @@ from operator import index
 from typing import Any, TypeAlias
 
 from icecore.errors import ConfigurationError, IcecoreError, InvalidRequestError
-from icecore.model import check_topic_name
+from icecore.model import check_indexed_headers, check_topic_name
 
 _Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
 HeadersLike: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
@@ -210,6 +210,15 @@ def names(name: str, given: Any) -> tuple[str, ...]:
     if _is_text_or_mapping(given) or not isinstance(given, Iterable):
         raise wrong_type(name, given, "a sequence of topic names")
     return tuple(topic_name(each) for each in given)
+
+
+def header_names(name: str, given: Any) -> tuple[str, ...]:
+    """Several names of headers. Raises TypeError, InvalidRequestError."""
+    if _is_text_or_mapping(given) or not isinstance(given, Iterable):
+        raise wrong_type(name, given, "a sequence of header names")
+    found = tuple(text(name, each) for each in given)
+    check_indexed_headers(found)
+    return found
 
 
 def partitions(given: Any) -> tuple[int, ...] | None:

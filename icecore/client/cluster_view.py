@@ -108,4 +108,11 @@ def _topic(message: admin_pb2.TopicMetadata, before: TopicMetadata | None) -> To
             partition = old if old.epoch > partition.epoch else partition
         partitions.append(partition)
     partitioner = message.settings.partitioner or "xxh64"
-    return TopicMetadata(message.name, message.topic_id, tuple(partitions), partitioner)
+    return TopicMetadata(
+        message.name,
+        message.topic_id,
+        tuple(partitions),
+        partitioner,
+        tuple(message.settings.indexed_headers),
+        tuple(message.earlier_partitions),
+    )

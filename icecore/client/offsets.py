@@ -115,7 +115,7 @@ class OffsetLookup:
         """
         check_position(position)
         if isinstance(position, datetime):
-            return await self._by_time(partition, position_ms(position))
+            return await self.first_since(partition, position_ms(position))
         if isinstance(position, int):
             return OffsetResult(position, -1)
         target = data_pb2.ListOffsetsPartition(latest=True)
@@ -124,7 +124,8 @@ class OffsetLookup:
         found = await self._retry(lambda: self._ask_leader(partition, target))
         return OffsetResult(found.offset, found.append_timestamp_ms)
 
-    async def _by_time(self, partition: int, timestamp_ms: int) -> OffsetResult:
+    async def first_since(self, partition: int, timestamp_ms: int) -> OffsetResult:
+        """The first record appended at that millisecond or later; see ``find``."""
         segments = await list_segments(
             self._connection, self._topic, [partition], timeout_s=self._timeout_s
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icecore.client.batches import Batch, Identity
-from icecore.errors import IcecoreError
+from icecore.errors import HeaderHashesError, IcecoreError
 
 BATCHES_KEPT_FIRST: Final = 5
 """A leader that says nothing recognises so many batches of a producer."""
@@ -86,6 +86,7 @@ class PartitionQueue:
         "batches_kept",
         "error",
         "identity",
+        "indexed_headers",
         "is_waiting",
         "may_overlap",
         "next_number",
@@ -113,6 +114,8 @@ class PartitionQueue:
         """The last request was answered well: another one may go out before its answer."""
         self.batches_kept = BATCHES_KEPT_FIRST
         """How many batches the leader recognises, as far as we know."""
+        self.indexed_headers: tuple[str, ...] | None = None
+        """Whose hashes the leader's segment wants, as it said; None = those of the topic."""
         self.identity: Identity | None = None
         self.next_sequence = self.next_number = 0
         self.attempts = 0
@@ -132,3 +135,14 @@ class PartitionQueue:
             self.open = None
         batch.count = batch.count or len(batch.values)
         return batch
+
+    def learn_headers(self, head: Batch, error: HeaderHashesError) -> bool:
+        """Heed what the leader says of a refused batch; whether it can be encoded otherwise.
+
+        The topic's settings changed, and a segment keeps to those that it was opened with.
+        """
+        names = error.indexed_headers
+        if sorted(names) == sorted(head.indexed_headers):
+            return False  # the same once more would not help
+        self.indexed_headers = names
+        return True

@@ -13,6 +13,7 @@ A request carries batches of many partitions that one node leads. This is the li
     the records can't be encoded       this batch alone: its number was not used yet
     an error that is retriable, or of  a wait: the numbers stay, and a leader that has the batch
     one leader's storage               answers with its offset (``duplicate``)
+    the segment indexes other headers  a wait, and this batch is encoded anew
     any other error, or the delivery   the head. If it had a number, those behind it that certainly
     timeout                            were not appended get new ones under a fresh identity; the
                                        others fail as well, because only they might land late
@@ -64,6 +65,7 @@ from icecore.client.types import BatchMetadata
 from icecore.codec.record import Codec
 from icecore.errors import (
     FencedError,
+    HeaderHashesError,
     IcecoreError,
     InvalidRequestError,
     LeaderLostError,
@@ -319,7 +321,8 @@ class Sender:
                 sequence = queue.next_sequence if batch.sequence is None else batch.sequence
             queue.pop()
             try:
-                encoded = batch.encode(queue.identity, sequence, self._codec)
+                names = self._indexed_headers(queue)
+                encoded = batch.encode(queue.identity, sequence, self._codec, names)
             except IcecoreError as error:
                 self._fail(batch, error)
                 continue
@@ -333,6 +336,13 @@ class Sender:
             room_bytes -= len(encoded)
             taken.append(batch)
         return taken
+
+    def _indexed_headers(self, queue: PartitionQueue) -> tuple[str, ...]:
+        """Whose hashes the partition's batches hold."""
+        if queue.indexed_headers is not None:
+            return queue.indexed_headers
+        known = self._metadata.known(queue.topic)
+        return () if known is None else known.indexed_headers
 
     # --- one request ----------------------------------------------------------------------------
 
@@ -410,6 +420,8 @@ class Sender:
             pass  # it overtook what was acknowledged meanwhile: its number is right by now
         elif isinstance(error, (*_GAPS, ProducerFencedError)) and self._idempotent:
             self._close_gap(queue, head, error)
+        elif isinstance(error, HeaderHashesError) and queue.learn_headers(head, error):
+            pass  # it is encoded anew
         elif not error.retriable and not isinstance(error, StorageError):
             self._drop_head(queue, error)
         self.start(self._retry(queue, error))

@@ -1,9 +1,11 @@
 """What the client API takes and returns: plain values, never protobuf messages."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from icecore.client import checks
+from icecore.codec.columns import Record
 from icecore.errors import ConfigurationError
 from icecore.model import FlushMode, NodeInfo, Segment
 
@@ -66,6 +68,8 @@ class TopicSettings:
     """Of a batch's payload, and of its tags written out; at most 64 MiB."""
     delete_grace_ms: int | None = None
     """How long a deleted topic can be undeleted; 0 = not at all."""
+    indexed_headers: tuple[str, ...] | None = None
+    """Names of headers by whose values records are found, at most 16; () = none from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ class TopicDescription:
     """By the wall clock of the coordinator."""
     grace_left_ms: int = 0
     """As of a minute ago at most; it only passes while a coordinator runs."""
+    earlier_partitions: tuple[int, ...] = ()
+    """As in ``TopicMetadata``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,9 @@ class TopicMetadata:
     topic_id: bytes
     partitions: tuple[PartitionMetadata, ...]
     partitioner: str = "xxh64"
+    indexed_headers: tuple[str, ...] = ()
+    earlier_partitions: tuple[int, ...] = ()
+    """How many partitions it had before, oldest first; 0 = nobody wrote down how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +202,73 @@ class RollResult:
 
     rolled: int
     errors: tuple[Exception, ...] = ()
+
+
+class SearchOutcome(StrEnum):
+    """What became of one segment in a look-up."""
+
+    INDEX = "index"
+    """An index covered all of it."""
+    SCAN = "scan"
+    """Some of it, or all, was read, because no index covers it."""
+    SKIPPED_TIME = "skipped_time"
+    """All its event times lie outside of what was asked for."""
+    SKIPPED_HASH = "skipped_hash"
+    """Its index has none of the keys, tags or headers."""
+    UNAVAILABLE = "unavailable"
+    """It could not be searched; records may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcome:
+    """What a page of a look-up did in one segment, or, explained only, would do."""
+
+    partition: int
+    segment_id: int
+    base_offset: int
+    end_offset: int
+    """As far as it is visible; -1 = not known."""
+    outcome: SearchOutcome
+    node_id: int = 0
+    """Who searched it; 0 = nobody did."""
+    index: str = "none"
+    """``sealed``, ``active`` or ``none``."""
+    index_runs: int = 0
+    """Sorted runs that a look-up touches."""
+    index_bytes: int = 0
+    """Read of the index."""
+    data_bytes: int = 0
+    """Read of the segment."""
+    candidates: int = 0
+    """Records that the index named."""
+    records: int = 0
+    """Of the page, from here."""
+    error: str = ""
+    """Why it is unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupPage:
+    """One page of a look-up."""
+
+    records: tuple[Record, ...]
+    complete: bool
+    """All that this page has looked at could be searched. A page that is not complete may lack
+    records, of the segments that are unavailable."""
+    indexed_through: dict[int, int]
+    """By partition: each matching record below this offset, and from ``from_offset`` on, is in this
+    page, came with one before, or comes with a later one. Nothing is said of later records. From the
+    newest record down, the first page says it of the whole answer."""
+    segments: tuple[SegmentOutcome, ...]
+    """That this page has looked at, by partition and offset."""
+    continuation: bytes
+    """Ask for the next page with it; empty = there is none."""
+
+    def with_outcome(self, *outcomes: SearchOutcome) -> tuple[SegmentOutcome, ...]:
+        """The segments of which one of these became."""
+        return tuple(each for each in self.segments if each.outcome in outcomes)
+
+    @property
+    def unavailable(self) -> tuple[SegmentOutcome, ...]:
+        """Segments whose records may be missing here."""
+        return self.with_outcome(SearchOutcome.UNAVAILABLE)

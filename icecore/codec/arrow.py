@@ -4,7 +4,7 @@ What is the same in every batch is made once: types, schemas, columns of nulls a
 of which a batch takes a slice. In a batch of 256 KiB they would cost more than everything else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from icecore.codec.batch import Codec, ProducerFlag
-from icecore.codec.columns import BatchColumns, ListColumn, all_valid, hash_keys, now_ms
+from icecore.codec.columns import (
+    BatchColumns,
+    Headers,
+    ListColumn,
+    all_valid,
+    hash_keys,
+    now_ms,
+)
+from icecore.codec.hashes import header_hashes
 from icecore.codec.record import Parts, bits_of, finish
 from icecore.errors import InvalidRequestError
 
@@ -162,12 +170,13 @@ def encode(
     producer_epoch: int = 0,
     base_sequence: int = 0,
     schema_id: int = 0,
+    indexed_headers: Collection[str] = (),
 ) -> bytes:
     """The same bytes as ``encode_columns`` from an Arrow record batch.
 
     Columns: ``value`` (binary), optional ``key`` (binary), ``timestamp_ms`` (int64) or
     ``timestamp`` (else now), ``tags`` (list<string>), ``headers`` (list<struct<key, value>>);
-    others are ignored, other types are cast.
+    others are ignored, other types are cast. ``indexed_headers``: whose hashes the batch holds.
 
     Raises:
         InvalidRequestError: No rows, no ``value``, a column that cannot be cast, a null timestamp,
@@ -207,15 +216,25 @@ def encode(
         _add_list_offsets(index, tags)
         index.add(encoded.indices.to_numpy().astype("<u4").tobytes())
     headers = _column(rows, "headers", _HEADERS) if "headers" in schema else None
+    hashes_flag: int = ProducerFlag.NO_HEADER_HASHES
     if headers is None or not len(headers.flatten()):
         flags |= ProducerFlag.NO_HEADERS
     else:
         header_names, header_values = _no_nulls(headers.flatten(), "header").flatten()
+        if indexed_headers:
+            hashes_flag = index.add_header_hashes(header_hashes(_pairs(headers), indexed_headers))
         _add_list_offsets(payload, headers)
         _add_arrow(payload, _no_nulls(header_names, "header name"), with_validity=False)
         _add_arrow(payload, header_values)
     ids = (producer_id, base_sequence, producer_epoch, schema_id)
-    return finish(index, payload, flags | ProducerFlag.NO_HEADER_HASHES, millis, codec, ids)
+    return finish(index, payload, flags | hashes_flag, millis, codec, ids)
+
+
+def _pairs(headers: Any) -> list[Headers]:
+    """Name and value of each header of each record."""
+    return [
+        tuple((each["key"], each["value"]) for each in row or ()) for row in headers.to_pylist()
+    ]
 
 
 def _column(rows: pa.RecordBatch, name: str, type_: Any) -> Any:

@@ -22,7 +22,9 @@ A Zstandard frame may leave out its length, for the header says it; its window i
 it returns is safe to hand to Arrow, which trusts its offsets blindly.
 """
 
+import json
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import lz4.frame
@@ -52,9 +54,11 @@ from icecore.codec.columns import (
     all_valid,
     hash_keys,
 )
+from icecore.codec.hashes import header_hashes
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,
+    HeaderHashesError,
     RecordTooLargeError,
 )
 
@@ -318,14 +322,17 @@ def check_columns(
     *,
     hash_check: bool,
     limits: BatchLimits = _TOPIC_LIMITS,
+    indexed_headers: Collection[str] | None = None,
 ) -> IndexColumns:
     """The leader's check of one produced batch's columns, and the index section for its indexes.
 
     All of it is decoded, compressed or not: what passes here, every reader can decode (R70).
-    ``hash_check`` compares every key hash with its key.
+    ``hash_check`` compares every key hash with its key. With ``indexed_headers``, the hashes of
+    headers are those of the headers with these names.
 
     Raises:
         CorruptBatchError: As ``decode``, or a key hash is wrong.
+        HeaderHashesError: Hashes of headers are missing or wrong.
         RecordTooLargeError: A record, or the tags of one, exceed their cap.
         BatchTooLargeError: As ``decode``.
     """
@@ -336,7 +343,23 @@ def check_columns(
         hashes = hash_keys(columns.keys.to_list())
         if not np.array_equal(hashes, columns.index.key_hashes):
             raise CorruptBatchError("a key hash does not belong to its key", position=position)
+    if indexed_headers is not None and (indexed_headers or columns.index.header_hashes):
+        _check_header_hashes(columns, indexed_headers)
     return columns.index
+
+
+def _check_header_hashes(columns: BatchColumns, names: Collection[str]) -> None:
+    wanted = header_hashes(columns.header_tuples(), names) if names else [[]] * len(columns)
+    found = columns.index.header_hashes
+    given = [()] * len(columns) if found is None else found.split(found.items.tolist())
+    if [*map(tuple, wanted)] == given:
+        return
+    shown = ", ".join(sorted(names)) or "none"
+    raise HeaderHashesError(
+        f"the batch does not have the hashes of the headers that the topic indexes ({shown}): "
+        "compute them as icecore/codec/hashes.py says, or send clear records",
+        indexed_headers=json.dumps(sorted(names)),
+    )
 
 
 def _check_record_sizes(columns: BatchColumns, record_bytes_max: int) -> None:

@@ -7,7 +7,7 @@ record batches become batches in ``icecore/codec/arrow.py``.
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from icecore.codec.batch import (
     ProducerFlag,
     ProducerPart,
     assemble,
+    parse_header,
     set_producer,
 )
 from icecore.codec.columns import (
@@ -42,6 +43,7 @@ from icecore.codec.decoding import (
     decode,
     zstd,
 )
+from icecore.codec.hashes import header_hashes as hash_headers
 from icecore.errors import (
     BatchTooLargeError,
     InvalidRequestError,
@@ -58,6 +60,7 @@ __all__ = [
     "key_hash",
     "partition_for_key",
     "set_producer",
+    "with_header_hashes",
 ]
 
 
@@ -100,6 +103,14 @@ class Parts(list[Buffer]):
             self.add(bits)
         self.add_offsets(map(len, present), count)
         self.add(data)
+
+    def add_header_hashes(self, rows: Sequence[Sequence[int]] | None) -> int:
+        """Add lists of hashes per record; the producer flag of a batch that has none."""
+        if rows is None or not any(rows):
+            return ProducerFlag.NO_HEADER_HASHES
+        self.add_offsets(map(len, rows), len(rows))
+        self.append(np.array([*chain.from_iterable(rows)], "<u8").tobytes())
+        return 0
 
     @property
     def length(self) -> int:
@@ -211,11 +222,7 @@ def encode_columns(
         flags |= ProducerFlag.NO_TAGS
     else:
         _add_tags(index, tags)
-    if header_hashes is None or not any(header_hashes):
-        flags |= ProducerFlag.NO_HEADER_HASHES
-    else:
-        index.add_offsets(map(len, header_hashes), count)
-        index.append(np.array([*chain.from_iterable(header_hashes)], "<u8").tobytes())
+    flags |= index.add_header_hashes(header_hashes)
     if headers is None or not any(headers):
         flags |= ProducerFlag.NO_HEADERS
     else:
@@ -223,6 +230,29 @@ def encode_columns(
     ids = (producer_id, base_sequence, producer_epoch, schema_id)
     compacted = 0 if offset_deltas is None else LeaderFlag.COMPACTED
     return finish(index, payload, flags, times, codec, ids, compacted)
+
+
+def with_header_hashes(raw: bytes, names: Collection[str]) -> bytes:
+    """The same batch, not stamped yet, with the hashes of the headers of these names."""
+    header = parse_header(raw)
+    if header.producer_flags & ProducerFlag.NO_HEADERS:
+        return raw
+    columns = decode(raw, 0, header)
+    headers = columns.header_tuples()
+    return encode_columns(
+        values=columns.values.to_list(),
+        timestamps_ms=columns.timestamps,
+        keys=None if columns.keys is None else columns.keys.to_list(),
+        key_hashes=columns.index.key_hashes,
+        tags=columns.tag_tuples(),
+        headers=headers,
+        header_hashes=hash_headers(headers, names),
+        codec=header.codec,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        schema_id=header.schema_id,
+    )
 
 
 def _times(timestamps_ms: Any) -> Times:

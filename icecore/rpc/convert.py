@@ -84,6 +84,8 @@ def settings_with(
     said = {name: value for name in names if (value := getattr(message, name))}
     if "flush_mode" in said:
         said["flush_mode"] = flush_mode_from_proto(said["flush_mode"])
+    if "indexed_headers" in said:
+        said["indexed_headers"] = tuple(said["indexed_headers"])
     return replace(given, **said)
 
 

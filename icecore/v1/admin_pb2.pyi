@@ -35,6 +35,7 @@ class TopicSettings(_message.Message):
     RECORD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
     UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    INDEXED_HEADERS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """0 = 1"""
     replication_factor: _builtins.int
@@ -58,6 +59,12 @@ class TopicSettings(_message.Message):
     """
     uncompressed_bytes_max: _builtins.int
     """its payload, and its tags written out; 0 = 32 MiB, at"""
+    @_builtins.property
+    def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """most 64 MiB
+        names of headers by whose values records are found; at
+        """
+
     def __init__(
         self,
         *,
@@ -72,10 +79,11 @@ class TopicSettings(_message.Message):
         record_bytes_max: _builtins.int = ...,
         batch_bytes_max: _builtins.int = ...,
         uncompressed_bytes_max: _builtins.int = ...,
+        indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "delete_grace_ms", b"delete_grace_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delete_grace_ms: _TypeAlias = _typing.Literal["delete_grace_ms"]  # noqa: Y015
     _WhichOneofArgType__delete_grace_ms: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms"]  # noqa: Y015
@@ -140,6 +148,7 @@ class TopicDescription(_message.Message):
     DELETED_FIELD_NUMBER: _builtins.int
     DELETED_AT_MS_FIELD_NUMBER: _builtins.int
     GRACE_LEFT_MS_FIELD_NUMBER: _builtins.int
+    EARLIER_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     deleted: _builtins.bool
@@ -152,6 +161,10 @@ class TopicDescription(_message.Message):
     def settings(self) -> Global___TopicSettings: ...
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionDescription]: ...
+    @_builtins.property
+    def earlier_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """as in TopicMetadata"""
+
     def __init__(
         self,
         *,
@@ -162,10 +175,11 @@ class TopicDescription(_message.Message):
         deleted: _builtins.bool = ...,
         deleted_at_ms: _builtins.int = ...,
         grace_left_ms: _builtins.int = ...,
+        earlier_partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "grace_left_ms", b"grace_left_ms", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "earlier_partitions", b"earlier_partitions", "grace_left_ms", b"grace_left_ms", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -269,7 +283,10 @@ class AlterTopicRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    CLEAR_INDEXED_HEADERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    clear_indexed_headers: _builtins.bool
+    """none from now on; settings must name none"""
     @_builtins.property
     def settings(self) -> Global___TopicSettings:
         """zero fields stay as they are; partitions must be 0"""
@@ -279,10 +296,11 @@ class AlterTopicRequest(_message.Message):
         *,
         name: _builtins.str = ...,
         settings: Global___TopicSettings | None = ...,
+        clear_indexed_headers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clear_indexed_headers", b"clear_indexed_headers", "name", b"name", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -705,6 +723,7 @@ class TopicMetadata(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    EARLIER_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     @_builtins.property
@@ -713,6 +732,10 @@ class TopicMetadata(_message.Message):
     def settings(self) -> Global___TopicSettings: ...
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMetadata]: ...
+    @_builtins.property
+    def earlier_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """how many it had before, oldest first: keys may live"""
+
     def __init__(
         self,
         *,
@@ -721,10 +744,11 @@ class TopicMetadata(_message.Message):
         topic_id: _builtins.bytes = ...,
         settings: Global___TopicSettings | None = ...,
         partitions: _abc.Iterable[Global___PartitionMetadata] | None = ...,
+        earlier_partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier_partitions", b"earlier_partitions", "error", b"error", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -508,6 +508,7 @@ class SegmentSettings(_message.Message):
     RECORD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
     UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    INDEXED_HEADERS_FIELD_NUMBER: _builtins.int
     replication_factor: _builtins.int
     min_insync: _builtins.int
     flush_mode: _common_pb2.FlushMode.ValueType
@@ -529,6 +530,10 @@ class SegmentSettings(_message.Message):
     """0 = 4 MiB"""
     uncompressed_bytes_max: _builtins.int
     """0 = 32 MiB"""
+    @_builtins.property
+    def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """whose hashes each batch holds, and a leader checks"""
+
     def __init__(
         self,
         *,
@@ -544,10 +549,11 @@ class SegmentSettings(_message.Message):
         record_bytes_max: _builtins.int = ...,
         batch_bytes_max: _builtins.int = ...,
         uncompressed_bytes_max: _builtins.int = ...,
+        indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_mode", b"flush_mode", "min_insync", b"min_insync", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

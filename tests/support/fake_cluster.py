@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from icecore.codec import batch as batches
 from icecore.codec.batch import BatchHeader
+from icecore.codec.decoding import check_columns
 from icecore.errors import (
     IcecoreError,
     NotCoordinatorError,
@@ -23,12 +24,13 @@ from icecore.errors import (
     UnknownProducerError,
     UnknownTopicError,
 )
-from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
 from icecore.rpc import convert, framing
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
 from icecore.rpc.transports import Transports
 from icecore.v1 import admin_pb2, data_pb2
+from tests.support.fake_query import answer_query
 
 CLUSTER_ID = b"c" * 16
 
@@ -82,6 +84,7 @@ class FakePartition:
             leader=leader,
             replicas=replicas,
             isr=replicas,
+            settings=self.cluster.topic_settings[self.topic],
         )
         self.segments.append(FakeSegment(record))
 
@@ -135,10 +138,14 @@ class FakeCluster:
         self.times_made: Counter[str] = Counter()
         self.addresses: dict[int, str] = dict.fromkeys(range(1, nodes + 1), "")
         self.on_produce: Callable[[int, FakePartition, BatchHeader], Fate] = lambda *_: Fate()
+        self.queries: list[data_pb2.QueryRequest] = []
+        self.on_query: Callable[[int, data_pb2.QueryResponse], None] = lambda *_: None
         self.before_call: Callable[[int, str], Any] | None = None
         self.calls: list[tuple[int, str]] = []
         self.produce_sizes: list[int] = []
         self.settings: list[admin_pb2.TopicSettings] = []
+        self.topic_settings: defaultdict[str, SegmentSettings] = defaultdict(SegmentSettings)
+        self.earlier_partitions: dict[str, list[int]] = {}
         self.bootstrap = ""
         self._segment_ids = 0
         self._next_producer = 0
@@ -173,12 +180,14 @@ class FakeCluster:
 
     def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
         self.times_made[name] += 1
-        self.topics[name] = []
+        self.topics[name], self.earlier_partitions[name] = [], []
         return self.add_partitions(name, partitions)
 
     def add_partitions(self, name: str, count: int) -> list[FakePartition]:
         """So many more; the new ones."""
         nodes, found = list(self.addresses), self.topics[name]
+        if found:
+            self.earlier_partitions[name].append(len(found))
         numbers = range(len(found), len(found) + count)
         added = [FakePartition(self, name, n, nodes[n % len(nodes)]) for n in numbers]
         found += added
@@ -207,7 +216,13 @@ class FakeCluster:
 
             return run
 
-        methods = (self._Produce, self._Fetch, self._ListOffsets, self._InitProducer)
+        methods = (
+            self._Produce,
+            self._Fetch,
+            self._Query,
+            self._ListOffsets,
+            self._InitProducer,
+        )
         names = {f"/icecore.v1.DataService/{m.__name__[1:]}": handler(m) for m in methods}
         return Handlers(names, {})
 
@@ -238,6 +253,8 @@ class FakeCluster:
             raise NotLeaderError()
         header = batches.parse_header(piece)
         batches.verify_producer_crc(piece, 0, header)
+        names = partition.tail.record.settings.indexed_headers
+        check_columns(piece, 0, header, hash_check=False, indexed_headers=names)
         fate = self.on_produce(number, partition, header)
         if fate.error is None or fate.append:
             base, result.duplicate = partition.append(piece, header)
@@ -300,6 +317,15 @@ class FakeCluster:
                 result.successor_node_ids.extend(following.replicas)
         return data
 
+    async def _Query(self, number: int, body: bytes) -> bytes:
+        request = data_pb2.QueryRequest.FromString(body)
+        self.queries.append(request)
+        (asked,) = request.partitions
+        item = data_pb2.FetchPartition(topic_id=request.topic_id, partition=asked.partition)
+        answer = answer_query(self.find(item), number, request)
+        self.on_query(number, answer)
+        return answer.SerializeToString()
+
     async def _ListOffsets(self, number: int, body: bytes) -> bytes:
         answer = data_pb2.ListOffsetsResponse()
         for item in data_pb2.ListOffsetsRequest.FromString(body).partitions:
@@ -338,6 +364,8 @@ class FakeCluster:
                 topic.error.CopyFrom(convert.error_to_proto(UnknownTopicError(name)))
                 continue
             topic.topic_id = self.topic_id(name)
+            topic.settings.CopyFrom(self._settings(name))
+            topic.earlier_partitions.extend(self.earlier_partitions[name])
             for partition in self.topics[name]:
                 record = partition.tail.record
                 topic.partitions.add(
@@ -351,6 +379,11 @@ class FakeCluster:
                     tail_base_offset=record.base_offset,
                 )
         return answer.SerializeToString()
+
+    def _settings(self, name: str) -> admin_pb2.TopicSettings:
+        return convert.settings_to_topic(
+            self.topic_settings[name], partitions=len(self.topics[name]), delete_grace_ms=0
+        )
 
     async def _ListSegments(self, body: bytes, _: CallContext) -> bytes:
         self.calls.append((0, "ListSegments"))

@@ -12,7 +12,12 @@ from icecore.errors import (
     NotEnoughReplicasError,
     UnsupportedError,
 )
-from icecore.model import FlushMode, SegmentSettings, check_topic_name
+from icecore.model import (
+    FlushMode,
+    SegmentSettings,
+    check_indexed_headers,
+    check_topic_name,
+)
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     check_free,
@@ -81,6 +86,7 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
     if settings.segment_bytes < SEGMENT_BYTES_MIN:
         raise InvalidRequestError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}")
     check_batch_limits(settings)
+    check_indexed_headers(settings.indexed_headers)
     if factor > nodes:
         raise NotEnoughReplicasError(
             f"replication_factor {factor} needs {factor} nodes that are up, there are {nodes}",
@@ -124,6 +130,7 @@ def create_topic(
         partitions=partitions,
         settings=settings,
         delete_grace_ms=delete_grace_ms,
+        partition_counts=(partitions,),
         version=1,
     )
     return Change((topic,))
@@ -167,7 +174,8 @@ def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
         )
     if partitions == topic.partitions:
         return Change()
-    return Change((updated(topic, partitions=partitions),))
+    counts = (*topic.known_counts, partitions)
+    return Change((updated(topic, partitions=partitions, partition_counts=counts),))
 
 
 def alter_topic(

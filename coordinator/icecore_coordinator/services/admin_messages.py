@@ -1,6 +1,7 @@
 """The cluster as AdminService shows it: descriptions, metadata, pages of segments."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from icecore.model import NodeId, SegmentId, SegmentSettings, SegmentState
 from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
@@ -36,6 +37,12 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
     Without ``given``, replication_factor and min_insync may come out as 0 = not said.
     """
     return settings_with(given or SegmentSettings(replication_factor=0, min_insync=0), message)
+
+
+def altered_settings(request: pb.AlterTopicRequest, given: SegmentSettings) -> SegmentSettings:
+    """``given`` as a request changes it. An empty list says nothing, so that a flag clears it."""
+    kept = replace(given, indexed_headers=()) if request.clear_indexed_headers else given
+    return settings_of(request.settings, kept)
 
 
 def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
@@ -93,6 +100,7 @@ class Describer:
             deleted=topic.is_deleted,
             deleted_at_ms=topic.deleted_at_ms,
             grace_left_ms=topic.grace_left_ms,
+            earlier_partitions=topic.known_counts[:-1],
         )
 
     def _partition(self, partition: PartitionRecord) -> pb.PartitionDescription:
@@ -115,7 +123,10 @@ class Describer:
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
         """What a client needs of a topic."""
         message = pb.TopicMetadata(
-            name=topic.name, topic_id=topic.topic_id, settings=settings_message(topic)
+            name=topic.name,
+            topic_id=topic.topic_id,
+            settings=settings_message(topic),
+            earlier_partitions=topic.known_counts[:-1],
         )
         for partition in self._state.partitions_of(topic):
             item = message.partitions.add(

@@ -13,7 +13,12 @@ from icecore.rpc.ports import CallContext, Handlers, Received
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.services.admin_messages import Describer, grace_of, settings_of
+from icecore_coordinator.services.admin_messages import (
+    Describer,
+    altered_settings,
+    grace_of,
+    settings_of,
+)
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import TopicRecord
 from icecore_coordinator.work.lossy_acts import LossyActs
@@ -91,9 +96,11 @@ class AdminService:
         request = parse(pb.AlterTopicRequest, body)
         if request.settings.partitions:
             raise InvalidRequestError("partitions are added by AddPartitions")
+        if request.clear_indexed_headers and request.settings.indexed_headers:
+            raise InvalidRequestError("indexed_headers are to be cleared and set at once")
         errors = await self._topics.alter(
             request.name,
-            lambda topic: settings_of(request.settings, topic.settings),
+            lambda topic: altered_settings(request, topic.settings),
             lambda topic: grace_of(request.settings, topic.delete_grace_ms),
         )
         return pb.AlterTopicResponse(

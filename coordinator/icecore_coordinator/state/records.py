@@ -109,11 +109,19 @@ class TopicRecord:
     deleted_at_ms: int = 0
     """By the wall clock, for people."""
     grace_left_ms: int = 0
+    partition_counts: tuple[int, ...] = ()
+    """All numbers of partitions so far, oldest first; 0 = those of before they were written down.
+    Empty in records of that time."""
     version: int = 0
 
     @property
     def key(self) -> str:
         return f"{self.prefix}{self.topic_id.hex()}"
+
+    @property
+    def known_counts(self) -> tuple[int, ...]:
+        """As ``partition_counts``, in older records, too."""
+        return self.partition_counts or (0, self.partitions)
 
     @property
     def is_live(self) -> bool:

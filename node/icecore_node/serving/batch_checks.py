@@ -29,6 +29,7 @@ class CheckedBatch:
     header: BatchHeader
     limits: BatchLimits
     hash_check: bool
+    indexed_headers: tuple[str, ...] = ()
     error: IcecoreError | None = None
 
     @property
@@ -57,7 +58,8 @@ def check_frame(data: memoryview, settings: SegmentSettings) -> CheckedBatch:
         raise InvalidRequestError(
             f"the batch says {header.batch_length} bytes, the request {len(data)}"
         )
-    return CheckedBatch(data, header, limits, settings.partitioner == "xxh64")
+    is_hashed = settings.partitioner == "xxh64"
+    return CheckedBatch(data, header, limits, is_hashed, settings.indexed_headers)
 
 
 def are_light(batches: list[CheckedBatch]) -> bool:
@@ -72,7 +74,12 @@ def check_contents(batches: list[CheckedBatch]) -> None:
     for each in batches:
         try:
             record.check_columns(
-                each.data, 0, each.header, hash_check=each.hash_check, limits=each.limits
+                each.data,
+                0,
+                each.header,
+                hash_check=each.hash_check,
+                limits=each.limits,
+                indexed_headers=each.indexed_headers,
             )
         except IcecoreError as error:
             each.error = error

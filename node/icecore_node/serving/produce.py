@@ -18,6 +18,7 @@ from functools import partial
 from typing import TypeAlias
 
 from icecore.codec import record
+from icecore.codec.hashes import header_hashes
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
@@ -228,7 +229,9 @@ class ProduceHandler:
             try:
                 settings = self._leader(entry).segment.settings
                 one = data[position:end]
-                batches[slot] = check_frame(one if len(one) else self._encode(entry), settings)
+                if not len(one):
+                    one = self._encode(entry, settings.indexed_headers)
+                batches[slot] = check_frame(one, settings)
             except IcecoreError as error:
                 call.settle(slot, error)
             position = end
@@ -278,24 +281,27 @@ class ProduceHandler:
         """Raises IcecoreError when it is not here."""
         return self._leaders.leader(entry.topic_id, entry.topic, entry.partition, entry.epoch)
 
-    def _encode(self, entry: data_pb2.ProducePartition) -> memoryview:
+    def _encode(
+        self, entry: data_pb2.ProducePartition, indexed_headers: tuple[str, ...]
+    ) -> memoryview:
         """Clear records of a client without the codec, as one batch."""
         if not entry.records:
             raise InvalidRequestError("neither a batch nor records")
         now_ms = self._context.clock.now_ms()
         records = entry.records
+        headers = [
+            tuple(
+                (each.name, each.value if each.HasField("value") else None) for each in one.headers
+            )
+            for one in records
+        ]
         encoded = record.encode_columns(
             values=[each.value if each.HasField("value") else None for each in records],
             timestamps_ms=[each.timestamp_ms or now_ms for each in records],
             keys=[each.key if each.HasField("key") else None for each in records],
             tags=[tuple(each.tags) for each in records],
-            headers=[
-                tuple(
-                    (each.name, each.value if each.HasField("value") else None)
-                    for each in one.headers
-                )
-                for one in records
-            ],
+            headers=headers,
+            header_hashes=header_hashes(headers, indexed_headers) if indexed_headers else None,
             producer_id=entry.producer_id,
             producer_epoch=entry.producer_epoch,
             base_sequence=entry.base_sequence,

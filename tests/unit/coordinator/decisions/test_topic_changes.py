@@ -35,7 +35,8 @@ from icecore_coordinator.decisions.topic_changes import (
     create_topic,
     missing_partitions,
 )
-from icecore_coordinator.state.records import Change
+from icecore_coordinator.state.record_json import decode, encode
+from icecore_coordinator.state.records import Change, TopicRecord, updated
 from tests.support.cluster_states import (
     SETTINGS,
     Cluster,
@@ -225,3 +226,49 @@ def test_a_flush_mode_that_would_promise_less_is_refused(state: Cluster) -> None
 
     with pytest.raises(UnsupportedError, match="fsynced"):
         create_topic(state, state.live, "fast", bytes(16), 1, settings)
+
+
+def test_headers_are_indexed_from_the_next_segment_on(state: Cluster) -> None:
+    settings = replace(SETTINGS, indexed_headers=("order", "customer"))
+    commit(state, alter_topic(state, state.live, "events", settings))
+    assert segment(state).settings.indexed_headers == ()
+    assert segment(state, prepared_successor(state)).settings.indexed_headers == (
+        *("order", "customer"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("a", "a"), "twice"),
+        (("",), "1 to 249 bytes"),
+        (("ä" * 125,), "not 250"),
+        (tuple(str(number) for number in range(17)), "at most 16"),
+    ],
+)
+def test_names_of_indexed_headers_are_checked(
+    state: Cluster, names: tuple[str, ...], why: str
+) -> None:
+    settings = replace(SETTINGS, indexed_headers=names)
+    with pytest.raises(InvalidRequestError, match=why):
+        create_topic(state, state.live, "new", b"u" * 16, 1, settings)
+    with pytest.raises(InvalidRequestError, match=why):
+        alter_topic(state, state.live, "events", settings)
+
+
+def test_all_numbers_of_partitions_are_remembered(state: Cluster) -> None:
+    commit(state, create_topic(state, state.live, "new", b"u" * 16, 2, SETTINGS))
+    for count in (3, 7):
+        commit(state, add_partitions(state, "new", count))
+    assert state.topic("new").known_counts == (2, 3, 7)
+
+
+def test_numbers_that_were_not_written_down_are_said_to_be_unknown(state: Cluster) -> None:
+    topic = state.topic("events")
+    text = encode(topic).replace('"partition_counts"', '"gone"')
+    before = decode(TopicRecord, text)
+    commit(state, Change((updated(before),)))
+    count = topic.partitions
+    assert state.topic("events").known_counts == (0, count)
+    commit(state, add_partitions(state, "events", count + 1))
+    assert state.topic("events").known_counts == (0, count, count + 1)

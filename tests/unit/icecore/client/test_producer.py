@@ -13,10 +13,12 @@ import icecore
 from icecore import Producer
 from icecore.codec.batch import BatchHeader, parse_header
 from icecore.codec.decoding import decode
+from icecore.codec.hashes import header_hash
 from icecore.codec.record import Record, partition_for_key
 from icecore.errors import (
     ConfigurationError,
     CorruptBatchError,
+    HeaderHashesError,
     IcecoreError,
     InvalidRequestError,
     LeaderLostError,
@@ -32,6 +34,7 @@ from icecore.errors import (
     UnknownProducerError,
     UnknownTopicError,
 )
+from icecore.model import SegmentSettings
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
 
 Policy = Callable[[int, FakePartition, BatchHeader], Fate]
@@ -459,3 +462,64 @@ async def test_partitions_that_wait_for_an_id_miss_no_search_that_follows(
         with pytest.raises(UnavailableError):
             await asyncio.wait_for(waiting, 5)
         late[0].cancel()
+
+
+def indexed(partition: FakePartition) -> list[list[int]]:
+    """The hashes of headers, per record."""
+    rows = []
+    for segment in partition.segments:
+        for _, _, body in segment.batches:
+            columns = decode(body, 0, parse_header(body))
+            hashes = columns.index.header_hashes
+            assert hashes is not None
+            rows += [list(row) for row in hashes.split(hashes.items.tolist())]
+    return rows
+
+
+@pytest.mark.parametrize("is_arrow", [False, True])
+async def test_indexed_headers_are_hashed(cluster: FakeCluster, is_arrow: bool) -> None:
+    cluster.topic_settings["t"] = SegmentSettings(indexed_headers=("order", "customer"))
+    (partition,) = cluster.add_topic("t")
+    headers: list[Any] = [(("order", b"1"), ("order", None), ("x", b"2")), [("customer", b"")]]
+    async with producer(cluster) as p:
+        if is_arrow:
+            pairs = [[{"key": name, "value": value} for name, value in row] for row in headers]
+            await p.send_batch("t", pa.record_batch({"value": [b"0", b"1"], "headers": pairs}))
+        else:
+            for row in headers:
+                p.send("t", b"v", headers=row)
+    assert indexed(partition) == [[header_hash("order", b"1")], [header_hash("customer", b"")]]
+
+
+async def test_a_batch_for_other_settings_is_encoded_anew(cluster: FakeCluster) -> None:
+    """A topic is altered while a producer works: it hears of it from the leader, and loses nothing,
+    also where the topic's settings say something else than the segment's."""
+    (partition,) = cluster.add_topic("t")
+    async with producer(cluster, compression="zstd") as p:
+        await p.send_and_wait("t", b"0", headers=[("a", b"1"), ("b", b"2")])
+        cluster.topic_settings["t"] = SegmentSettings(indexed_headers=("b",))
+        partition.open(1, (1,))
+        cluster.topic_settings["t"] = SegmentSettings(indexed_headers=("a",))
+        handles = [p.send("t", b"%d" % n, headers=[("a", b"1"), ("b", b"2")]) for n in (1, 2, 3)]
+        assert [(await handle).offset for handle in handles] == [1, 2, 3]
+    partition.segments = partition.segments[1:]
+    assert values(partition) == [1, 2, 3]
+    assert indexed(partition) == [[header_hash("b", b"2")]] * 3
+
+
+async def test_a_leader_that_refuses_the_right_hashes_is_not_asked_for_ever(
+    cluster: FakeCluster,
+) -> None:
+    cluster.add_topic("t")
+    cluster.on_produce = lambda *_: Fate(
+        HeaderHashesError("no", indexed_headers="[]"), append=False
+    )
+    async with producer(cluster) as p:
+        with pytest.raises(HeaderHashesError):
+            await p.send_and_wait("t", b"0", headers=[("a", b"1")])
+        for nonsense in ("[1]", "{}", "x", '"a"'):
+            cluster.on_produce = lambda *_, said=nonsense: Fate(  # type: ignore[misc]
+                HeaderHashesError("no", indexed_headers=said), append=False
+            )
+            with pytest.raises(HeaderHashesError):
+                await p.send_and_wait("t", b"0", headers=[("a", b"1")])

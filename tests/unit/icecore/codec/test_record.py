@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from icecore.codec import arrow, batch, record
 from icecore.codec import columns as columns_module
 from icecore.codec.batch import BatchLimits, Codec, LeaderFlag
+from icecore.codec.hashes import header_hashes
 from icecore.codec.record import Record
 from icecore.errors import (
     BatchTooLargeError,
@@ -466,3 +467,26 @@ def test_more_or_less_than_one_frame_is_refused(codec: Codec) -> None:
         )
         with pytest.raises(CorruptBatchError):
             read_back(batch.assemble(fields, body))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_hashes_of_headers_are_the_same_on_every_way(codec: Codec) -> None:
+    """As columns, from Arrow, and put into a batch that was encoded without them."""
+    names = frozenset({"h", "nobody"})
+    ids = {"codec": codec, "producer_id": 3, "producer_epoch": 1, "base_sequence": 9}
+    plain = record.encode_columns(**{**FULL, "header_hashes": None}, **ids)
+    hashes = header_hashes(FULL["headers"], names)
+    assert any(hashes)
+    wanted = record.encode_columns(**{**FULL, "header_hashes": hashes}, **ids)
+    assert arrow.encode(arrow.record_batch(read_back(plain)), **ids, indexed_headers=names) == (
+        wanted
+    )
+    assert record.with_header_hashes(plain, names) == wanted
+    assert record.with_header_hashes(wanted, ()) == plain
+    header = batch.parse_header(wanted)
+    record.check_columns(wanted, 0, header, hash_check=True, indexed_headers=names)
+
+
+def test_a_batch_without_headers_has_no_hashes_of_them() -> None:
+    raw = record.encode_columns(**PLAIN)
+    assert record.with_header_hashes(raw, ["h"]) == raw

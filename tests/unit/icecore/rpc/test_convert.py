@@ -29,6 +29,7 @@ SETTINGS = st.builds(
     file_model=st.text(min_size=1, max_size=3),
     recovery_rule=st.text(min_size=1, max_size=3),
     partitioner=st.text(min_size=1, max_size=3),
+    indexed_headers=st.lists(st.text(min_size=1, max_size=3), max_size=3).map(tuple),
 )
 SEGMENTS = st.builds(
     Segment,
@@ -85,6 +86,7 @@ OTHER = SegmentSettings(
     record_bytes_max=8,
     batch_bytes_max=9,
     uncompressed_bytes_max=10,
+    indexed_headers=("h",),
 )
 
 

@@ -10,9 +10,11 @@ import pytest_asyncio
 
 from icecore.codec import record
 from icecore.codec.batch import Codec
+from icecore.codec.hashes import header_hashes
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,
+    HeaderHashesError,
     InvalidRequestError,
     RecordTooLargeError,
 )
@@ -113,3 +115,41 @@ async def test_key_hashes_are_those_of_the_partitioner(heavy_work: HeavyWork) ->
     await check(batches, heavy_work)
     assert isinstance(batches[0].error, CorruptBatchError)
     assert batches[1].error is None
+
+
+HEADERS = [(("order", b"1"), ("other", b"2"), ("order", None), ("order", b"1")), (), (("x", b""),)]
+
+
+def with_headers(names: tuple[str, ...]) -> bytes:
+    return record.encode_columns(
+        values=[b"v"] * 3,
+        timestamps_ms=[1] * 3,
+        headers=HEADERS,
+        header_hashes=header_hashes(HEADERS, names),
+    )
+
+
+async def test_header_hashes_are_those_of_the_segments_headers(heavy_work: HeavyWork) -> None:
+    """Missing ones would make look-ups miss records; others would be garbage in the index."""
+    for pinned in ((), ("order",), ("x", "order"), ("nowhere",)):
+        settings = replace(SETTINGS, indexed_headers=pinned)
+        for sent in ((), ("order",), ("x", "order"), ("x",)):
+            batch = check_frame(memoryview(with_headers(sent)), settings)
+            await check([batch], heavy_work)
+            if {*pinned} - {"nowhere"} == {*sent}:
+                assert batch.error is None
+            else:
+                assert isinstance(batch.error, HeaderHashesError)
+                assert batch.error.indexed_headers == tuple(sorted(pinned))
+
+
+async def test_hashes_at_the_wrong_record_are_refused(heavy_work: HeavyWork) -> None:
+    right = header_hashes(HEADERS, ("order",))
+    settings = replace(SETTINGS, indexed_headers=("order",))
+    for wrong in ([right[1], right[0], []], [right[0], [], right[0]], [right[0][:1], [], []]):
+        raw = record.encode_columns(
+            values=[b"v"] * 3, timestamps_ms=[1] * 3, headers=HEADERS, header_hashes=wrong
+        )
+        batch = check_frame(memoryview(raw), settings)
+        await check([batch], heavy_work)
+        assert isinstance(batch.error, HeaderHashesError)

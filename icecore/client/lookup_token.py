@@ -1,0 +1,90 @@
+"""Where a look-up stands between two pages: a token of bytes that a program may keep.
+
+It says how far each partition has been looked at, and holds a fingerprint of the question, because
+positions of one question mean nothing in another. Little-endian::
+
+    u8 version, u64 fingerprint, u32 count, {u32 partition, i64 offset, i64 limit}[count],
+    u64 XXH64 of all before
+
+Partitions that are done are left out.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import xxhash
+
+from icecore.errors import InvalidRequestError
+
+TOKEN_BYTES_MAX: Final = 1 << 20
+_VERSION: Final = 1
+_FRONT = struct.Struct("<BQI")
+_ENTRY = struct.Struct("<Iqq")
+_CHECKSUM = struct.Struct("<Q")
+_SEED: Final = 45
+OPEN: Final = -1
+"""The end of a partition while it is not known: wherever its records end when it is reached."""
+
+
+class Standing(NamedTuple):
+    """How far one partition has been looked at."""
+
+    partition: int
+    offset: int
+    """Upwards the next one to look at; from the newest record down, the exclusive end of what is
+    left, or ``OPEN``."""
+    limit: int
+    """Upwards the exclusive end, or ``OPEN``; downwards the last offset to look at."""
+
+
+def fingerprint(*parts: bytes) -> int:
+    """Of a question, from its parts in a fixed order."""
+    digest = xxhash.xxh64(seed=_SEED)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.intdigest()
+
+
+def encode(question: int, standings: Sequence[Standing]) -> bytes:
+    """The token; empty when nothing is left."""
+    if not standings:
+        return b""
+    body = _FRONT.pack(_VERSION, question, len(standings))
+    body += b"".join(_ENTRY.pack(*each) for each in standings)
+    return body + _CHECKSUM.pack(xxhash.xxh64_intdigest(body, _SEED))
+
+
+def decode(token: bytes, question: int) -> list[Standing]:
+    """What ``encode`` was given.
+
+    Raises:
+        InvalidRequestError: It is no such token, or one of another question.
+    """
+    body, checksum = token[: -_CHECKSUM.size], token[-_CHECKSUM.size :]
+    if (
+        not _FRONT.size + _CHECKSUM.size <= len(token) <= TOKEN_BYTES_MAX
+        or token[0] != _VERSION
+        or checksum != _CHECKSUM.pack(xxhash.xxh64_intdigest(body, _SEED))
+    ):
+        raise InvalidRequestError(
+            "the continuation is damaged, or none of this client: begin without one"
+        )
+    _, found, count = _FRONT.unpack_from(body)
+    if found != question:
+        raise InvalidRequestError(
+            "the continuation belongs to another question, or to a topic that was made again: pass "
+            "the arguments that the page before had, or begin without a continuation"
+        )
+    if len(body) != _FRONT.size + count * _ENTRY.size:
+        raise InvalidRequestError("the continuation is damaged: begin without one")
+    standings = [Standing(*each) for each in _ENTRY.iter_unpack(body[_FRONT.size :])]
+    numbers = {each.partition for each in standings}
+    if len(numbers) < count or any(not _is_sane(each) for each in standings):
+        raise InvalidRequestError("the continuation is damaged: begin without one")
+    return standings
+
+
+def _is_sane(each: Standing) -> bool:
+    return each.offset >= OPEN and each.limit >= OPEN

@@ -1,0 +1,70 @@
+"""The segments of a topic's partitions as a look-up needs them, kept from one question to the next.
+
+What is sealed does not change, so only the newest segments are asked for again, once per question:
+a record that was acknowledged before a question is in a segment that its answer knows of. Copies
+may move, and retention deletes segments; who finds a segment elsewhere asks for all of them again.
+"""
+
+from collections.abc import Sequence
+
+from icecore.client.connection import Connection
+from icecore.client.metadata import topic_recreated
+from icecore.client.offsets import list_segments
+from icecore.model import Segment, SegmentState
+
+
+class SegmentChains:
+    """Of one topic.
+
+    Args:
+        connection: The way to the coordinator.
+        topic: Its name.
+    """
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._topic_id = b""
+        self._chains: dict[int, dict[int, Segment]] = {}
+
+    def of(self, partition: int) -> list[Segment]:
+        """Its segments by base offset, as last seen."""
+        found = self._chains.get(partition, {})
+        return sorted(found.values(), key=lambda each: each.base_offset)
+
+    async def refresh(
+        self, topic_id: bytes, partitions: Sequence[int], *, is_whole: bool, timeout_s: float
+    ) -> None:
+        """Ask for what is new.
+
+        Args:
+            topic_id: Of the topic that is meant.
+            partitions: Of these.
+            is_whole: Also for what was known already.
+            timeout_s: For all of it.
+
+        Raises:
+            TopicRecreatedError: The topic is another one by now.
+            IcecoreError: No coordinator answered in time.
+        """
+        if topic_id != self._topic_id:
+            self._topic_id, self._chains = topic_id, {}
+        from_offset = 0 if is_whole else min(map(self._open_offset, partitions))
+        found = await list_segments(
+            self._connection, self._topic, partitions, from_offset, timeout_s=timeout_s
+        )
+        for partition in partitions:
+            known = {} if is_whole else self._chains.get(partition, {})
+            self._chains[partition] = {
+                number: each for number, each in known.items() if each.state is SegmentState.SEALED
+            }
+        for segment in found:
+            if segment.topic_id != topic_id:
+                raise topic_recreated(self._topic, topic_id, segment.topic_id)
+            self._chains.setdefault(segment.partition, {})[segment.segment_id] = segment
+
+    def _open_offset(self, partition: int) -> int:
+        """From which offset on the partition may have changed."""
+        chain = self._chains.get(partition, {}).values()
+        ends = [each.end_offset for each in chain if each.state is SegmentState.SEALED]
+        return max(ends, default=0)

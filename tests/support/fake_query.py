@@ -1,0 +1,78 @@
+"""How a node of the fake cluster answers a query: it reads everything that it holds, every time."""
+
+from typing import Any
+
+from icecore.codec.batch import parse_header
+from icecore.codec.decoding import decode
+from icecore.codec.record import Record
+from icecore.rpc.filters import selection_from_proto
+from icecore.v1 import common_pb2, data_pb2
+
+
+def answer_query(
+    partition: Any, node_id: int, request: data_pb2.QueryRequest
+) -> data_pb2.QueryResponse:
+    """One page of one partition of a ``FakePartition``."""
+    (asked,) = request.partitions
+    high = partition.tail.end
+    end = min(asked.to_offset or high, high)
+    low = min(max(asked.from_offset, partition.log_start), end)
+    answer = data_pb2.QueryResponse(complete=True)
+    result = answer.partitions.add(
+        partition=asked.partition,
+        searched_from_offset=low,
+        searched_to_offset=end,
+        indexed_through_offset=end,
+        high_watermark=high,
+    )
+    found: list[Record] = []
+    for segment in partition.segments:
+        record = segment.record
+        if record.segment_id not in asked.segment_ids:
+            continue
+        bounds = {"segment_id": record.segment_id, "base_offset": record.base_offset}
+        line = result.segments.add(**bounds, end_offset=segment.end, index="none")
+        if node_id not in record.replicas:
+            line.outcome, answer.complete = data_pb2.SEARCH_OUTCOME_ELSEWHERE, False
+            continue
+        line.outcome = data_pb2.SEARCH_OUTCOME_SCAN
+        line.data_bytes = sum(len(stored) for _, _, stored in segment.batches)
+        if not request.explain_only:
+            here = [each for each in _matching(segment, request) if low <= each.offset < end]
+            line.records = len(here)
+            found += here
+    found.sort(key=lambda each: each.offset, reverse=request.newest_first)
+    if len(found) > (limit := request.max_count or 100):
+        found = found[:limit]
+        answer.continuation = b"more"
+        if request.newest_first:
+            result.searched_from_offset = found[-1].offset
+        else:
+            result.searched_to_offset = found[-1].offset + 1
+    result.records.extend(map(_message, found))
+    return answer
+
+
+def _matching(segment: Any, request: data_pb2.QueryRequest) -> list[Record]:
+    selection = selection_from_proto(request.filter)
+    found: list[Record] = []
+    for _, _, stored in segment.batches:
+        columns = decode(stored, 0, parse_header(stored))
+        mask = selection.matches(columns)
+        found += [each for each, ok in zip(columns.to_records(), mask, strict=True) if ok]
+    return found
+
+
+def _message(each: Record) -> common_pb2.Record:
+    message = common_pb2.Record(
+        offset=each.offset,
+        timestamp_ms=each.timestamp_ms,
+        append_timestamp_ms=each.append_timestamp_ms,
+        tags=each.tags,
+        headers=[common_pb2.Header(name=name, value=value) for name, value in each.headers],
+    )
+    if each.key is not None:
+        message.key = each.key
+    if each.value is not None:
+        message.value = each.value
+    return message
