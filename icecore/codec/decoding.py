@@ -303,6 +303,18 @@ def decode_index(
     return _read_index(memoryview(buffer), position, header, limits)
 
 
+def payload_of(
+    buffer: Buffer, position: int, header: BatchHeader, limits: BatchLimits = READER_LIMITS
+) -> memoryview:
+    """The payload as it was before it was compressed.
+
+    Raises:
+        CorruptBatchError: It is not one frame of the declared length.
+        BatchTooLargeError: It exceeds the limit; nothing was inflated.
+    """
+    return _payload(memoryview(buffer), position, header, limits)
+
+
 def check_columns(
     buffer: Buffer,
     position: int,

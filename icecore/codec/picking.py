@@ -1,24 +1,86 @@
-"""One record out of a decoded batch, without those beside it.
+"""One record out of a batch, without those beside it.
 
-Whoever looks something up wants a few records of thousands. Columns are views, so the others cost
-nothing until somebody asks for them; ``BatchColumns.to_records`` is for whoever wants all.
+Whoever looks something up wants a few records of thousands. ``BatchPicks`` finds where the columns
+of a batch begin and looks at nothing else of them; each record is bounds-checked when it is taken.
+``ColumnPicks`` is for who has decoded the batch already. Both give what ``BatchColumns.to_records``
+gives, which is for whoever wants all.
 """
 
+import struct
+from bisect import bisect_left
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from icecore.codec.batch import (
+    HEADER_LENGTH,
+    BatchHeader,
+    Buffer,
+    LeaderFlag,
+    ProducerFlag,
+    pad8,
+)
 from icecore.codec.columns import BatchColumns, BinaryColumn, ListColumn, Record
+from icecore.codec.decoding import payload_of
+from icecore.errors import CorruptBatchError
+
+_U32: Final = struct.Struct("<I")
+_TWO_U32: Final = struct.Struct("<II")
+_TWO_I32: Final = struct.Struct("<ii")
+_I64: Final = struct.Struct("<q")
 
 
-def record_at(columns: BatchColumns, at: int) -> Record:
-    """The record at a place in its batch, as ``to_records`` gives it."""
-    deltas = columns.index.offset_deltas
-    return Record(
-        value=_value(columns.values, at),
-        key=None if columns.keys is None else _value(columns.keys, at),
-        timestamp_ms=int(columns.timestamps[at]),
-        tags=_tags(columns.tags, at),
-        headers=_headers(columns.headers, at),
-        offset=columns.base_offset + (at if deltas is None else int(deltas[at])),
-        append_timestamp_ms=columns.append_timestamp_ms,
-    )
+class Picks(Protocol):
+    """Records of one batch, by their place in it."""
+
+    def __len__(self) -> int: ...
+
+    def offset_at(self, at: int) -> int:
+        """Absolute."""
+        ...
+
+    def record_at(self, at: int) -> Record:
+        """Raises CorruptBatchError."""
+        ...
+
+    def header_hashes_at(self, at: int) -> list[int]:
+        """Those of its indexed headers."""
+        ...
+
+
+class ColumnPicks:
+    """See ``Picks``: out of a decoded batch."""
+
+    def __init__(self, columns: BatchColumns) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def offset_at(self, at: int) -> int:
+        """See ``Picks.offset_at``."""
+        deltas = self._columns.index.offset_deltas
+        return self._columns.base_offset + (at if deltas is None else int(deltas[at]))
+
+    def record_at(self, at: int) -> Record:
+        """See ``Picks.record_at``."""
+        columns = self._columns
+        return Record(
+            value=_value(columns.values, at),
+            key=None if columns.keys is None else _value(columns.keys, at),
+            timestamp_ms=int(columns.timestamps[at]),
+            tags=_tags(columns.tags, at),
+            headers=_headers(columns.headers, at),
+            offset=self.offset_at(at),
+            append_timestamp_ms=columns.append_timestamp_ms,
+        )
+
+    def header_hashes_at(self, at: int) -> list[int]:
+        """See ``Picks.header_hashes_at``."""
+        column = self._columns.index.header_hashes
+        if column is None:
+            return []
+        return list(column.items[column.lists[at] : column.lists[at + 1]].tolist())
 
 
 def _value(column: BinaryColumn, at: int) -> bytes | None:
@@ -45,3 +107,172 @@ def _headers(headers: ListColumn | None, at: int) -> tuple[tuple[str, bytes | No
     names, values = headers.items, headers.values
     places = range(int(headers.lists[at]), int(headers.lists[at + 1]))
     return tuple([(_text(names, each), _value(values, each)) for each in places])
+
+
+# --- without decoding -----------------------------------------------------------------------------
+
+
+class _Column:
+    """Byte strings or lists: where their offsets and items begin. ``bits_at`` is -1 where none is
+    null."""
+
+    __slots__ = ("bits_at", "count", "data", "ends_at", "items_at", "length", "where")
+
+    def __init__(self, section: "_Section", count: int, item_bytes: int, *, has_bits: bool) -> None:
+        self.data, self.count, self.where = section.data, count, section.where
+        self.bits_at = section.take((count + 7) // 8) if has_bits else -1
+        self.ends_at = section.take(4 * (count + 1))
+        (self.length,) = _U32.unpack_from(section.data, self.ends_at + 4 * count)
+        self.items_at = section.take(item_bytes * self.length)
+
+    def bounds(self, at: int) -> tuple[int, int]:
+        """Of the items of one entry."""
+        if not 0 <= at < self.count:
+            raise CorruptBatchError(f"{self.where}: entry {at} of {self.count}")
+        low, high = _TWO_I32.unpack_from(self.data, self.ends_at + 4 * at)
+        if not 0 <= low <= high <= self.length:
+            raise CorruptBatchError(f"{self.where}: entry {at} has items {low} to {high}")
+        return low, high
+
+    def value(self, at: int) -> bytes | None:
+        if self.bits_at >= 0 and not self.data[self.bits_at + (at >> 3)] >> (at & 7) & 1:
+            return None
+        low, high = self.bounds(at)
+        return bytes(self.data[self.items_at + low : self.items_at + high])
+
+    def text(self, at: int) -> str:
+        low, high = self.bounds(at)
+        try:
+            return str(self.data[self.items_at + low : self.items_at + high], "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptBatchError(f"{self.where}: entry {at} is not UTF-8") from error
+
+    def numbers(self, at: int, kind: str) -> list[int]:
+        """The items of an entry, as numbers of 4 or 8 bytes."""
+        low, high = self.bounds(at)
+        width = struct.calcsize(kind)
+        start = self.items_at + width * low
+        return list(struct.unpack_from(f"<{high - low}{kind}", self.data, start))
+
+
+class _Section:
+    """Takes one column after the other; no step leaves the section."""
+
+    __slots__ = ("data", "end", "position", "where")
+
+    def __init__(self, data: memoryview, position: int, end: int, where: str) -> None:
+        self.data, self.position, self.end, self.where = data, position, end, where
+
+    def take(self, length: int) -> int:
+        start, self.position = self.position, self.position + pad8(length)
+        if self.position > self.end:
+            raise CorruptBatchError(f"{self.where}: {length} bytes, {self.end - start} are left")
+        return start
+
+    def finish(self) -> None:
+        if self.position != self.end:
+            raise CorruptBatchError(f"{self.where}: {self.end - self.position} bytes are left over")
+
+
+class BatchPicks:
+    """See ``Picks``: out of a batch as it is stored, whose CRCs were checked.
+
+    The layout is in ``icecore/codec/decoding.py``. What that module refuses, this one refuses, or
+    it gives bytes of the same batch: what leaders append they have decoded before.
+
+    Args:
+        buffer: Holds the batch.
+        position: Of its header, in bytes.
+        header: Checked.
+
+    Raises:
+        CorruptBatchError: A column leaves its section.
+        BatchTooLargeError: The payload exceeds what any reader takes.
+    """
+
+    def __init__(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
+        self._header = header
+        data = memoryview(buffer)
+        if header.batch_length > len(data) - position:
+            raise CorruptBatchError("the batch is cut short", position=position)
+        self._data = data
+        self._find_index(position + HEADER_LENGTH)
+        self._find_payload(payload_of(buffer, position, header))
+
+    def _find_index(self, start: int) -> None:
+        header, data = self._header, self._data
+        count, flags = header.record_count, header.producer_flags
+        section = _Section(data, start, start + header.index_length, "index section")
+        is_compacted = header.leader_flags & LeaderFlag.COMPACTED
+        self._deltas_at = section.take(4 * count) if is_compacted else -1
+        self._times_at = section.take(8 * count)
+        if not flags & ProducerFlag.NO_KEYS:
+            section.take((count + 7) // 8)
+            section.take(8 * count)
+        self._tag_names = self._tags = self._header_hashes = None
+        if not flags & ProducerFlag.NO_TAGS:
+            tag_count, _ = _TWO_U32.unpack_from(data, section.take(8))
+            self._tag_names = _Column(section, tag_count, 1, has_bits=False)
+            self._tags = _Column(section, count, 4, has_bits=False)
+        if not flags & ProducerFlag.NO_HEADER_HASHES:
+            self._header_hashes = _Column(section, count, 8, has_bits=False)
+        section.finish()
+
+    def _find_payload(self, payload: memoryview) -> None:
+        count, flags = self._header.record_count, self._header.producer_flags
+        section = _Section(payload, 0, len(payload), "payload")
+        has_keys = not flags & ProducerFlag.NO_KEYS
+        self._keys = _Column(section, count, 1, has_bits=True) if has_keys else None
+        self._values = _Column(section, count, 1, has_bits=True)
+        self._headers: _Column | None = None
+        if not flags & ProducerFlag.NO_HEADERS:
+            self._headers = lists = _Column(section, count, 0, has_bits=False)
+            self._header_names = _Column(section, lists.length, 1, has_bits=False)
+            self._header_values = _Column(section, lists.length, 1, has_bits=True)
+        section.finish()
+
+    def __len__(self) -> int:
+        return self._header.record_count
+
+    def places_of(self, offsets: Any) -> list[int]:
+        """Of ascending absolute offsets; where compaction dropped a record there is none."""
+        wanted = (offsets - self._header.base_offset).tolist()
+        if self._deltas_at < 0:
+            return [at for at in wanted if 0 <= at < len(self)]
+        deltas = np.frombuffer(self._data, "<i4", len(self), self._deltas_at).tolist()
+        places = [(bisect_left(deltas, delta), delta) for delta in wanted]
+        return [at for at, delta in places if at < len(deltas) and deltas[at] == delta]
+
+    def offset_at(self, at: int) -> int:
+        """See ``Picks.offset_at``."""
+        if self._deltas_at >= 0:
+            (delta,) = struct.unpack_from("<i", self._data, self._deltas_at + 4 * at)
+            return self._header.base_offset + int(delta)
+        return self._header.base_offset + at
+
+    def record_at(self, at: int) -> Record:
+        """See ``Picks.record_at``."""
+        (timestamp_ms,) = _I64.unpack_from(self._data, self._times_at + 8 * at)
+        tags: tuple[str, ...] = ()
+        if self._tags is not None and self._tag_names is not None:
+            tags = tuple([self._tag_names.text(each) for each in self._tags.numbers(at, "I")])
+        return Record(
+            value=self._values.value(at),
+            key=None if self._keys is None else self._keys.value(at),
+            timestamp_ms=timestamp_ms,
+            tags=tags,
+            headers=self._headers_at(at),
+            offset=self.offset_at(at),
+            append_timestamp_ms=self._header.append_timestamp_ms,
+        )
+
+    def _headers_at(self, at: int) -> tuple[tuple[str, bytes | None], ...]:
+        if self._headers is None:
+            return ()
+        names, values = self._header_names, self._header_values
+        places = range(*self._headers.bounds(at))
+        return tuple([(names.text(each), values.value(each)) for each in places])
+
+    def header_hashes_at(self, at: int) -> list[int]:
+        """See ``Picks.header_hashes_at``."""
+        return [] if self._header_hashes is None else self._header_hashes.numbers(at, "Q")

@@ -47,6 +47,8 @@ class DiskHarness:
         return self.store.start_up()
 
     def kill(self) -> list[FoundReplica]:
+        open_files = segment_engine(self.store)._open_files
+        open_files.make_room(len(open_files))  # a process that dies keeps no deleted file alive
         self.folder.close()
         return self._open()
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from icecore.codec.selection import Selection
 from icecore.model import Acks
 from tests.simulation.history import History, Outcome, Partition, Produce
+from tests.simulation.labels import key_of, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ def check(history: History) -> list[Violation]:
 def acks_checked(history: History) -> int:
     """How many acknowledged records were looked for."""
     return sum(1 for _ in _promised(history))
+
+
+def answers_checked(history: History) -> int:
+    """How many complete answers that name records were compared with the logs."""
+    return sum(answer.is_complete and bool(answer.records) for answer in history.answers)
 
 
 def lost_by_leader_acks(history: History) -> int:
@@ -210,6 +217,42 @@ def changed(history: History) -> Iterator[Violation]:
                 yield Violation("changed", partition, what)
 
 
+def answers(history: History) -> Iterator[Violation]:
+    """Queries: nobody is given who does not fulfil the conditions, and an answer that calls itself
+    complete leaves nobody out."""
+    final = {partition: dict(records) for partition, records in history.final.items()}
+    for answer in history.answers:
+        partition, (start, end) = answer.partition, answer.searched
+        records = final.get(partition, {})
+        given = dict(answer.records)
+        offsets = [offset for offset, _ in answer.records]
+        who = f"{answer.node} at {answer.at_s:.3f} of [{start}, {end}) for {answer.selection}"
+        if offsets not in (sorted(set(offsets)), sorted(set(offsets), reverse=True)):
+            yield Violation("query_order", partition, f"{who}: {offsets}")
+        for offset, value in given.items():
+            if not (start <= offset < end and _is_wanted(answer.selection, value)):
+                yield Violation("query_wrong", partition, f"{who}: {offset} holds {value!r}")
+            if records.get(offset, value) != value:
+                yield Violation("query_wrong", partition, f"{who}: {offset} never held {value!r}")
+        if not answer.is_complete:
+            continue
+        low = max(start, history.log_start.get(partition, 0))
+        for offset in range(low, min(end, answer.indexed_through_offset)):
+            value = records.get(offset)
+            if value is not None and offset not in given and _is_wanted(answer.selection, value):
+                yield Violation("query_missed", partition, f"{who}: not {offset}, {value[:30]!r}")
+
+
+def _is_wanted(selection: Selection, value: bytes) -> bool:
+    tags = set(tags_of(value))
+    return (
+        (not selection.keys or key_of(value) in selection.keys)
+        and (not selection.tags_any or bool(tags & selection.tags_any))
+        and selection.tags_all <= tags
+        and not tags & selection.tags_none
+    )
+
+
 def watermark(history: History) -> Iterator[Violation]:
     """High watermarks never pass the end and never go back within one life of a process."""
     last: dict[tuple[str, Partition], int] = {}
@@ -254,5 +297,5 @@ def tiling(history: History) -> Iterator[Violation]:
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     *(lost, phantom, aborted, duplicate, gap, order, realtime, poll, unseen, changed, watermark),
-    *(replicas, tiling),
+    *(replicas, tiling, answers),
 )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from icecore.codec.selection import Selection
 from icecore.model import Acks
 
 Partition = tuple[str, int]
@@ -57,6 +58,22 @@ class WatermarkSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What one node said of one partition when it was asked who fulfils some conditions."""
+
+    node: str
+    partition: Partition
+    selection: Selection
+    searched: tuple[int, int]
+    """Offsets that it says it has looked at, the end exclusive."""
+    is_complete: bool
+    indexed_through_offset: int
+    records: tuple[tuple[int, bytes], ...]
+    """(offset, value), in the order in which they came."""
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSeen:
     """A segment record at the end of the run."""
 
@@ -75,6 +92,7 @@ class History:
 
     produces: list[Produce] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     watermarks: list[WatermarkSeen] = field(default_factory=list)
     segments: list[SegmentSeen] = field(default_factory=list)
     final: dict[Partition, list[tuple[int, bytes]]] = field(default_factory=dict)

@@ -99,6 +99,7 @@ def summary(reports: list[Report]) -> str:
         "virtual_hours": f"{sum(report.virtual_s for report in reports) / 3600:.2f}",
         "faults": sum(report.faults.total() for report in reports),
         "acks_checked": sum(report.acks_checked for report in reports),
+        "answers_checked": sum(report.answers_checked for report in reports),
         **{name: categories[name] for name in SUMMED},
         "unavailable": sum(report.unavailable for report in reports),
         "surplus": sum(report.surplus for report in reports),

@@ -40,6 +40,7 @@ from tests.simulation.loop import SimulationError
 from tests.simulation.observer import Observer
 from tests.simulation.plan import TOPIC, Plan, draw_knobs
 from tests.simulation.readers import Wanderer, read_whole
+from tests.simulation.searcher import Searcher
 from tests.simulation.stored_logs import index_problems
 from tests.simulation.workload import TailReader, Traffic, create_topic, small_requests
 
@@ -63,6 +64,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     """Those that happened, by kind."""
     acks_checked: int = 0
+    answers_checked: int = 0
     lost_by_leader_acks: int = 0
     unavailable: int = 0
     """Segments that nobody can read, and of which the coordinator says so."""
@@ -207,13 +209,17 @@ async def _run(world: World, plan: Plan, report: Report) -> None:
         wanderer = Wanderer(world, TOPIC)
         traffic.start()
         reader.start()
-        if world.seed % 2:  # it is as dear as a tenth of a world
+        searcher = Searcher(world, TOPIC, plan.partitions)
+        if world.seed % 2:  # each is as dear as a tenth of a world
             wanderer.start()
+        else:
+            searcher.start()
         await schedule.inject(Scene(world, plan, traffic), plan.faults)
         world.heal()
         await asyncio.sleep(0.5)
         await traffic.finish(HEAL_S)
         wanderer.stop()
+        searcher.stop()
         await world.kept()
         # A coordinator that was just restarted believes for a lease what it last knew.
         await asyncio.sleep(plan.knobs.lease_ms / 1000 + 1)
@@ -302,6 +308,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
             report.problems.append(str(violation))
             report.categories[violation.category] += 1
         report.acks_checked = checkers.acks_checked(history)
+        report.answers_checked = checkers.answers_checked(history)
         report.lost_by_leader_acks = checkers.lost_by_leader_acks(history)
     report.events = world.loop.events
     report.virtual_s = world.loop.time()

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from icecore.codec.selection import Selection
 from icecore.model import Acks
 from tests.simulation.checkers import acks_checked, check, lost_by_leader_acks
 from tests.simulation.history import (
+    Answer,
     History,
     Outcome,
     Partition,
@@ -138,3 +140,46 @@ def test_retained_records_need_not_be_there() -> None:
     history.final[P].pop(0)
     history.log_start[P] = 1
     assert check(history) == []
+
+
+# Key 1 have numbers 1 and 6; the tags of 1 are "tag 1", of 6 "even" and "tag 0".
+RECORDS = [(number, b"a %d x" % number) for number in range(8)]
+KEY_1 = Selection(keys=frozenset([b"key 1"]))
+
+
+def answered(
+    offsets: list[int],
+    selection: Selection = KEY_1,
+    searched: tuple[int, int] = (0, 8),
+    *,
+    is_complete: bool = True,
+) -> set[str]:
+    """Categories of violations when a query is answered with the records at these offsets."""
+    records = tuple(RECORDS[offset] for offset in offsets)
+    answer = Answer("node-1", P, selection, searched, is_complete, 8, records, 1.0)
+    produces = [
+        Produce("a", n, P, value, Acks.ALL, n, n + 0.5, Outcome.OK, n) for n, value in RECORDS
+    ]
+    history = History(produces=produces, answers=[answer], final={P: RECORDS}, log_start={P: 0})
+    return {violation.category for violation in check(history)}
+
+
+def test_answers_of_queries_are_judged() -> None:
+    assert answered([1, 6]) == answered([6, 1]) == set()
+    assert answered([6]) == {"query_missed"}
+    assert answered([6], is_complete=False) == set()
+    assert answered([6], searched=(2, 8)) == set()
+    assert answered([1, 6], searched=(0, 6)) == {"query_wrong"}
+    assert answered([1, 2, 6]) == {"query_wrong"}
+    assert answered([1, 6, 1]) == {"query_order"}
+    assert answered([6], Selection(keys=KEY_1.keys, tags_any=frozenset(["even"]))) == set()
+    assert answered([1, 6], Selection(tags_any=frozenset(["even"]))) >= {"query_wrong"}
+    assert answered([], Selection(tags_all=frozenset(["even", "tag 9"]))) == set()
+    assert "query_missed" in answered([], Selection(tags_none=frozenset(["even"])))
+
+
+def test_an_answer_with_a_record_that_never_was() -> None:
+    answer = Answer("node-1", P, KEY_1, (0, 3), True, 3, ((1, b"a 6 x"),), 1.0)
+    assert {each.category for each in check(History(answers=[answer], final={P: RECORDS}))} >= {
+        "query_wrong"
+    }

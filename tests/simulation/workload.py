@@ -19,6 +19,7 @@ from icecore.errors import (
 )
 from icecore.model import Acks
 from tests.simulation.history import Outcome, Produce, Read
+from tests.simulation.labels import key_of, tags_of
 from tests.simulation.plan import Plan
 from tests.simulation.process import SimProcess
 from tests.simulation.readers import make_consumer
@@ -136,7 +137,7 @@ class Traffic:
             sent = []
             for number in range(self.partitions):
                 produce = self._invoke("probe", number, number, f"probe {number}", Acks.ALL)
-                handle = await producer.send_wait(self._topic, produce.value, partition=number)
+                handle = await self._send(producer, produce)
                 sent.append((produce, handle))
             for produce, handle in sent:
                 await self._note(produce, handle)
@@ -155,6 +156,16 @@ class Traffic:
         self._world.history.produces.append(produce)
         return produce
 
+    async def _send(self, producer: Producer, produce: Produce) -> object:
+        """With the key and the tags that its value has."""
+        return await producer.send_wait(
+            self._topic,
+            produce.value,
+            key=key_of(produce.value),
+            tags=tags_of(produce.value),
+            partition=produce.partition[1],
+        )
+
     async def _produce(self, name: str, producer: Producer, acks: Acks) -> None:
         plan = self._plan
         rng = random.Random(f"{name} {self._world.seed}")
@@ -172,9 +183,7 @@ class Traffic:
                 produce = self._invoke(name, sequence, partition, text, acks)
                 sequence += 1
                 try:
-                    handle = await producer.send_wait(
-                        self._topic, produce.value, partition=partition
-                    )
+                    handle = await self._send(producer, produce)
                 except (InvalidRequestError, UnknownTopicError):
                     # A partition that this client has not heard of yet, or all are deleted.
                     produce.outcome = Outcome.FAIL

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icecore.codec.columns import BatchColumns
-from icecore.codec.picking import record_at
+from icecore.codec.picking import Picks
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 from icecore_node.serving.clear_records import (
     ClearPart,
@@ -41,10 +40,10 @@ class ClearSink:
         """``part``, to be taken over as it is: that spares the loop most of the work."""
         return self.part.SerializeToString()
 
-    def take(self, found: StoredBatch, columns: BatchColumns, places: Sequence[int]) -> int:
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
         """See ``Sink.take``."""
         for number, at in enumerate(places):
-            each = record_at(columns, at)
+            each = picks.record_at(at)
             size = record_size(each)
             has_room = self.size_bytes + size <= self.max_bytes and self.count < self.max_count
             if not has_room and (self.count or not self.is_first):

@@ -11,8 +11,7 @@ from typing import Final
 
 from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader, Compacted
-from icecore.codec.columns import BatchColumns, ListColumn
-from icecore.codec.picking import record_at
+from icecore.codec.picking import Picks
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 from icecore.rpc.ports import Clock
@@ -77,10 +76,10 @@ class BatchSink:
     size_bytes: int = 0
     is_full: bool = False
 
-    def take(self, found: StoredBatch, columns: BatchColumns, places: Sequence[int]) -> int:
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
         """See ``Sink.take``: all of a batch, or nothing."""
         is_whole = len(places) == found.header.record_count
-        made = found.stored() if is_whole else only(found.header, columns, places)
+        made = found.stored() if is_whole else only(found.header, picks, places)
         return len(places) if self._add(made) else 0
 
     def refuse(self, found: StoredBatch, _: CorruptBatchError | BatchTooLargeError) -> bool:
@@ -97,16 +96,16 @@ class BatchSink:
         return True
 
 
-def only(header: BatchHeader, columns: BatchColumns, places: Sequence[int]) -> bytes:
+def only(header: BatchHeader, picks: Picks, places: Sequence[int]) -> bytes:
     """A stamped batch with some records of another one, at the same offsets."""
-    chosen = [record_at(columns, at) for at in places]
+    chosen = [picks.record_at(at) for at in places]
     raw = record.encode_columns(
         values=[each.value for each in chosen],
         timestamps_ms=[each.timestamp_ms for each in chosen],
         keys=[each.key for each in chosen],
         tags=[each.tags for each in chosen],
         headers=[each.headers for each in chosen],
-        header_hashes=_rows(columns.index.header_hashes, places),
+        header_hashes=[picks.header_hashes_at(at) for at in places],
         codec=header.codec,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
@@ -127,12 +126,6 @@ def only(header: BatchHeader, columns: BatchColumns, places: Sequence[int]) -> b
         compacted=Compacted(header.end_offset, header.delete_horizon_ms),
     )
     return stamped + raw[batch.HEADER_LENGTH :]
-
-
-def _rows(column: ListColumn | None, places: Sequence[int]) -> list[list[int]] | None:
-    if column is None:
-        return None
-    return [column.items[column.lists[at] : column.lists[at + 1]].tolist() for at in places]
 
 
 class FilteredReading:

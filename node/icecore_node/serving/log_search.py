@@ -5,15 +5,15 @@ from the log, whose bytes are CRC-checked, and compared with what is wanted. Wha
 *sink*, which says when it has enough; the search then goes on from exactly there, if at all.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader
-from icecore.codec.columns import BatchColumns, Int64s
+from icecore.codec.columns import Int64s
 from icecore.codec.decoding import decode_index
-from icecore.codec.picking import record_at
+from icecore.codec.picking import BatchPicks, ColumnPicks, Picks
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
@@ -57,7 +57,7 @@ class Sink(Protocol):
         """Whether it takes nothing more."""
         ...
 
-    def take(self, found: StoredBatch, columns: BatchColumns, places: Sequence[int]) -> int:
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
         """Take the records at these places of a batch, from the first on; say how many."""
         ...
 
@@ -327,27 +327,27 @@ class LogSearch:
         found = list(_batches(data, done))
         for each in reversed(found) if self._newest_first else found:
             try:
-                columns, places = self._matching(each, done, chosen)
+                picks, places = self._matching(each, done, chosen)
             except (CorruptBatchError, BatchTooLargeError) as error:
                 if not sink.refuse(each, error):
                     self._reach(_edges(each.header.base_offset, each.header.end_offset))
                     return False
                 continue
-            if columns is None or not places:
+            if picks is None or not places:
                 continue
             if self._newest_first:
                 places.reverse()
-            taken = sink.take(each, columns, places)
+            taken = sink.take(each, picks, places)
             if taken < len(places):
-                offset = _offset_at(columns, places[taken])
+                offset = picks.offset_at(places[taken])
                 self._reach(_edges(offset, offset + 1))
                 return False
         return True
 
     def _matching(
         self, found: StoredBatch, asked: OffsetRange, chosen: Int64s | None
-    ) -> tuple[BatchColumns | None, list[int]]:
-        """The columns of a batch and the places of what is wanted of it."""
+    ) -> tuple[Picks | None, list[int]]:
+        """A batch and the places of what is wanted of it."""
         selection, header = self._selection, found.header
         if not selection.may_be_in(header):
             return None, []
@@ -355,9 +355,9 @@ class LogSearch:
             low, high = chosen.searchsorted([header.base_offset, header.end_offset]).tolist()
             if low == high:
                 return None, []
-            columns = record.decode(found.data, found.position, header)
-            places = _places(columns, chosen[low:high])
-            return columns, [at for at in places if selection.wants(record_at(columns, at))]
+            picks = BatchPicks(found.data, found.position, header)
+            places = picks.places_of(chosen[low:high])
+            return picks, [at for at in places if selection.wants(picks.record_at(at))]
         if not selection.is_empty:
             index = decode_index(found.data, found.position, header)
             if not selection.may_match(index).any():
@@ -365,7 +365,7 @@ class LogSearch:
         columns = record.decode(found.data, found.position, header)
         first, stop = columns.offsets.searchsorted(asked).tolist()
         mask = selection.matches(columns)[first:stop]
-        return columns, (mask.nonzero()[0] + first).tolist()
+        return ColumnPicks(columns), (mask.nonzero()[0] + first).tolist()
 
 
 def _edges(low: int, high: int) -> OffsetRange:
@@ -377,22 +377,3 @@ def _batches(data: bytes, asked: OffsetRange) -> Iterator[StoredBatch]:
     for position, header in batch.iter_batches(data):
         if header.end_offset > asked[0] and header.base_offset < asked[1]:
             yield StoredBatch(data, position, header)
-
-
-def _places(columns: BatchColumns, offsets: Int64s) -> Iterable[int]:
-    """Of these offsets in a batch; where compaction dropped one there is none."""
-    deltas = columns.index.offset_deltas
-    wanted = offsets - columns.base_offset
-    if deltas is None:
-        return list(wanted.tolist())
-    places = deltas.searchsorted(wanted)
-    return [
-        at
-        for at, delta in zip(places.tolist(), wanted.tolist(), strict=True)
-        if at < len(deltas) and deltas[at] == delta
-    ]
-
-
-def _offset_at(columns: BatchColumns, at: int) -> int:
-    deltas = columns.index.offset_deltas
-    return columns.base_offset + (at if deltas is None else int(deltas[at]))

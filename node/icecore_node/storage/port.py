@@ -202,5 +202,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all logs and mark a clean shutdown."""
+        """Close all logs."""
         ...

@@ -167,11 +167,10 @@ class ReplicaStore:
     # --- the end of the process ---------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all logs and mark a clean shutdown. Who opened the control store closes it."""
+        """Close all logs. Who opened the control store closes it."""
         for engine in self._catalog.engines.values():
             engine.close()
         self._control.database.keep_reserve()
-        self._control.database.put(clean_shutdown=1)
 
 
 def _is_trusted(row: ReplicaRow) -> bool:

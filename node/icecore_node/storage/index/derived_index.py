@@ -8,6 +8,7 @@ with the scans of the next start. Until then look-ups in older parts take longer
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class DerivedIndex:
-    """``Index`` of the ports without ``scan`` and ``close``; never raises for what happened to it.
+    """``Index`` of the ports without ``close``; never raises for what happened to it.
 
     Args:
         index: The database.
@@ -69,6 +70,24 @@ class DerivedIndex:
         except StorageError as error:
             self._begin_anew(error, puts)
 
+    def write_now(self, puts: Sequence[Put], life: int) -> bool:
+        """As ``Index.write``, never later. Raises shortages.
+
+        False, and nothing is written, when the database was begun anew since ``rebuilds`` was
+        ``life``: what these entries build on is gone.
+        """
+        with self._lock:
+            if self._is_off or self.rebuilds != life:
+                return False
+            try:
+                self._index.write(puts)
+            except SHORTAGES:
+                raise
+            except StorageError as error:
+                self._begin_anew(error)
+                return False
+            return True
+
     def get(self, family: str, key: bytes) -> bytes | None:
         """As ``Index.get``; None also when the value is lost. Raises OutOfResourcesError."""
         return self._read(lambda: self._index.get(family, key))
@@ -76,6 +95,14 @@ class DerivedIndex:
     def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
         """As ``Index.floor``; None also when it is lost. Raises OutOfResourcesError."""
         return self._read(lambda: self._index.floor(family, key, lower))
+
+    def page(
+        self, family: str, lower: bytes, upper: bytes, count: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The first pairs of ``Index.scan``; none also when they are lost. Raises
+        OutOfResourcesError."""
+        found = self._read(lambda: list(islice(self._index.scan(family, lower, upper), count)))
+        return found or []
 
     def _read(self, look: Callable[[], T | None]) -> T | None:
         with self._lock:
@@ -92,6 +119,10 @@ class DerivedIndex:
     def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
         """As ``Index.delete_range``. Raises shortages, because it can't be done later."""
         with self._lock:
+            # What was to be written before must not come back after it.
+            self._lagging = [
+                put for put in self._lagging if put[0] != family or not lower <= put[1] < upper
+            ]
             if self._is_off:
                 return
             try:

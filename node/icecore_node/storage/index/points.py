@@ -14,6 +14,7 @@ from typing import Protocol
 from icecore.errors import StorageError
 from icecore.model import Generation, SegmentId
 from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
+from icecore_node.storage.index import entry_keys
 
 Put = tuple[str, bytes, bytes]
 
@@ -21,8 +22,8 @@ _PREFIX = struct.Struct(">Q")
 _NUMBER = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _DURABLE = struct.Struct("<QqI32sqq")
-FAMILIES = ("offset", "time", "durable")
-"""Column families of the index."""
+FAMILIES = ("offset", "time", "durable", entry_keys.FAMILY)
+"""Column families of the index; the last one is that of ``index/entry_keys.py``."""
 
 
 class EntryStore(Protocol):
@@ -114,6 +115,8 @@ def forget_from(index: EntryStore, prefix: int, position: int, tail: LogTail) ->
     index.write([pack_durable(prefix, position, tail)])
     index.delete_range("offset", _KEY.pack(prefix, tail.end_offset), upper)
     index.delete_range("time", _KEY.pack(prefix, max(tail.max_append_timestamp_ms, 0)), upper)
+    for low, high in entry_keys.cut_ranges(prefix, tail.end_offset):
+        index.delete_range(entry_keys.FAMILY, low, high)
     index.flush()
 
 

@@ -52,6 +52,7 @@ from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import AppendRequest, BatchMark
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, pack_durable
+from icecore_node.storage.segment_engine.appended_entries import AppendedEntries
 from icecore_node.storage.segment_engine.segment_log import (
     FIRST_ALLOCATION_BYTES,
     SegmentLog,
@@ -82,17 +83,20 @@ class GroupCommit:
         settings: StoreSettings,
         find: Callable[[SegmentId], SegmentLog],
         fail_stop: FailStop,
+        entries: AppendedEntries,
     ) -> None:
         """
         Args:
             find: The log of a segment that may be appended to; raises an IcecoreError otherwise.
             fail_stop: Syncs.
+            entries: What of a batch can be found by hash.
         """
         self._fs = file_system
         self._index = index
         self._settings = settings
         self._find = find
         self._fail_stop = fail_stop
+        self._entries = entries
         self._unsynced: set[SegmentId] = set()
         """Segments with bytes that were written and not yet synced, of all workers."""
 
@@ -161,10 +165,9 @@ class GroupCommit:
             return
         finally:
             self._unsynced.discard(request.segment_id)
-        puts = log.points.points(request.marks, log.end[1])
-        log.advance(request.marks, request.tail)
-        puts.append(pack_durable(log.prefix, log.end[1], request.tail))
-        self._index.write(puts)
+        part = _Part(log)
+        part.requests, part.buffers, part.marks = [request], request.buffers, request.marks
+        self._index.write(self._became_durable(part))
 
     def _in_pieces(self, log: SegmentLog, request: AppendRequest, total: int) -> None:
         """Syncs without marks: nothing becomes readable or acknowledged before the last round."""
@@ -217,11 +220,18 @@ class GroupCommit:
                 part.log.handle.leave()
         puts: list[Put] = []
         for part in written:
-            log, tail = part.log, part.requests[-1].tail
-            puts += log.points.points(part.marks, log.end[1])
-            log.advance(part.marks, tail)
-            puts.append(pack_durable(log.prefix, log.end[1], tail))
+            puts += self._became_durable(part)
         self._index.write(puts)
+
+    def _became_durable(self, part: _Part) -> list[Put]:
+        """Move the end of the log over a part. Its entries come first, so that nobody who looks
+        for gaps below the end takes it for one."""
+        log, tail = part.log, part.requests[-1].tail
+        puts = log.points.points(part.marks, log.end[1])
+        puts += self._entries.puts(log, part.buffers, part.marks, tail.end_offset)
+        log.advance(part.marks, tail)
+        puts.append(pack_durable(log.prefix, log.end[1], tail))
+        return puts
 
     def _write(self, part: _Part, *, is_alone: bool) -> bool:
         """Write one file's share, which stays held; False (and not held) when that failed."""

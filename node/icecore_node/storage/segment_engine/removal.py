@@ -11,6 +11,7 @@ from icecore.model import SegmentId
 from icecore_node.ports import FileSystem
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.index import points
+from icecore_node.storage.segment_engine.index_files import IndexFiles
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 from icecore_node.storage.segment_engine.segment_names import file_name, files_of, folder_name
@@ -25,6 +26,7 @@ class Removal:
         pool: Takes files whose blocks are worth keeping.
         sync_folder: Makes names durable; ends the process if that fails.
         forget: Takes a log out of use, if there is one.
+        index_files: Those go too.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class Removal:
         pool: RecyclePool,
         sync_folder: Callable[[str], None],
         forget: Callable[[SegmentId], SegmentLog | None],
+        index_files: IndexFiles,
     ) -> None:
         self._fs = file_system
         self._index = index
         self._pool = pool
         self._sync_folder = sync_folder
         self._forget = forget
+        self._index_files = index_files
 
     def remove(self, identities: Sequence[SegmentIdentity]) -> None:
         """Remove files and index entries, durably.
@@ -60,6 +64,7 @@ class Removal:
         """One log's file and what was set aside of it; adds the folders to sync."""
         folder, name = folder_name(identity), file_name(identity)
         log = self._forget(identity.segment_id)
+        self._index_files.remove(identity)
         is_unread = log is not None and log.handle.close()
         if is_unread and self._pool.put(name, identity.segment_id):
             folders[folder] = folders[FOLDER] = None

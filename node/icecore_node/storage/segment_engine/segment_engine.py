@@ -37,10 +37,17 @@ from icecore_node.storage.engine import (
 )
 from icecore_node.storage.files.open_files import LogFile, OpenFiles
 from icecore_node.storage.index import points
+from icecore_node.storage.index.coverage import Coverage
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put
+from icecore_node.storage.index.recent_entries import EntryMemory
+from icecore_node.storage.index.stored_entries import StoredEntries
+from icecore_node.storage.segment_engine.appended_entries import AppendedEntries
 from icecore_node.storage.segment_engine.creation import Creation
 from icecore_node.storage.segment_engine.group_commit import GroupCommit
+from icecore_node.storage.segment_engine.index_due import IndexDue
+from icecore_node.storage.segment_engine.index_files import IndexFiles
+from icecore_node.storage.segment_engine.index_upkeep import IndexUpkeep
 from icecore_node.storage.segment_engine.recycle import RecyclePool
 from icecore_node.storage.segment_engine.removal import Removal
 from icecore_node.storage.segment_engine.salvage import FileRemains
@@ -81,14 +88,34 @@ class SegmentEngine:
         pool = RecyclePool(file_system, settings, self._sync_folder)
         self._index = DerivedIndex(index, self._standing)
         self.reader = BatchReader(self._logs, SegmentShortcuts(self._index))
-        self.index = SegmentIndex(self._index, self._logs)
         self.salvage = ProvenLogs(FileRemains(file_system, self._fail_stop, self._judged))
+        self._make_index(settings)
+        entries = AppendedEntries(self._due, settings.entries_per_run)
         self._commit = GroupCommit(
-            file_system, self._index, settings, self._appendable, self._fail_stop
+            file_system, self._index, settings, self._appendable, self._fail_stop, entries
         )
         self._creation = Creation(file_system, settings, self._fail_stop, pool, self._open_files)
-        self._removal = Removal(file_system, self._index, pool, self._sync_folder, self._forget)
+        self._removal = Removal(
+            file_system, self._index, pool, self._sync_folder, self._forget, self._index_files
+        )
         self._start_up = StartUp(file_system, self._index, settings, self._fail_stop)
+
+    def _make_index(self, settings: StoreSettings) -> None:
+        self._due, self._memory = IndexDue(), EntryMemory(settings.recent_entries_bytes_max)
+        stored = StoredEntries(self._index, self._memory)
+        self._index_files = IndexFiles(
+            self._fs, self._open_files, self._sync_folder, settings.open_indexes_max
+        )
+        upkeep = IndexUpkeep(
+            self._logs,
+            self.reader,
+            stored,
+            self._index_files,
+            self._due,
+            self._memory,
+            settings,
+        )
+        self.index = SegmentIndex(self._index, self._logs, stored, upkeep, self._due, self._memory)
 
     # --- start-up -----------------------------------------------------------------------------
 
@@ -101,7 +128,8 @@ class SegmentEngine:
         self._judge_all(logs, verdicts)
         if self._index.rebuilds != rebuilds:
             # What was judged before has lost its points: once more, with a new index.
-            self._logs.clear()
+            for segment_id in list(self._logs):
+                self._forget(segment_id)
             self._judge_all(logs, verdicts)
         known = {file_name(identity) for identity in untrusted}
         known.update(file_name(log.identity) for log in logs)
@@ -142,18 +170,27 @@ class SegmentEngine:
                 cut_bytes=verdict.cut_bytes,
                 why=verdict.why,
             )
-        log = self._opened(known.identity, known.start_timestamp_ms, verdict.size_bytes)
+        log = self._opened(
+            known.identity, known.start_timestamp_ms, verdict.size_bytes, is_new=False
+        )
         log.end = (verdict.tail, verdict.position)
         log.is_sealed = known.sealed is not None
+        self.index.adopt(log, verdict.headers)
 
     def _opened(
-        self, identity: SegmentIdentity, start_timestamp_ms: int, size_bytes: int
+        self,
+        identity: SegmentIdentity,
+        start_timestamp_ms: int,
+        size_bytes: int,
+        *,
+        is_new: bool = True,
     ) -> SegmentLog:
         start = NO_TAIL
         if identity.base_offset >= 0:
             start = empty_tail(identity, start_timestamp_ms)
         handle = LogFile(identity.segment_id, file_name(identity), self._open_files)
-        log = SegmentLog(identity, handle, size_bytes, start, self._settings)
+        coverage = Coverage(self._memory, is_loaded=is_new)
+        log = SegmentLog(identity, handle, size_bytes, start, self._settings, coverage)
         self._logs[identity.segment_id] = log
         return log
 
@@ -227,6 +264,8 @@ class SegmentEngine:
         with log.handle.using() as file:
             log.is_being_cut = True
             try:
+                log.coverage.cut(end_offset)
+                self._due.note(segment_id)
                 points.forget_from(self._index, log.prefix, position, tail)
                 file.truncate(position)
                 self._sync_file(log)
@@ -254,6 +293,7 @@ class SegmentEngine:
         log.allocated = position
         remember(LogEnd(tail, position))
         log.is_sealed = True
+        self._due.note(segment_id)
 
     # --- setting aside and dropping -----------------------------------------------------------
 
@@ -262,6 +302,7 @@ class SegmentEngine:
         log = self._forget(identity.segment_id)
         if log is not None:
             log.handle.close()
+        self._index_files.remove(identity)
         name = file_name(identity)
         if self._fs.exists(name):
             self._fs.rename(name, aside_name(self._fs, name))
@@ -273,7 +314,10 @@ class SegmentEngine:
         self._removal.remove(identities)
 
     def _forget(self, segment_id: SegmentId) -> SegmentLog | None:
-        return self._logs.pop(segment_id, None)
+        log = self._logs.pop(segment_id, None)
+        if log is not None:
+            log.coverage.close()  # so that nobody writes of it once it is forgotten
+        return log
 
     def _sync_folder(self, name: str) -> None:
         """Of a folder in which a name has changed: whose it was is settled in the control store."""
@@ -284,6 +328,7 @@ class SegmentEngine:
     def close(self) -> None:
         """See ``Engine.close``. Who opened files and index closes those."""
         for log in self._logs.values():
+            log.coverage.close()
             log.handle.close()
         self._logs.clear()
         self.index.flush()

@@ -1,15 +1,37 @@
-"""What is derived from segment files to find records: the ``LogIndex`` of this engine."""
+"""What is derived from segment files to find records: the ``LogIndex`` of this engine.
+
+Of each log there is a ``Coverage`` (``index/coverage.py``): entries in memory and in the database
+while it is written, an index file once it is sealed. ``appended_entries.py`` adds to it,
+``index_upkeep.py`` tends it, and here it is asked.
+"""
 
 import logging
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from icecore.codec.batch import peek
+from icecore.codec.index_entries import NO_ENTRIES, has_nothing_to_find
 from icecore.errors import SHORTAGES, NotReplicaError
 from icecore.model import SegmentId
 from icecore.process.log import event
-from icecore_node.storage.engine import NO_INDEX, Candidates, IndexSummary, OffsetRange
+from icecore_node.storage.engine import (
+    ACTIVE_INDEX,
+    NO_INDEX,
+    SEALED_INDEX,
+    Candidates,
+    IndexSummary,
+    OffsetRange,
+)
+from icecore_node.storage.index.coverage import Cover, gaps_between
 from icecore_node.storage.index.derived_index import DerivedIndex
+from icecore_node.storage.index.index_search import IndexSearch
+from icecore_node.storage.index.posting_blocks import DamagedIndexError
+from icecore_node.storage.index.recent_entries import ENTRY_BYTES, EntryMemory, RecentEntries
+from icecore_node.storage.index.stored_entries import StoredEntries, StoredRun
+from icecore_node.storage.segment_engine.index_due import IndexDue
+from icecore_node.storage.segment_engine.index_files import SealedCover
+from icecore_node.storage.segment_engine.index_runs import CoverDamagedError
+from icecore_node.storage.segment_engine.index_upkeep import IndexUpkeep
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 
 _log = logging.getLogger(__name__)
@@ -21,11 +43,70 @@ class SegmentIndex:
     Args:
         index: The database.
         logs: Those in use, by segment id; the engine's, and only looked at.
+        stored: Entries in the database.
+        upkeep: Tends them.
+        due: What is to be tended.
+        memory: Of recent entries.
     """
 
-    def __init__(self, index: DerivedIndex, logs: dict[SegmentId, SegmentLog]) -> None:
+    def __init__(
+        self,
+        index: DerivedIndex,
+        logs: Mapping[SegmentId, SegmentLog],
+        stored: StoredEntries,
+        upkeep: IndexUpkeep,
+        due: IndexDue,
+        memory: EntryMemory,
+    ) -> None:
         self._index = index
         self._logs = logs
+        self._stored = stored
+        self._upkeep = upkeep
+        self._due = due
+        self._memory = memory
+
+    # --- what the engine does -----------------------------------------------------------------
+
+    def adopt(self, log: SegmentLog, headers: Sequence[bytes]) -> None:
+        """Take over what an earlier process left of a log. Of a sealed one nothing is looked at
+        before somebody asks.
+
+        Args:
+            log: Judged, not written yet.
+            headers: Of all batches of an unsealed log.
+        """
+        if not log.is_sealed:
+            covers: list[Cover] = []
+            if log.is_confirmed:
+                span = (log.identity.base_offset, log.tail.end_offset)
+                covers += self._stored.load(log.prefix, *span).covers
+                for gap in gaps_between(covers, span):
+                    covers += self._without_entries(headers, gap)
+                covers.sort(key=lambda cover: cover.from_offset)
+                if covers and isinstance(covers[-1], RecentEntries):
+                    covers[-1].is_closed = False
+            log.coverage.load(covers)
+        self._due.note(log.identity.segment_id)
+
+    def _without_entries(self, headers: Sequence[bytes], gap: OffsetRange) -> list[Cover]:
+        """What of a gap has nothing that could be indexed, as headers say."""
+        found: list[Cover] = []
+        start, end = gap
+        for at in range(bisect_left(headers, start, key=_base_offset), len(headers)):
+            _, base, stop = peek(headers[at])
+            if base >= end:
+                break
+            if not has_nothing_to_find(headers[at]):
+                continue
+            if not found or found[-1].end_offset != base:
+                found.append(RecentEntries(base, self._memory))
+            last = found[-1]
+            assert isinstance(last, RecentEntries)
+            last.add(NO_ENTRIES, stop)
+            last.is_closed = True
+        return found
+
+    # --- the port -----------------------------------------------------------------------------
 
     def candidates(
         self,
@@ -37,18 +118,40 @@ class SegmentIndex:
         newest_first: bool = False,
     ) -> Candidates:
         """See ``LogIndex.candidates``."""
-        self._find(segment_id)
-        nothing = np.empty(0, np.int64)
-        return Candidates(asked, tuple(nothing for _ in hashes), (asked,), 0)
+        log = self._find(segment_id)
+        search = IndexSearch(log.identity.base_offset, hashes, asked)
+        covers = log.coverage.covers if log.is_confirmed else ()
+        found = search.run(covers, max(limit, 1), newest_first=newest_first)
+        for cover in search.damaged:
+            self._upkeep.drop(log, CoverDamagedError(cover, DamagedIndexError("while searched")))
+        return found
 
     def summary(self, segment_id: SegmentId) -> IndexSummary:
         """See ``LogIndex.summary``."""
-        self._find(segment_id)
-        return IndexSummary(NO_INDEX)
+        covers = self._find(segment_id).coverage.covers
+        if not covers:
+            return IndexSummary(NO_INDEX)
+        try:
+            if isinstance(covers[0], SealedCover):
+                index = covers[0].index
+                facts = index.facts
+                times = (facts.min_timestamp_ms, facts.max_timestamp_ms)
+                return IndexSummary(
+                    SEALED_INDEX,
+                    index.length_bytes,
+                    index.run.directory.entries,
+                    1,
+                    times if times[0] <= times[1] else None,
+                )
+        except DamagedIndexError:
+            return IndexSummary(NO_INDEX)  # who searches it drops it
+        length_bytes = sum(map(_length_bytes, covers))
+        entries = sum(cover.entries for cover in covers)
+        return IndexSummary(ACTIVE_INDEX, length_bytes, entries, len(covers))
 
     def tend(self) -> bool:
         """See ``LogIndex.tend``."""
-        return False
+        return self._upkeep.step()
 
     def flush(self) -> None:
         """See ``LogIndex.flush``."""
@@ -58,7 +161,20 @@ class SegmentIndex:
             event(_log, logging.WARNING, "index_lags", error=error)
 
     def _find(self, segment_id: SegmentId) -> SegmentLog:
+        """A log whose coverage is here."""
         log = self._logs.get(segment_id)
         if log is None:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
+        if not log.coverage.is_loaded:
+            self._upkeep.load(log)
         return log
+
+
+def _base_offset(header: bytes) -> int:
+    return peek(header)[1]
+
+
+def _length_bytes(cover: Cover) -> int:
+    if isinstance(cover, StoredRun):
+        return cover.run.directory.length_bytes
+    return cover.entries * ENTRY_BYTES

@@ -13,6 +13,7 @@ from icecore_node.ports import File
 from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
 from icecore_node.storage.files.open_files import LogFile
+from icecore_node.storage.index.coverage import Coverage
 from icecore_node.storage.index.points import PointMaker, key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 
@@ -42,6 +43,13 @@ class StoreSettings:
     """Of all files in the pool; 0 = there is none."""
     recycle_bytes_min: int = 8 << 20
     """Of a file that is worth keeping."""
+    recent_entries_bytes_max: int = 64 << 20
+    """Of all logs, in memory. When half of it is used runs are made early; what finds no room is
+    not indexed before it is tended."""
+    entries_per_run: int = 64 << 10
+    """Of recent ones, from which a run is made."""
+    open_indexes_max: int = 256
+    """Index files of sealed logs whose directories are kept in memory, 64 KiB each at most."""
 
 
 class Recent:
@@ -101,6 +109,7 @@ class SegmentLog:
     __slots__ = (
         "allocated",
         "base",
+        "coverage",
         "end",
         "failed",
         "handle",
@@ -120,13 +129,16 @@ class SegmentLog:
         size_bytes: int,
         start: LogTail,
         settings: StoreSettings,
+        coverage: Coverage,
     ) -> None:
         """
         Args:
             size_bytes: Of the file.
             start: The tail of the empty log; meaningless until confirmed.
+            coverage: What is indexed of it.
         """
         self.identity = identity
+        self.coverage = coverage
         self.handle = handle
         self.prefix = key_prefix(identity)
         self.base: Place = (start, FILE_HEADER_LENGTH)

@@ -1,6 +1,7 @@
 """What the files of a replica are called: built from ids only.
 
-``segments/<topic>/<partition>/<segment>.<generation>.log`` is the data file. A file that must not
+``segments/<topic>/<partition>/<segment>.<generation>.log`` is the data file, ``.idx`` instead of
+``.log`` that of its index, which may be thrown away at any time. A data file that must not
 be used any more, and may still be wanted by a person or a salvage (R43, R46), is set aside: it
 keeps its name and gets a numbered ending.
 """
@@ -12,6 +13,9 @@ from icecore_node.storage.segment_engine.segment_header import (
     decode_file_header,
 )
 
+_LOG = ".log"
+_INDEX = ".idx"
+_UNFINISHED = ".unfinished"
 ASIDE = ".quarantined"
 """What the name of a file that was set aside has behind ``.log``, followed by a number."""
 
@@ -23,8 +27,23 @@ def folder_name(identity: SegmentIdentity) -> str:
 
 def file_name(identity: SegmentIdentity) -> str:
     """Data file of one replica, relative to the data folder; built from ids only."""
-    name = f"{identity.segment_id:020d}.{identity.generation}.log"
+    name = f"{identity.segment_id:020d}.{identity.generation}{_LOG}"
     return f"{folder_name(identity)}/{name}"
+
+
+def is_derived(name: str) -> bool:
+    """Whether a file holds nothing that is not made of others."""
+    return name.endswith((_INDEX, _INDEX + _UNFINISHED))
+
+
+def index_file_name(identity: SegmentIdentity) -> str:
+    """Index file of one replica, once it is sealed."""
+    return file_name(identity).removesuffix(_LOG) + _INDEX
+
+
+def unfinished_name(identity: SegmentIdentity) -> str:
+    """An index file that is being written."""
+    return index_file_name(identity) + _UNFINISHED
 
 
 def aside_name(file_system: FileSystem, name: str) -> str:

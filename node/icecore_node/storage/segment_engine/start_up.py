@@ -48,7 +48,7 @@ from icecore_node.storage.segment_engine.segment_header import (
     decode_file_header,
 )
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
+from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name, is_derived
 
 _PUTS_PER_WRITE = 5000
 _log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
         for partition in file_system.list_dir(f"segments/{topic}"):
             folder = f"segments/{topic}/{partition}"
             for name in file_system.list_dir(folder):
-                if f"{folder}/{name}" not in known and ASIDE not in name:
+                if f"{folder}/{name}" not in known and ASIDE not in name and not is_derived(name):
                     event(_log, logging.WARNING, "unknown_file_kept", file=f"{folder}/{name}")
 
 

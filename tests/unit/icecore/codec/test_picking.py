@@ -1,6 +1,9 @@
 """One record out of a batch is the one that all of them hold, and one selection decides alike."""
 
-from hypothesis import given
+import random
+
+import numpy as np
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icecore.codec import batch, record
@@ -8,8 +11,9 @@ from icecore.codec.batch import Codec, Compacted
 from icecore.codec.columns import BatchColumns, Record
 from icecore.codec.decoding import decode_index
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
-from icecore.codec.picking import record_at
+from icecore.codec.picking import BatchPicks, ColumnPicks
 from icecore.codec.selection import Selection
+from icecore.errors import CorruptBatchError
 
 KEYS = (None, b"", b"a", b"\xff\xfe")
 TAGS = ("", "x", "ü" * 40)
@@ -40,12 +44,14 @@ SELECTIONS = st.builds(
 
 def stored(records: list[Record], codec: Codec, *, is_compacted: bool) -> bytes:
     """As a leader, or a compaction, stamps it at offset 100."""
+    hashes = [[number] * (number % 3) for number in range(len(records))]
     raw = record.encode_columns(
         values=[each.value for each in records],
         keys=[each.key for each in records],
         timestamps_ms=[each.timestamp_ms for each in records],
         tags=[each.tags for each in records],
         headers=[each.headers for each in records],
+        header_hashes=hashes if any(each.headers for each in records) else None,
         codec=codec,
         offset_deltas=[3 * at for at in range(len(records))] if is_compacted else None,
     )
@@ -72,8 +78,52 @@ def columns_of(raw: bytes) -> BatchColumns:
 def test_one_record_is_what_all_records_are(
     records: list[Record], codec: Codec, is_compacted: bool
 ) -> None:
-    columns = columns_of(stored(records, codec, is_compacted=is_compacted))
-    assert [record_at(columns, at) for at in range(len(columns))] == columns.to_records()
+    raw = stored(records, codec, is_compacted=is_compacted)
+    columns = columns_of(raw)
+    every = columns.to_records()
+    hashes = [[number] * (number % 3) for number in range(len(records))]
+    picks = BatchPicks(b"before" + raw, 6, batch.parse_header(raw))
+    for each in (picks, ColumnPicks(columns)):
+        assert len(each) == len(records)
+        assert [each.record_at(at) for at in range(len(columns))] == every
+        assert [each.offset_at(at) for at in range(len(columns))] == columns.offsets.tolist()
+        got = [each.header_hashes_at(at) for at in range(len(columns))]
+        assert got == (hashes if columns.index.header_hashes is not None else [[]] * len(every))
+    asked = np.arange(99, 205)
+    assert picks.places_of(asked) == list(range(len(every)))
+
+
+def mangled(raw: bytes, seed: int) -> bytes:
+    """With bytes of the body changed, and checksums that are right again."""
+    rng, copy = random.Random(seed), bytearray(raw)
+    for _ in range(rng.randint(1, 3)):
+        copy[rng.randrange(batch.HEADER_LENGTH, len(copy))] = rng.choice([0, 1, 0x7F, 0xFF])
+    batch.refresh_crcs(copy)
+    return bytes(copy)
+
+
+@settings(max_examples=400)
+@given(RECORDS, st.booleans(), st.integers(0, 1 << 20))
+def test_nothing_outside_of_the_batch_is_ever_looked_at(
+    records: list[Record], is_compacted: bool, seed: int
+) -> None:
+    """Wrong bytes under right checksums are refused, or read as something within the batch."""
+    raw = mangled(stored(records, Codec.NONE, is_compacted=is_compacted), seed)
+    header = batch.parse_header(raw)
+    try:
+        every: list[Record] | None = record.decode(raw, 0, header).to_records()
+    except CorruptBatchError:
+        every = None
+    try:
+        picks = BatchPicks(raw, 0, header)
+        got = [picks.record_at(at) for at in range(len(picks))]
+    except CorruptBatchError:
+        assert every is None
+        return
+    if every is not None:
+        assert got == every
+    for each in got:
+        assert all(part in raw for part in (each.key or b"", each.value or b""))
 
 
 @given(RECORDS, SELECTIONS)

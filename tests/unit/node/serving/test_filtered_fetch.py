@@ -17,7 +17,7 @@ from icecore.v1 import data_pb2
 from icecore_node.serving import filtered_fetch
 from tests.support.poison import garbage_in_frame
 from tests.support.query_setup import NothingKnown, QueryNode, Stored
-from tests.unit.node.serving.test_query import SIMPLE, STORED, as_messages, node_of
+from tests.unit.node.serving.test_query import SIMPLE, STORED, as_messages, node_of, take_an_index
 
 A = data_pb2.RecordFilter(keys=[b"a"])
 
@@ -64,8 +64,9 @@ async def fetched(
 def test_what_comes_is_what_a_plain_filter_leaves(
     segments: list[list[list[Stored]]], selection: Selection, max_bytes: int, seed: int
 ) -> None:
-    node = node_of(segments, random.Random(seed))
-    node.index.collide = bool(seed & 1)
+    rng = random.Random(seed)
+    node = node_of(segments, rng)
+    take_an_index(node, rng)
     wanted = [each for each in node.all_records() if selection.wants(each)]
     message = selection_to_proto(selection)
     found, _ = asyncio.run(fetched(node, message, max_bytes=max_bytes))

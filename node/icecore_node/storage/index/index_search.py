@@ -1,0 +1,104 @@
+"""Looking hashes up in the covers of one log: candidates, gaps, and where to stop.
+
+Covers are asked one after the other from the end at which the asker wants to begin, until one of
+the hashes has as many candidates as are enough. What was searched then ends with the last of
+those, so that a hash with millions of records takes no more memory than a rare one, and whoever
+goes on from there misses nothing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from icecore.codec.columns import Int64s
+from icecore_node.storage.engine import Candidates, OffsetRange
+from icecore_node.storage.index.coverage import Cover, gaps_between
+from icecore_node.storage.index.entries import UInt32s, wanted_hashes
+from icecore_node.storage.index.posting_blocks import DamagedIndexError
+
+
+class IndexSearch:
+    """One look-up.
+
+    Attributes:
+        damaged: Covers that turned out to be so; they are gaps.
+    """
+
+    def __init__(self, base_offset: int, hashes: Sequence[int], asked: OffsetRange) -> None:
+        self.damaged: list[Cover] = []
+        self._base = base_offset
+        self._asked = asked
+        self._wanted = wanted_hashes(hashes)
+        self._slots = self._wanted.searchsorted(np.fromiter(hashes, np.uint64)).tolist()
+        self._found: list[list[UInt32s]] = [[] for _ in hashes]
+        self._counts = [0] * len(hashes)
+        self._read = 0
+
+    def run(self, covers: Sequence[Cover], limit: int, *, newest_first: bool) -> Candidates:
+        """Over covers in the order of their offsets."""
+        start, end = self._asked
+        ends = [min(cover.end_offset, end) for cover in covers]  # once: some of them grow
+        used: list[Cover] = []
+        order = range(len(covers))
+        for at in reversed(order) if newest_first else order:
+            cover, low = covers[at], max(covers[at].from_offset, start)
+            if low >= ends[at]:
+                continue
+            if self._look(cover, low, ends[at]):
+                used.append(cover)
+            if max(self._counts, default=0) >= limit:
+                start, end = self._cut(limit, newest_first=newest_first)
+                break
+        return self._candidates((start, end), used if not newest_first else used[::-1])
+
+    def _look(self, cover: Cover, low: int, high: int) -> bool:
+        """Add what one cover has from an offset to another; False when it is damaged."""
+        try:
+            per_hash, read = cover.find(self._wanted)
+        except DamagedIndexError:
+            self.damaged.append(cover)
+            return False
+        self._read += read
+        first, last = low - self._base, high - 1 - self._base
+        for slot, at in enumerate(self._slots):
+            ordinals = per_hash[at]
+            if len(ordinals) == 0:
+                continue
+            if ordinals[0] < first or ordinals[-1] > last:
+                ordinals = ordinals[(ordinals >= first) & (ordinals <= last)]
+            self._found[slot].append(ordinals)
+            self._counts[slot] += len(ordinals)
+        return True
+
+    def _cut(self, limit: int, *, newest_first: bool) -> OffsetRange:
+        """Up to where the first of the hashes has enough."""
+        start, end = self._asked
+        for slot in range(len(self._found)):
+            if self._counts[slot] < limit:
+                continue
+            offsets = self._offsets(slot)
+            if len(offsets) < limit:
+                continue  # some came twice
+            if newest_first:
+                start = max(start, int(offsets[-limit]))
+            else:
+                end = min(end, int(offsets[limit - 1]) + 1)
+        return start, end
+
+    def _candidates(self, searched: OffsetRange, used: Sequence[Cover]) -> Candidates:
+        low, high = searched
+        columns = []
+        for slot in range(len(self._found)):
+            offsets = self._offsets(slot)
+            ends = offsets.searchsorted([low, high])
+            columns.append(offsets[ends[0] : ends[1]])
+        gaps = tuple(gaps_between(used, searched))
+        return Candidates(searched, tuple(columns), gaps, self._read)
+
+    def _offsets(self, slot: int) -> Int64s:
+        """Of one hash so far, ascending, each once."""
+        parts = self._found[slot]
+        if not parts:
+            return np.empty(0, np.int64)
+        offsets: Int64s = np.unique(np.concatenate(parts)).astype(np.int64) + self._base
+        return offsets

@@ -1,0 +1,135 @@
+"""Sorted entries as blocks of bytes, each with a checksum: what runs and sealed index files are of.
+
+A block, little-endian, holds entries of neighbouring hashes::
+
+    u32 crc32c of all that follows, u32 distinct hashes d, u32 entries m, u32 zero
+    u64 hashes[d]
+    u32 starts[d + 1]     where the ordinals of each hash begin; absent when d = m
+    u32 ordinals[m]       ascending within each hash
+
+A hash with many ordinals goes on in the next block, so one may begin with the hash that the block
+before it ends with. Twelve bytes are an entry whose hash is unique, four one of many.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from icecore.codec.columns import UInt64s
+from icecore_node.storage.index.entries import Entries, UInt32s, joined
+
+_HEAD: Final = struct.Struct("<IIII")
+_CRC_BYTES: Final = 4
+_U32_MAX: Final = (1 << 32) - 1
+
+
+class DamagedIndexError(Exception):
+    """Bytes of an index are missing or wrong: an outcome on this node, never an answer. What they
+    covered is a gap until it is built again."""
+
+
+class Block(NamedTuple):
+    """A checked block."""
+
+    hashes: UInt64s
+    starts: UInt32s | None
+    """None when each hash has one ordinal."""
+    ordinals: UInt32s
+
+    def find(self, wanted: UInt64s) -> list[UInt32s]:
+        """For each wanted hash its ordinals in this block."""
+        at = self.hashes.searchsorted(wanted)
+        found = at < len(self.hashes)
+        found[found] = self.hashes[at[found]] == wanted[found]
+        ordinals, starts, nothing = self.ordinals, self.starts, self.ordinals[:0]
+        if starts is None:
+            pairs = zip(at.tolist(), found.tolist(), strict=True)
+            return [ordinals[i : i + 1] if ok else nothing for i, ok in pairs]
+        return [
+            ordinals[starts[i] : starts[i + 1]] if ok else nothing
+            for i, ok in zip(at.tolist(), found.tolist(), strict=True)
+        ]
+
+    def entries(self) -> Entries:
+        """All of it."""
+        if self.starts is None:
+            return Entries(self.hashes, self.ordinals)
+        return Entries(np.repeat(self.hashes, np.diff(self.starts)), self.ordinals)
+
+
+def encode_block(entries: Entries) -> bytes:
+    """Of sorted entries, at least one."""
+    hashes, ordinals = entries
+    is_first = np.ones(len(hashes), np.bool_)
+    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
+    columns = [hashes[firsts].astype("<u8").tobytes()]
+    if len(firsts) < len(hashes):
+        columns.append(np.append(firsts, len(hashes)).astype("<u4").tobytes())
+    columns.append(ordinals.astype("<u4").tobytes())
+    body = _HEAD.pack(0, len(firsts), len(hashes), 0)[_CRC_BYTES:] + b"".join(columns)
+    crc: int = google_crc32c.value(body)
+    return crc.to_bytes(_CRC_BYTES, "little") + body
+
+
+def decode_block(data: bytes) -> Block:
+    """Views of ``data``, checked so that looking anything up is safe.
+
+    Raises:
+        DamagedIndexError: It is no such block.
+    """
+    if len(data) < _HEAD.size:
+        raise DamagedIndexError(f"a block of {len(data)} bytes")
+    crc, distinct, count, zero = _HEAD.unpack_from(data)
+    starts_bytes = 0 if distinct == count else 4 * (distinct + 1)
+    length = _HEAD.size + 8 * distinct + starts_bytes + 4 * count
+    if length != len(data) or zero or not 0 < distinct <= count:
+        raise DamagedIndexError(f"a block of {len(data)} bytes says {distinct} of {count}")
+    if google_crc32c.value(data[_CRC_BYTES:]) != crc:
+        raise DamagedIndexError("the checksum of a block is wrong")
+    at = _HEAD.size + 8 * distinct
+    hashes = np.frombuffer(data, "<u8", distinct, _HEAD.size)
+    starts = None
+    if starts_bytes:
+        starts = np.frombuffer(data, "<u4", distinct + 1, at)
+        if starts[0] or starts[-1] != count or (starts[1:] <= starts[:-1]).any():
+            raise DamagedIndexError("the starts of a block do not ascend")
+    return Block(hashes, starts, np.frombuffer(data, "<u4", count, at + starts_bytes))
+
+
+def encode_blocks(parts: Iterable[Entries], entries_per_block: int) -> Iterator[tuple[int, bytes]]:
+    """(first hash, block) of entries that come sorted, in parts of any length."""
+    waiting: list[Entries] = []
+    count = 0
+    for part in parts:
+        waiting.append(part)
+        count += len(part.hashes)
+        if count < entries_per_block:
+            continue
+        whole = joined(waiting)
+        stop = count - count % entries_per_block
+        for start in range(0, stop, entries_per_block):
+            end = start + entries_per_block
+            cut = Entries(whole.hashes[start:end], whole.ordinals[start:end])
+            yield int(cut.hashes[0]), encode_block(cut)
+        waiting = [Entries(whole.hashes[stop:], whole.ordinals[stop:])]
+        count -= stop
+    if count:
+        rest = joined(waiting)
+        yield int(rest.hashes[0]), encode_block(rest)
+
+
+def blocks_with(first_hashes: UInt64s, wanted: UInt64s) -> list[tuple[int, int]]:
+    """For each wanted hash the blocks, from and exclusive end, that may hold it.
+
+    Args:
+        first_hashes: Of all blocks, ascending.
+        wanted: Ascending.
+    """
+    lefts = first_hashes.searchsorted(wanted, "left").tolist()
+    rights = first_hashes.searchsorted(wanted, "right").tolist()
+    # The block before the first that begins with it may end with it.
+    return [(max(left - 1, 0), right) for left, right in zip(lefts, rights, strict=True)]
