@@ -5,9 +5,10 @@
 A coordinator and three nodes run as processes in a temporary folder. All 336,776 departures are
 produced with acks=all and real fsyncs, keyed by tail number. Half way the node that leads most
 partitions is killed with SIGKILL while batches are unresolved, and started again later. Then
-everything is fetched and compared with the source, the cluster is stopped, and the digest of every
-copy of every sealed segment is computed again from its file. The last line is the verdict; the
-exit status is 1 when anything differs, and the folder is then kept.
+everything is fetched and compared with the source; one aircraft's whole year is found by its key,
+all flights of a carrier by tag. The cluster is stopped, and the digest of every copy of every
+sealed segment is computed again from its file. The last line is the verdict; the exit status is 1
+when anything differs, and the folder is then kept.
 """
 
 import asyncio
@@ -21,11 +22,13 @@ from pathlib import Path
 
 from examples.flights import Departure, read_departures
 from examples.flights_check import ROW_HEADER, Copies, Fetched, compare_copies
+from examples.flights_search import Found, search
 from icecore.cli.cluster import show_cluster
 from icecore.cli.output import Output
 from icecore.client.admin import Admin
 from icecore.client.batches import SendHandle
 from icecore.client.consumer import Consumer
+from icecore.client.lookup import Lookup
 from icecore.client.producer import Producer
 from icecore.client.types import ClusterDescription, TopicSettings
 from icecore.codec.record import partition_for_key
@@ -53,6 +56,7 @@ class Run:
     began: float = field(default_factory=time.monotonic)
     produced: int = 0
     fetched: Fetched | None = None
+    found: Found | None = None
     copies: Copies = field(default_factory=Copies)
     state: ClusterDescription | None = None
     problems: list[str] = field(default_factory=list)
@@ -64,10 +68,10 @@ class Run:
     def check(self) -> list[str]:
         """Everything that is not as it must be."""
         found = [*self.problems, *self.copies.problems]
-        fetched, state = self.fetched, self.state
-        if fetched is None or state is None:
+        fetched, searched, state = self.fetched, self.found, self.state
+        if fetched is None or searched is None or state is None:
             return [*found, "the run did not come to its end"]
-        found += fetched.problems
+        found += [*fetched.problems, *searched.problems]
         if self.produced != len(self.source) or fetched.fetched != self.produced:
             found.append(f"{len(self.source)} departures, {fetched.fetched} fetched")
         if fetched.lost or fetched.duplicated or fetched.reordered or fetched.differing:
@@ -81,12 +85,16 @@ class Run:
     def last_line(self) -> str:
         """The verdict in figures."""
         fetched = self.fetched or Fetched(self.source)
+        found = self.found or Found()
         values = {
             "produced": self.produced,
             "fetched": fetched.fetched,
             "lost": fetched.lost,
             "duplicated": fetched.duplicated,
             "reordered": fetched.reordered,
+            "key_hits": found.key_hits,
+            "tag_hits": found.tag_hits,
+            "query_mismatches": found.mismatches,
             "failovers": self.state.recoveries if self.state else 0,
             "sealed_segments": self.copies.sealed_segments,
             "min_copies": self.copies.min_copies,
@@ -180,6 +188,14 @@ async def fetch(run: Run) -> None:
     run.note(f"{fetched.fetched:,} records fetched and compared")
 
 
+async def find(run: Run) -> None:
+    """By key and by tag, in segments that are sealed and others that are not."""
+    async with Lookup(run.cluster.bootstrap, TOPIC) as lookup:
+        run.found = found = await search(lookup, run.source)
+    run.note(f"{found.key_hits} flights of {found.key.decode()} found by key")
+    run.note(f"{found.tag_hits:,} flights of {found.tag} found by tag")
+
+
 async def heal(run: Run, admin: Admin) -> None:
     """Wait until every segment has all its copies again, and all digests are agreed on."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
@@ -208,6 +224,7 @@ async def drive(run: Run) -> None:
         await admin.create_topic(TOPIC, settings)
         await produce(run, admin)
         await fetch(run)
+        await find(run)
         await heal(run, admin)
         segments = await admin.list_segments(TOPIC)
         run.state = await admin.describe_cluster()

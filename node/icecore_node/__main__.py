@@ -98,6 +98,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             allocation_step_bytes=settings.preallocate_bytes,
             recycle_bytes_max=settings.recycle_bytes_max,
             open_files_max=budget.segment_files_max,
+            recent_entries_bytes_max=settings.index_memory_bytes,
             descriptors_reserve=settings.descriptors_reserve,
         ),
     )

@@ -101,6 +101,9 @@ class NodeSettings(Settings):
         least=0,
     )
     preallocate_bytes: ByteSize = _size(8 * MIB, "Step in which segment files grow.", least=4096)
+    index_memory_bytes: ByteSize = _size(
+        64 * MIB, "Newest index entries of all segments kept in memory.", least=1 * MIB
+    )
 
     disk_read_only_percent: float = Field(
         90.0, gt=0, le=100, description="From this use of the disk on no new replicas come here."

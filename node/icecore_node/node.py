@@ -61,6 +61,7 @@ from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.deletions import Deletions
 from icecore_node.upkeep.digests import DigestReporter
 from icecore_node.upkeep.disk_watermarks import DiskWatch
+from icecore_node.upkeep.indexing import IndexTender
 from icecore_node.upkeep.salvage import Salvage
 from icecore_node.upkeep.scrub import Scrubber
 
@@ -230,6 +231,7 @@ class Node:
         self._begin(self._registration.stay(inventory))
         self._begin(self._tick())
         self._begin(self._sync_index())
+        self._begin(IndexTender(context).run())
         self._begin(digests.run())
         self._begin(Scrubber(context, table, self._reading).run())
         self._begin(DiskWatch(context, self._news, self._assignments.space).run())

@@ -146,6 +146,9 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             open_files_max=4,
             recycle_bytes_max=4 * knobs.segment_bytes,
             recycle_bytes_min=4096,
+            recent_entries_bytes_max=16 << 10,
+            entries_per_run=20,
+            open_indexes_max=2,
         ),
     )
     return Node(
