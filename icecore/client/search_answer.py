@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icecore.client.conditions import is_wanted
 from icecore.client.lookup_token import OPEN
 from icecore.client.types import SearchOutcome, SegmentOutcome
 from icecore.codec.record import Record
@@ -135,7 +134,7 @@ def _record(question: Question, group: Group, each: common_pb2.Record) -> Record
     )
     is_below = not group.to_offset or record.offset < group.to_offset
     is_inside = is_below and record.offset >= group.from_offset
-    if not is_inside or not is_wanted(question.selection, record):
+    if not is_inside or not question.selection.wants(record):
         raise InternalError(
             f"node {group.node_id} answered with {question.topic}/{group.partition} offset "
             f"{record.offset}, which was not asked for"
