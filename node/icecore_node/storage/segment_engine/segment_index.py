@@ -106,6 +106,10 @@ class SegmentIndex:
             last.is_closed = True
         return found
 
+    def close(self) -> None:
+        """End what is tended; called before the logs are let go of."""
+        self._upkeep.close()
+
     # --- the port -----------------------------------------------------------------------------
 
     def candidates(

@@ -4,7 +4,7 @@ Random lives over many states; then the states that random lives meet too rarely
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from unittest import mock
 
@@ -21,10 +21,12 @@ from icecore_node.storage.engine import (
     LogEnd,
     NewLog,
 )
+from icecore_node.storage.index.entries import Entries
 from icecore_node.storage.index.entry_keys import FAMILY, PREFIX
 from icecore_node.storage.index.points import Put
 from icecore_node.storage.index.recent_entries import RecentEntries
 from icecore_node.storage.index.stored_entries import StoredRun
+from icecore_node.storage.segment_engine import index_upkeep
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import index_file_name
@@ -369,6 +371,26 @@ def test_a_crash_at_any_step_leaves_no_blocks_behind(steps: int) -> None:
     assert check_found(bench.engine.index, log) == []
     bench.engine.drop([log.identity])
     assert bench.stored() == 0
+
+
+def test_a_process_that_ends_waits_for_no_file() -> None:
+    bench = Bench()
+    log = filled(bench, 500)
+    bench.seal(log)
+    merge = index_upkeep.merge
+
+    def ending(walks: list[Iterator[Entries]]) -> Iterator[Entries]:
+        bench.engine.index.close()
+        return merge(walks)
+
+    with mock.patch.object(index_upkeep, "merge", ending):
+        tend_all(bench.engine.index)
+    assert not bench.engine.index.tend()
+    assert not bench.files.exists(index_file_name(log.identity))
+    bench.restart()
+    tend_all(bench.engine.index)
+    assert check_found(bench.engine.index, log) == []
+    assert bench.files.exists(index_file_name(log.identity))
 
 
 def test_memory_is_bounded_and_what_found_none_is_tended() -> None:
