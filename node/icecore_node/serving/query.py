@@ -35,7 +35,7 @@ from icecore_node.serving.query_request import (
     checked_query,
     continuation,
 )
-from icecore_node.serving.search_plan import Piece
+from icecore_node.serving.search_plan import Piece, indexed_headers
 from icecore_node.storage.engine import OffsetRange
 
 PAGE_READ_BYTES: Final = 32 << 20
@@ -197,7 +197,13 @@ class QueryHandler:
             return None
         end = replica.high_watermark
         log = LogView(store.reader, store.index, replica.segment_id, end)
-        search = LogSearch(log, selection, asked, newest_first=work.newest_first)
+        search = LogSearch(
+            log,
+            selection,
+            asked,
+            newest_first=work.newest_first,
+            indexed_headers=indexed_headers(replica),
+        )
         if work.explain_only:
             estimate(done, search, summary, replica.log.tail)
             return None
