@@ -52,7 +52,8 @@ _FIELDS = struct.Struct("<IIQQqqqqqIIIIIIIIqqQQIII")
 """Those of ``BatchHeader``, in their order."""
 _U32 = struct.Struct("<I")
 _PRODUCER_IDS = struct.Struct("<QQI")
-_OFFSETS = struct.Struct("<qq")
+_PEEK = struct.Struct("<I20xqq")
+"""Batch length, base offset and end offset, from ``_FIELDS_START`` on."""
 
 _FIELDS_START = 8
 _LEADER_START = 16
@@ -206,9 +207,8 @@ def crc32c_of_parts(parts: list[Buffer]) -> int:
 
 def peek(buffer: Buffer, position: int = 0) -> tuple[int, int, int]:
     """``(batch_length, base_offset, end_offset)``, unchecked: only for headers checked before."""
-    (batch_length,) = _U32.unpack_from(buffer, position + 8)
-    base_offset, end_offset = _OFFSETS.unpack_from(buffer, position + 32)
-    return batch_length, base_offset, end_offset
+    found: tuple[int, int, int] = _PEEK.unpack_from(buffer, position + _FIELDS_START)
+    return found
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -26,7 +26,13 @@ from icecore_node.serving.search_plan import (
     knows_all,
     reads_of,
 )
-from icecore_node.storage.engine import LogIndex, LogReader, OffsetRange
+from icecore_node.storage.engine import (
+    SEALED_INDEX,
+    IndexSummary,
+    LogIndex,
+    LogReader,
+    OffsetRange,
+)
 
 STEP_BYTES: Final = 512 << 10
 """Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
@@ -80,6 +86,8 @@ class SearchWork:
     """Something was read because no index covers it."""
     has_hashes: bool = False
     """The index knows a hash of each group."""
+    outside: bool = False
+    """No event time that is wanted is in the log."""
 
 
 @dataclass(slots=True)
@@ -127,9 +135,12 @@ class LogSearch:
         newest_first: bool = False,
         indexed_headers: frozenset[str] = frozenset(),
     ) -> None:
-        self._log, self._selection, self._newest_first = log, selection, newest_first
+        self._log, self._newest_first = log, newest_first
+        self.selection = selection
         self._groups: Groups = selection.conditions(indexed_headers)
         self._state = _State(asked, [], (0, 0), 0)
+        self.summary: IndexSummary | None = None
+        """Of the log's index, from the first step on."""
 
     @property
     def left(self) -> OffsetRange:
@@ -170,6 +181,11 @@ class LogSearch:
         before, sink = self._state.copy(), make_sink()
         stop_bytes = self.work.data_bytes + STEP_BYTES
         try:
+            if self.summary is None:
+                self.summary = self._log.index.summary(self._log.segment_id)
+                if skips_by_time(self.summary, self.selection):
+                    self._state.work.outside = True
+                    self._reach(self.left)
             while not (self.is_done or sink.is_full or self.work.data_bytes >= stop_bytes):
                 self._go_on(sink)
         except BaseException:
@@ -348,7 +364,7 @@ class LogSearch:
         self, found: StoredBatch, asked: OffsetRange, chosen: Int64s | None
     ) -> tuple[Picks | None, list[int]]:
         """A batch and the places of what is wanted of it."""
-        selection, header = self._selection, found.header
+        selection, header = self.selection, found.header
         if not selection.may_be_in(header):
             return None, []
         if chosen is not None:
@@ -366,6 +382,15 @@ class LogSearch:
         first, stop = columns.offsets.searchsorted(asked).tolist()
         mask = selection.matches(columns)[first:stop]
         return ColumnPicks(columns), (mask.nonzero()[0] + first).tolist()
+
+
+def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:
+    """Whether a log has no event time that is wanted. Only of a sealed one that is known before it
+    is read: others may have grown since."""
+    times = summary.timestamps_ms
+    if summary.kind != SEALED_INDEX or times is None:
+        return False
+    return not selection.may_be_within(*times)
 
 
 def _edges(low: int, high: int) -> OffsetRange:

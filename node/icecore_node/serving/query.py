@@ -25,7 +25,6 @@ from icecore_node.serving.query_answer import (
     estimate,
     fail,
     is_missing,
-    is_outside,
     tell,
 )
 from icecore_node.serving.query_request import (
@@ -145,14 +144,12 @@ class QueryHandler:
             if page.is_over(self._context.clock.monotonic_ms()):
                 break
             page.segments += 1
-            begun = piece.from_offset, piece.end_offset
             rest = await self._search_piece(work, piece, page)
-            if newest_first:
-                left = low, max(low, min(left[1], rest[1] if rest else begun[0]))
-            else:
-                left = min(high, max(left[0], rest[0] if rest else begun[1])), high
-            if rest:
+            if rest is not None:
+                left = (low, rest[1]) if newest_first else (rest[0], high)
                 break
+            if piece.from_offset < piece.end_offset:
+                left = (low, piece.from_offset) if newest_first else (piece.end_offset, high)
         else:
             left = (low, low) if newest_first else (high, high)
         result.searched_from_offset = left[1] if newest_first else low
@@ -189,12 +186,7 @@ class QueryHandler:
     ) -> OffsetRange | None:
         context, selection = self._context, page.plan.selection
         store = context.store
-        summary = await context.executor.run(store.index.summary, replica.segment_id)
-        done.index, done.index_runs = summary.kind, summary.runs
         asked = piece.from_offset, piece.end_offset
-        if is_outside(summary, selection):
-            done.outcome = data_pb2.SEARCH_OUTCOME_SKIPPED_TIME
-            return None
         end = replica.high_watermark
         log = LogView(store.reader, store.index, replica.segment_id, end)
         search = LogSearch(
@@ -205,6 +197,7 @@ class QueryHandler:
             indexed_headers=indexed_headers(replica),
         )
         if work.explain_only:
+            summary = await context.executor.run(store.index.summary, replica.segment_id)
             estimate(done, search, summary, replica.log.tail)
             return None
         read_before = page.read_bytes

@@ -7,7 +7,6 @@ answer is complete only when every part of it was searched.
 from collections.abc import Iterator
 from typing import Final
 
-from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError, NotReplicaError
 from icecore.model import SegmentId
 from icecore.rpc import convert
@@ -15,10 +14,10 @@ from icecore.v1 import data_pb2
 from icecore_node.registry.table import PartitionReplicas
 from icecore_node.replica.life import Life
 from icecore_node.replica.replica import Replica
-from icecore_node.serving.log_search import LogSearch
+from icecore_node.serving.log_search import LogSearch, skips_by_time
 from icecore_node.serving.query_request import FROM_THE_START
 from icecore_node.serving.search_plan import Piece, pieces
-from icecore_node.storage.engine import NO_INDEX, SEALED_INDEX, IndexSummary, LogTail, OffsetRange
+from icecore_node.storage.engine import NO_INDEX, IndexSummary, LogTail, OffsetRange
 
 _LOOK_BYTES_GUESSED: Final = 64 << 10
 """What one look at a log, or at one place of an index, reads at most, in most cases."""
@@ -113,22 +112,18 @@ def is_missing(done: data_pb2.SegmentSearch) -> bool:
     return done.outcome in (elsewhere, data_pb2.SEARCH_OUTCOME_UNAVAILABLE)
 
 
-def is_outside(summary: IndexSummary, selection: Selection) -> bool:
-    """Whether a log has no event time that was asked for. Only of a sealed one is that said before
-    it is read: others may have grown since."""
-    times = summary.timestamps_ms
-    is_known = summary.kind == SEALED_INDEX and times is not None
-    return is_known and times is not None and not selection.may_be_within(*times)
-
-
 def tell(done: data_pb2.SegmentSearch, search: LogSearch) -> None:
     """What a search did."""
-    work = search.work
+    work, summary = search.work, search.summary
+    if summary is not None:
+        done.index, done.index_runs = summary.kind, summary.runs
     done.index_bytes, done.data_bytes = work.index_bytes, work.data_bytes
     done.candidates = work.candidates
     if done.outcome:
         return  # a part of it could not be searched
-    if work.scanned or not search.by_hash:
+    if work.outside:
+        done.outcome = data_pb2.SEARCH_OUTCOME_SKIPPED_TIME
+    elif work.scanned or not search.by_hash:
         done.outcome = data_pb2.SEARCH_OUTCOME_SCAN
     elif work.has_hashes:
         done.outcome = data_pb2.SEARCH_OUTCOME_INDEX
@@ -142,6 +137,10 @@ def estimate(
     """What a search would do. Of an index it is known how many places are looked at, not how many
     records it names: one look for each hash is a guess."""
     low, high = search.left
+    done.index, done.index_runs = summary.kind, summary.runs
+    if skips_by_time(summary, search.selection):
+        done.outcome = data_pb2.SEARCH_OUTCOME_SKIPPED_TIME
+        return
     records = max(1, tail.end_offset - done.base_offset)
     scanned = tail.length_bytes * (high - low) // records
     if not search.by_hash or summary.kind == NO_INDEX:

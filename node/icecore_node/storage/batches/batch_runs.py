@@ -62,12 +62,12 @@ def walk_to(file: Readable, position: int, end_position: int, offset: int) -> tu
     Raises:
         CorruptBatchError: The hops lead nowhere.
     """
-    chunk, start = b"", position
+    chunk, start, length = b"", position, 0
     while position + HEADER_LENGTH <= end_position:
         at = position - start
         if at + HEADER_LENGTH > len(chunk):
-            # The first hop beyond a chunk tells whether batches are large: then headers only.
-            want = HEADER_LENGTH if at > len(chunk) else _WALK_BYTES
+            # A hop tells whether batches are large: then headers only.
+            want = HEADER_LENGTH if length > _WALK_BYTES // 4 else _WALK_BYTES
             chunk, start, at = file.pread(want, position), position, 0
             if len(chunk) < HEADER_LENGTH:
                 break

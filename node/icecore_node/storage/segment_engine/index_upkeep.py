@@ -69,6 +69,8 @@ class IndexUpkeep:
         self._settings = settings
         self._runs = IndexRuns(stored)
         self._current: tuple[SegmentLog, Generator[None]] | None = None
+        self._is_short = False
+        """Nothing came to its end since a shortage was met."""
 
     def step(self) -> bool:
         """Do a little; whether there is more to do now."""
@@ -90,7 +92,7 @@ class IndexUpkeep:
             next(work)
             return True
         except StopIteration:
-            pass
+            self._is_short = False
         except NotReplicaError:
             pass  # it went away meanwhile
         except CoverDamagedError as error:
@@ -98,7 +100,7 @@ class IndexUpkeep:
         except DiskFailedError:
             raise
         except SHORTAGES as error:
-            event(_log, logging.WARNING, "index_waits", segment_id=segment_id, error=error)
+            self._wait(segment_id, error)
             self._current = None
             self._due.note(segment_id)
             return False
@@ -106,6 +108,11 @@ class IndexUpkeep:
             event(_log, logging.ERROR, "index_not_built", segment_id=segment_id, error=error)
         self._current = None
         return True
+
+    def _wait(self, segment_id: SegmentId, error: Exception) -> None:
+        if not self._is_short:
+            event(_log, logging.WARNING, "index_waits", segment_id=segment_id, error=error)
+        self._is_short = True
 
     def drop(self, log: SegmentLog, error: CoverDamagedError) -> None:
         """A cover that is damaged is a gap from now on, until it is built again."""
@@ -138,7 +145,7 @@ class IndexUpkeep:
             if _drained(self._runs.of_recent(log, [largest])):
                 return True
         except SHORTAGES as error:
-            event(_log, logging.WARNING, "index_waits", segment_id=segment_id, error=error)
+            self._wait(segment_id, error)
         if largest not in log.coverage.covers:
             return True  # the log was cut, or went away
         # There is no database to take them. They may be read again when there is one.

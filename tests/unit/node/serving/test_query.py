@@ -255,6 +255,18 @@ async def test_a_damaged_active_segment_is_named_though_nobody_knows_its_end(
     assert page.partitions[0].indexed_through_offset == 16
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_what_has_no_place_in_the_range_moves_no_page(
+    node: QueryNode, newest_first: bool
+) -> None:
+    node.condemn(node.replicas[3], "in a test")
+    asked = [data_pb2.QueryPartition(segment_ids=[1, 2, 3, 9])]
+    pages = await node.pages(filter=A, partitions=asked, newest_first=newest_first, max_count=1)
+    assert offsets(*pages) == sorted([0, 3, 7, 8, 11, 15], reverse=newest_first)
+    assert outcomes(pages[0])[:2] == [(9, "elsewhere"), (3, "unavailable")]
+    assert [page.complete for page in pages] == [False] + [True] * (len(pages) - 1)
+
+
 async def test_a_batch_nobody_can_decode_is_named_and_the_rest_is_found(node: QueryNode) -> None:
     node.append(3, [], raw=garbage_in_frame(Codec.ZSTD))
     behind = node.end_offset

@@ -65,3 +65,23 @@ def test_a_log_that_grows_under_a_walk_is_not_damaged(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Log, "pread", grow)
     assert engine.reader.headers(1, FAR) == log.headers()[:1]
     assert len(log.headers()) > 1
+
+
+@pytest.mark.parametrize(("size", "batches", "most"), [(112, 2000, 12), (200_000, 10, 13)])
+def test_a_walk_reads_small_batches_by_the_chunk_and_headers_of_large_ones(
+    monkeypatch: pytest.MonkeyPatch, size: int, batches: int, most: int
+) -> None:
+    log = LogBuilder(1)
+    engine = MemoryEngine(MemoryDisk(), lambda _: None)
+    engine.create([NewLog(log.identity)], lambda _: None)
+    engine.append_group([log.request(batches, size=size)])
+    read, lengths = Log.pread, []
+
+    def counted(kept: Log, length: int, position: int) -> bytes:
+        lengths.append(length)
+        return read(kept, length, position)
+
+    monkeypatch.setattr(Log, "pread", counted)
+    assert engine.reader.read(1, batches - 1, 1, FAR) == (log.batches[-1], batches)
+    assert len(lengths) <= most
+    assert sum(lengths) < len(log.batches[0]) * batches + (3 << 16)
