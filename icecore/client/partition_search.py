@@ -36,6 +36,8 @@ from icecore.v1 import data_pb2
 ATTEMPT_S: Final = 10.0
 """For one request: a node that has to read files may take a while."""
 SEGMENTS_PER_REQUEST: Final = 100
+ANSWER_BYTES: Final = 3 << 20
+"""The most that a node sends at once."""
 _ALL: Final = 0
 """In place of a segment."""
 _HELPED_BY_ANOTHER = (InternalError, StorageError, CorruptBatchError)
@@ -188,6 +190,7 @@ class PartitionSearch:
             filter=selection_to_proto(question.selection),
             newest_first=question.newest_first,
             max_count=count,
+            max_bytes=ANSWER_BYTES,
             explain_only=question.is_explained,
         )
         request.partitions.add(
