@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icecore.client.connection import Backoff, Connection
-from icecore.client.lookup_token import OPEN, Standing
+from icecore.client.continuations import OPEN, Standing
 from icecore.client.metadata import Metadata
 from icecore.client.search_answer import Answer, Group, Question, merged, read_answer
 from icecore.client.segment_chains import SegmentChains
@@ -101,16 +101,23 @@ class PartitionSearch:
         outcomes, self._outcomes = self._outcomes, {}
         return list(outcomes.values())
 
-    async def more(self, count: int) -> None:
-        """Search until there is a record, or nothing is left.
+    @property
+    def is_lacking(self) -> bool:
+        """Nobody knows yet which record is the next one here."""
+        return not self.found and not self.is_over
+
+    async def more(self, count: int, until_ms: float) -> None:
+        """Search until there is a record, nothing is left, or a moment has come.
 
         Args:
             count: Of records that are of use; more are not asked for.
+            until_ms: Of the monotonic clock; what is under way then is waited for.
 
         Raises:
             IcecoreError: The question is wrong, or the topic is gone.
         """
-        while not self.found and not self.is_over:
+        clock = self._cluster.connection.clock
+        while self.is_lacking and clock.monotonic_ms() < until_ms:
             segments = self._ahead()
             if not segments:
                 self.is_over = True

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+import icecore
 from icecore import Record
 from icecore.blocking import Admin, Consumer, Lookup, Producer
 from icecore.client import batches
 from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster
 from icecore.errors import HeaderHashesError
+from icecore.rpc.methods import DATA
+from icecore.rpc.transports import Transports
+from icecore.v1 import common_pb2, data_pb2
 from tests.cluster.test_cli import Cli
 
 RECORDS = 600
@@ -164,3 +168,28 @@ def test_a_producer_without_the_hashes_is_refused(
         with pytest.raises(HeaderHashesError, match="compute them") as refused:
             producer.send("strict", b"v", headers=[("a", b"1")]).result(30)
         assert json.loads(refused.value.metadata["indexed_headers"]) == ["a"]
+
+
+async def test_clear_records_get_their_hashes_from_the_node(cluster: LocalCluster) -> None:
+    """Whoever has no batch codec need not know of hashes."""
+    message = common_pb2.Record(headers=[common_pb2.Header(name="a", value=b"1")], value=b"v")
+    async with icecore.Admin(cluster.bootstrap) as admin:
+        await admin.create_topic("clear", indexed_headers=("a",), replication_factor=1)
+        (segment,) = await admin.list_segments("clear")
+        nodes = (await admin.describe_cluster()).nodes
+    (leader,) = [each.node for each in nodes if each.node.node_id == segment.leader]
+    entry = data_pb2.ProducePartition(topic="clear", records=[message])
+    request = data_pb2.ProduceRequest(header=data_pb2.ProduceHeader(partitions=[entry]))
+    net = Transports()
+    try:
+        body = await net.call(
+            leader.address, DATA["Produce"], request.SerializeToString(), timeout_s=30
+        )
+    finally:
+        await net.close()
+    answer = data_pb2.ProduceResponse.FromString(bytes(body))
+    assert not answer.partitions[0].error.reason, answer
+    async with icecore.Lookup(cluster.bootstrap, "clear") as lookup:
+        page = await lookup.find(headers={"a": b"1"})
+        assert [each.value for each in page.records] == [b"v"]
+        assert not (await lookup.find(headers={"a": b"2"})).records
