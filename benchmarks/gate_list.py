@@ -15,6 +15,9 @@ LIMIT = "limit"
 FAILOVER = "failover"
 """The measurement of ``benchmarks.failover``: a cluster of its own, one node killed."""
 
+LOOKUP = "lookup"
+"""The measurement of ``benchmarks.lookup``: a node of its own with 10 M records."""
+
 Figures = Mapping[str, Mapping[str, float]]
 """Of one run: by measurement, by name."""
 
@@ -97,6 +100,10 @@ class Group:
         needed = {each for gate in gates for each in gate.needs}
         kept = {name: each for name, each in self.measurements.items() if name in needed}
         return Group(kept, gates)
+
+
+def _lookup(name: str, figure: str, ceiling: float | None, unit: str = "ms") -> Gate:
+    return Gate(f"lookup_{name}", LOOKUP, figure, ceiling=ceiling, unit=unit)
 
 
 def _alone(case: Case) -> dict[str, tuple[str, Case]]:
@@ -188,6 +195,21 @@ GROUPS = (
     Group(
         {FAILOVER: (FAILOVER, Case("single", partitions=48))},
         (Gate("failover_led", FAILOVER, "led_p99_ms", ceiling=1000.0, unit="ms", is_worst=True),),
+    ),
+    Group(
+        {LOOKUP: (LOOKUP, Case("single", 100, partitions=1, rf=1))},
+        (
+            _lookup("offset_store", "store_offset_p99_ms", 1.0),
+            _lookup("time_store", "store_append_time_p99_ms", 1.0),
+            _lookup("key_store", "store_key_10_hits_sealed_p99_ms", 1.0),
+            _lookup("key_active_store", "store_key_10_hits_active_p99_ms", 2.0),
+            _lookup("key_p50", "client_key_10_hits_sealed_p50_ms", 2.0),
+            _lookup("key_p99", "client_key_10_hits_sealed_p99_ms", 5.0),
+            _lookup("offset_p50", "client_offset_p50_ms", 2.0),
+            _lookup("offset_index", "offset_index_bytes", 240_000, "bytes"),
+            _lookup("index_per_record", "index_file_bytes_per_record", None, "bytes"),
+            Gate("lookup_keys", LOOKUP, "keys_s", floor=50_000, unit="keys/s"),
+        ),
     ),
     Group(_on_both(_RF3), _against_kafka("rf3", 4.0, 2.5)),
     Group(

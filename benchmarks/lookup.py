@@ -15,7 +15,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -56,7 +56,7 @@ def until_indexed(folder: Path, sealed: int) -> float:
     return time.monotonic() - began_s
 
 
-def from_client(bootstrap: str, layout: Layout, looks: int) -> dict[str, Any]:
+def from_client(bootstrap: str, layout: Layout, looks: int) -> dict[str, dict[str, float]]:
     """One question at a time, each a round trip at least."""
     rng = random.Random(SEED)
     active = layout.segments - 1
@@ -114,7 +114,7 @@ def scan(bootstrap: str, layout: Layout) -> None:
     assert found == HITS
 
 
-def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     """Everything, in one run."""
     layout = Layout(options.records, options.segments)
     with LocalCluster(folder, 1) as cluster:
@@ -128,16 +128,27 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         with Admin(cluster.bootstrap) as admin:
             segments = admin.list_segments(TOPIC)
     progress("the store looks up")
-    files = sorted(folder.rglob("*.idx"))
-    index_bytes = sum(file.stat().st_size for file in files)
+    index_bytes = sum(file.stat().st_size for file in folder.rglob("*.idx"))
+    store = in_store(folder / "node-1", layout, segments, options.looks, timed)
+    sealed = layout.per_segment * (layout.segments - 1)
     return {
-        "client_ms": client,
-        "store_ms": in_store(folder / "node-1", layout, segments, options.looks, timed),
-        "index_file_bytes_per_record": round(
-            index_bytes / (layout.per_segment * (layout.segments - 1)), 2
-        ),
+        **_flat("client", client),
+        **_flat("store", store.looks_ms),
+        **store.sizes,
+        "keys_s": round(1000 * KEYS_AT_ONCE / client["1000_keys_10000_hits"]["p50_ms"]),
+        "index_file_bytes_per_record": round(index_bytes / sealed, 2),
         "filled_s": round(filled_s, 1),
         "indexed_after_s": round(indexed_s, 1),
+    }
+
+
+def _flat(where: str, looks_ms: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """``client_offset_p99_ms`` and so on."""
+    return {
+        f"{where}_{look}_{name}": value
+        for look, percentiles in looks_ms.items()
+        for name, value in percentiles.items()
+        if name in ("p50_ms", "p99_ms")
     }
 
 
@@ -155,7 +166,7 @@ def main() -> int:
         found = measure(Path(folder), options)
     about = {"records": options.records, "segments": options.segments, "tags": TAGS}
     machine = describe(options.folder)
-    print(json.dumps({"benchmark": "lookup", **found, **about, "machine": machine}))
+    print(json.dumps({"benchmark": "lookup", "figures": found, **about, "machine": machine}))
     return 0
 
 

@@ -4,6 +4,7 @@ Every key occurs ten times, in one segment, evenly spread over it. Tags are few,
 records. Key, tag and value follow from the number of a record, which is its offset.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,8 +74,14 @@ def fill(bootstrap: str, layout: Layout, replication_factor: int = 1) -> None:
         )
         for start in range(0, layout.records, BATCH_RECORDS):
             if start and start % layout.per_segment == 0:
-                producer.flush()
-                admin.roll_topic(TOPIC)
+                _roll(admin, start)
             rows = layout.rows(start)
             found = producer.send_batch(TOPIC, rows, partition=0)
             assert found[0].base_offset == start, "records are where arithmetic wants them"
+
+
+def _roll(admin: Admin, offset: int) -> None:
+    """End the segment here: what comes before the roll is done would still be in it."""
+    admin.roll_topic(TOPIC)
+    while admin.list_segments(TOPIC)[-1].base_offset != offset:
+        time.sleep(0.02)

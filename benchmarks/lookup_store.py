@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +14,25 @@ from icecore_node.serving.clear_sink import ClearSink
 from icecore_node.serving.log_search import LogSearch, LogView
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
-from icecore_node.storage.index.points import FAMILIES
 
 SEED: Final = 2
 ANSWER_BYTES: Final = 1 << 20
 Timed = Callable[[int, Callable[[], Any]], dict[str, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """What was measured without a network."""
+
+    looks_ms: dict[str, dict[str, float]]
+    """Percentiles by kind of look-up."""
+    sizes: dict[str, float]
+
+
 def in_store(
     path: Path, layout: Layout, segments: Sequence[Segment], looks: int, timed: Timed
-) -> dict[str, Any]:
-    """Percentiles of each kind of look-up, and what the database holds for offsets and times.
+) -> StoreFigures:
+    """Look-ups of each kind, and what the database holds.
 
     Args:
         path: The node's data folder.
@@ -39,21 +48,22 @@ def in_store(
         while store.index.tend():
             pass
         asked = _Asked(store, layout, segments)
-        found = {
+        looks_ms = {
             "offset": timed(looks, asked.by_offset),
             "append_time": timed(looks, asked.by_time),
             "key_10_hits_sealed": timed(looks, asked.by_key_sealed),
             "key_10_hits_active": timed(looks, asked.by_key_active),
-            "offset_index_bytes": {name: _size(folder, name) for name in ("offset", "time")},
-            "other_families_bytes": {
-                name: _size(folder, name) for name in FAMILIES if name not in ("offset", "time")
-            },
+        }
+        sizes = {
+            "offset_index_bytes": _size(folder, "offset"),
+            "time_index_bytes": _size(folder, "time"),
+            "active_index_bytes": _size(folder, "entry"),
             "active_runs": store.index.summary(segments[-1].segment_id).runs,
         }
         store.close()
     finally:
         folder.close()
-    return found
+    return StoreFigures(looks_ms, sizes)
 
 
 def _size(folder: DataFolder, family: str) -> int:

@@ -141,17 +141,35 @@ class Runner:
             RuntimeError: It failed, or a record could not be produced.
         """
         progress(f"failover of {partitions} partitions × {FAILOVER_MIB} MiB")
-        self._systems.stop()  # what idles takes processor time that the cluster would have had
-        command = [sys.executable, "-m", "benchmarks.failover", "--kills", "1"]
-        command += ["--mib", str(FAILOVER_MIB), "--partitions", str(partitions)]
-        command += ["--folder", str(self._folder)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"benchmarks.failover ended with status {done.returncode}")
-        whole = json.loads(done.stdout.splitlines()[-1])
+        options = ["--kills", "1", "--mib", str(FAILOVER_MIB), "--partitions", str(partitions)]
+        whole = self._apart("benchmarks.failover", *options)
         if whole["errors"]:
             raise RuntimeError(f"{whole['errors']} records could not be produced")
         return {f"led_{name}": value for name, value in whole["longest_gap"]["led"].items()}
+
+    def lookup(self) -> dict[str, float]:
+        """How long look-ups take, in ms, and how large indexes are.
+
+        Raises:
+            RuntimeError: It failed, or what was found was not what was produced.
+        """
+        progress("look-ups")
+        figures: dict[str, float] = self._apart("benchmarks.lookup")["figures"]
+        return figures
+
+    def _apart(self, module: str, *options: str) -> dict[str, Any]:
+        """The last line of a benchmark that has a cluster of its own.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        self._systems.stop()  # what idles takes processor time that the cluster would have had
+        command = [sys.executable, "-m", module, *options, "--folder", str(self._folder)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{module} ended with status {done.returncode}")
+        last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return last
 
     def run(self, name: str, case: Case) -> dict[str, Any]:
         """One run of a case: ``figures`` and what each process has cost.

@@ -1,7 +1,7 @@
 """The ``icecore`` command: global options, the commands, and how errors end the process.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 no such topic. Errors are one line on stderr that
-says what to do; a traceback means a bug.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 no such topic, 4 an answer to a query that is not
+complete. Errors are one line on stderr that says what to do; a traceback means a bug.
 """
 
 import os
@@ -11,11 +11,12 @@ from typing import Annotated
 
 import typer
 
-from icecore.cli import cluster, config, segment, topic
+from icecore.cli import cluster, config, explain, segment, topic
 from icecore.cli.dev import dev
 from icecore.cli.fetch import fetch
 from icecore.cli.output import Output
 from icecore.cli.produce import produce
+from icecore.cli.query import query
 from icecore.cli.session import Session
 from icecore.errors import (
     IcecoreError,
@@ -38,8 +39,10 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(segment.app, name="segment")
 app.add_typer(config.app, name="config")
+app.add_typer(explain.app, name="explain")
 app.command()(produce)
 app.command()(fetch)
+app.command()(query)
 app.command()(dev)
 
 

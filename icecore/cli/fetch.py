@@ -9,6 +9,15 @@ from typing import Annotated
 
 import typer
 
+from icecore.cli.conditions import (
+    HeadersGiven,
+    Keys,
+    KeysInBase64,
+    Tags,
+    TagsAll,
+    TagsNone,
+    conditions,
+)
 from icecore.cli.records import format_record
 from icecore.cli.session import Session, session_of
 from icecore.cli.times import parse_position
@@ -42,6 +51,12 @@ def fetch(
         list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
     ] = None,
     max_records: Annotated[int, typer.Option("--max-records", "-n", min=0, help="0 = all.")] = 0,
+    key: Keys = None,
+    key_base64: KeysInBase64 = None,
+    tag: Tags = None,
+    tag_all: TagsAll = None,
+    tag_none: TagsNone = None,
+    header: HeadersGiven = None,
     on_corrupt: Annotated[
         OnCorrupt, typer.Option(help="What to do with a batch that can't be decoded.")
     ] = OnCorrupt.FAIL,
@@ -52,7 +67,8 @@ def fetch(
     """Print records, one JSON object per line.
 
     Without --follow it ends at what was committed when it began. Records of a partition come in
-    order. A key or value that is not UTF-8 is base64, and says so beside it.
+    order. A key or value that is not UTF-8 is base64, and says so beside it. With conditions, nodes
+    send only the records for which all of them hold.
     """
     session = session_of(context)
     consumer = Consumer(
@@ -62,6 +78,7 @@ def fetch(
         start=_position(start),
         stop_at_end=not follow,
         on_corrupt=on_corrupt.value,
+        **conditions(key, key_base64, tag, tag_all, tag_none, header),
         timeout_s=session.timeout_s,
     )
     session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, whole, wrong_type
-from icecore.codec.record import Record
 from icecore.codec.selection import Selection
 from icecore.errors import InvalidRequestError
 from icecore.rpc.filters import HEADERS_MAX, KEYS_MAX, TAGS_MAX
@@ -77,25 +76,6 @@ def check_order(low_name: str, low: int | None, high_name: str, high: int | None
     """Raises InvalidRequestError when nothing lies between the two."""
     if low is not None and high is not None and low >= high:
         raise InvalidRequestError(f"{low_name} {low} is not before {high_name} {high}")
-
-
-def is_wanted(selection: Selection, record: Record) -> bool:
-    """What ``Selection.matches`` says of one record."""
-    low, high = selection.from_timestamp_ms, selection.to_timestamp_ms
-    if selection.keys and record.key not in selection.keys:
-        return False
-    if (low is not None and record.timestamp_ms < low) or (
-        high is not None and record.timestamp_ms >= high
-    ):
-        return False
-    if selection.headers and selection.headers.isdisjoint(record.headers):
-        return False
-    tags = record.tags
-    return (
-        (not selection.tags_any or not selection.tags_any.isdisjoint(tags))
-        and selection.tags_all.issubset(tags)
-        and selection.tags_none.isdisjoint(tags)
-    )
 
 
 def _keys(given: Any) -> frozenset[bytes]:

@@ -6,12 +6,13 @@ ahead in ``icecore/client/fetcher.py``; batches are decoded when their turn come
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from icecore.client import checks
+from icecore.client.conditions import HeaderValues, selection_of
 from icecore.client.connection import Connection
 from icecore.client.corrupt import CorruptPolicy, Decoder
 from icecore.client.fetcher import Fetcher, OutOfRangePolicy
@@ -73,6 +74,12 @@ class Consumer:
         on_recreated: When the topic is deleted and another one made under its name: ``fail`` with
             TopicRecreatedError, or ``restart`` with the first records of the new one. What was
             fetched of the old one comes first, either way.
+        keys: Only records with one of these keys, at most 1,000. By this and the conditions below
+            nodes pick the records, and send nothing else; all that are given must hold.
+        tags_any: Only records with at least one of these tags, at most 100, as of the other kinds.
+        tags_all: Only records with all of these.
+        tags_none: Only records with none of these.
+        headers: Only records with at least one of these headers, by name and value.
         max_bytes: Of batches that were fetched and not delivered yet, all partitions together.
         fetch_bytes: The same per partition; also what one answer holds per partition.
         max_wait_ms: How long a node holds a fetch back at most when there is no data: half a second
@@ -86,6 +93,7 @@ class Consumer:
 
     Raises:
         ConfigurationError: A value is unknown or out of range.
+        InvalidRequestError: There are too many keys, tags or headers, or one of them is empty.
     """
 
     def __init__(
@@ -99,6 +107,11 @@ class Consumer:
         on_out_of_range: OutOfRangePolicy = "error",
         on_corrupt: CorruptPolicy = "fail",
         on_recreated: RecreatedPolicy = "fail",
+        keys: Iterable[bytes] | None = None,
+        tags_any: Iterable[str] | None = None,
+        tags_all: Iterable[str] | None = None,
+        tags_none: Iterable[str] | None = None,
+        headers: HeaderValues | None = None,
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
         max_wait_ms: int = 5_000,
@@ -119,6 +132,9 @@ class Consumer:
         self._metadata = Metadata(self._connection)
         self._lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=timeout_s)
         self._decoder = Decoder(topic, on_corrupt)
+        self._selection = selection_of(
+            keys=keys, tags_any=tags_any, tags_all=tags_all, tags_none=tags_none, headers=headers
+        )
         self._topic = topic
         self._wanted = checks.partitions(partitions)
         self._start: Position = start
@@ -129,6 +145,7 @@ class Consumer:
             self._connection,
             self._metadata,
             topic,
+            self._selection,
             fetch_bytes=checks.size_bytes("fetch_bytes", fetch_bytes, checks.UINT32_MAX),
             buffer_bytes=checks.size_bytes("max_bytes", max_bytes),
             max_wait_ms=checks.milliseconds("max_wait_ms", max_wait_ms, 0),
@@ -286,6 +303,8 @@ class Consumer:
                 return rows
 
     def _rows(self, chunk: Chunk, first_offset: int) -> "pa.RecordBatch | None":
+        import pyarrow as pa
+
         from icecore.codec.arrow import record_batch
 
         reader, columns = chunk.reader, self._decoder.decode(chunk)
@@ -299,7 +318,11 @@ class Consumer:
         if end <= start:
             return None
         rows = record_batch(columns, self._topic, reader.partition)
-        return rows if end - start == len(columns) else rows.slice(start, end - start)
+        rows = rows if end - start == len(columns) else rows.slice(start, end - start)
+        if self._selection.is_empty:
+            return rows
+        rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
+        return rows if rows.num_rows else None
 
     @property
     def corrupt_batches(self) -> int:
@@ -326,6 +349,9 @@ class Consumer:
                 continue
             reader, partition = chunk.reader, chunk.reader.partition
             records = columns.to_records(chunk.from_offset, topic=self._topic, partition=partition)
+            if not self._selection.is_empty:  # a node may pass on batches as they are
+                mask = self._selection.matches(columns)[len(columns) - len(records) :]
+                records = [each for each, is_wanted in zip(records, mask, strict=True) if is_wanted]
             if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
                 records = [record for record in records if record.offset < reader.end_offset]
             if records:
@@ -357,8 +383,12 @@ class Consumer:
     # --- positions ------------------------------------------------------------------------------
 
     def position(self) -> dict[int, int]:
-        """By partition, the offset of the next record to be delivered."""
-        return {number: reader.delivered for number, reader in self._fetcher.readers.items()}
+        """By partition, the offset from which on records are still to be delivered."""
+        current = None if self._current is None else self._current.reader
+        return {
+            number: reader.delivered if reader is current else reader.drained_through
+            for number, reader in self._fetcher.readers.items()
+        }
 
     def high_watermarks(self) -> dict[int, int]:
         """By partition, the highest one seen in an answer; 0 before the first."""

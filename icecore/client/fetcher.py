@@ -19,9 +19,10 @@ from typing import Any, Literal, TypeAlias
 from icecore.client.connection import Backoff, Connection
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.offsets import list_segments
-from icecore.client.places import Place, Places
+from icecore.client.places import READ, Place, Places
 from icecore.client.reader import Chunk, Reader
 from icecore.codec.batch import iter_batches, verify_producer_crc
+from icecore.codec.selection import Selection
 from icecore.errors import (
     CorruptBatchError,
     IcecoreError,
@@ -36,6 +37,7 @@ from icecore.errors import (
 from icecore.model import Segment, SegmentState
 from icecore.process.log import event
 from icecore.rpc import convert, framing
+from icecore.rpc.filters import selection_to_proto
 from icecore.rpc.methods import DATA
 from icecore.v1 import data_pb2
 
@@ -58,6 +60,7 @@ class Fetcher:
         connection: The way to the cluster.
         metadata: Who leads what.
         topic: The topic read.
+        selection: Which of its records nodes are to send.
         fetch_bytes: Per partition, of one answer and of what was fetched and not delivered.
         buffer_bytes: Of all that was fetched and not delivered.
         max_wait_ms: How long a node waits for data, at most.
@@ -69,6 +72,7 @@ class Fetcher:
         connection: Connection,
         metadata: Metadata,
         topic: str,
+        selection: Selection,
         *,
         fetch_bytes: int,
         buffer_bytes: int,
@@ -78,6 +82,7 @@ class Fetcher:
         self._connection = connection
         self._metadata = metadata
         self._topic = topic
+        self._filter = None if selection.is_empty else selection_to_proto(selection)
         self._fetch_bytes = fetch_bytes
         self._buffer_bytes = buffer_bytes
         self._on_out_of_range = on_out_of_range
@@ -232,6 +237,8 @@ class Fetcher:
             max_bytes=min(self._buffer_bytes, _ANSWER_BYTES_MAX),
             max_wait_ms=wait_ms,
         )
+        if self._filter is not None and place.kind == READ and not any(r.is_stuck for r in readers):
+            header.max_wait_ms = 0  # what is there is looked at, and nobody waits for a match
         for reader in readers:
             header.partitions.add(
                 topic_id=self.topic_id,
@@ -241,6 +248,7 @@ class Fetcher:
                 # A sealed segment is complete wherever it is; its node may know of no later one.
                 min_high_watermark=0 if reader.segment_id else reader.high_watermark,
                 segment_id=reader.segment_id,
+                filter=self._filter,
             )
         body = await self._connection.net.call(
             address,
@@ -266,6 +274,7 @@ class Fetcher:
         if error is not None:
             self._failed(reader, error, node_id)
             return
+        reader.is_stuck = not len(data) and result.next_offset <= reader.offset
         reader.offset = max(reader.offset, result.next_offset)
         reader.high_watermark = max(reader.high_watermark, result.high_watermark)
         reader.attempts = 0

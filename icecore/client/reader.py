@@ -35,6 +35,8 @@ class Reader:
         """Which fetch brought data last: partitions take turns."""
         self.is_busy = False
         """A fetch is under way, or a failure is being dealt with."""
+        self.is_stuck = False
+        """The last answer has moved nothing."""
         self.empty_polls = 0
         """In a row: the more, the longer the next one may last."""
         self.attempts = 0
@@ -52,6 +54,12 @@ class Reader:
     def is_behind(self) -> bool:
         """There is something to fetch, as far as we have heard."""
         return self.offset < self.high_watermark
+
+    @property
+    def drained_through(self) -> int:
+        """``delivered``, or further where nodes have looked at records that are not wanted. Only of
+        a reader of which no batch is being delivered."""
+        return self.delivered if self.buffered_bytes else max(self.delivered, self.offset)
 
     def move_to(self, offset: int) -> None:
         """Read from ``offset`` on."""

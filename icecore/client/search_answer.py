@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icecore.client.conditions import is_wanted
-from icecore.client.lookup_token import OPEN
+from icecore.client.continuations import OPEN
 from icecore.client.types import SearchOutcome, SegmentOutcome
 from icecore.codec.record import Record
 from icecore.codec.selection import Selection
@@ -88,6 +87,8 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     if offsets != sorted(set(offsets), reverse=question.newest_first):
         raise InternalError(f"{who} answered with records in a wrong order")
     at, error = _missing(group, result)
+    if at is None and not message.complete:
+        raise NotReplicaError(f"{who} says that its answer lacks something, and not what")
     missing = None if at is None else group.segments[at]
     reached = _reached(question, group, result, missing, is_all=not message.continuation)
     if at == 0:
@@ -135,7 +136,7 @@ def _record(question: Question, group: Group, each: common_pb2.Record) -> Record
     )
     is_below = not group.to_offset or record.offset < group.to_offset
     is_inside = is_below and record.offset >= group.from_offset
-    if not is_inside or not is_wanted(question.selection, record):
+    if not is_inside or not question.selection.wants(record):
         raise InternalError(
             f"node {group.node_id} answered with {question.topic}/{group.partition} offset "
             f"{record.offset}, which was not asked for"

@@ -257,8 +257,8 @@ class LookupPage:
     records, of the segments that are unavailable."""
     indexed_through: dict[int, int]
     """By partition: each matching record below this offset, and from ``from_offset`` on, is in this
-    page, came with one before, or comes with a later one. Nothing is said of later records. From the
-    newest record down, the first page says it of the whole answer."""
+    page, came with one before, or comes with a later one. Nothing is said of later records. Newest
+    first, the first page says it of the whole answer."""
     segments: tuple[SegmentOutcome, ...]
     """That this page has looked at, by partition and offset."""
     continuation: bytes

@@ -1,8 +1,9 @@
 """Bounded traffic through the public clients and past them, recorded while it happens.
 
 Six producers of all acks levels send unique values in small batches; consumers read behind them,
-one for the whole run and one that begins again; and each node is asked directly what it would show,
-which a client with a fresh view of the cluster would not do to a node that lost its leadership.
+one for the whole run and one that begins again; records are looked up (``search.py``); and each
+node is asked directly what it would show, which a client with a fresh view of the cluster would not
+do to a node that lost its leadership.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from icecore.rpc import framing
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import data_pb2
 from tests.chaos.record import Recorder, value_of
+from tests.chaos.search import Searches
+from tests.simulation.labels import key_of, tags_of
 
 PARTITIONS = 3
 BURST_S = 0.1
@@ -87,7 +90,8 @@ class Load:
     def start(self) -> None:
         """Begin to send and to read."""
         self._producing = [asyncio.create_task(self._produce(plan)) for plan in PRODUCERS]
-        readers = (self._consume_all(), self._consume_again(), self._ask_nodes())
+        searches = Searches(self._bootstrap, self._topic, self._recorder, self._bootstrap)
+        readers = (self._consume_all(), self._consume_again(), self._ask_nodes(), searches.run())
         self._reading = [asyncio.create_task(reader) for reader in readers]
 
     async def stop(self) -> None:
@@ -151,7 +155,14 @@ class Load:
             acks=plan.acks,
             seq=number,
         )
-        return value_id, producer.send(self._topic, value_of(value_id), partition=partition)
+        handle = producer.send(
+            self._topic,
+            value_of(value_id),
+            key=key_of(value_id.encode()),
+            tags=tags_of(value_id.encode()),
+            partition=partition,
+        )
+        return value_id, handle
 
     async def _note(
         self, plan: ProducerPlan, partition: int, sent: list[tuple[str, SendHandle]]

@@ -12,8 +12,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from icecore.codec.selection import Selection
 from icecore.model import Acks
 from tests.simulation.history import (
+    Answer,
     History,
     Outcome,
     Partition,
@@ -64,6 +66,28 @@ class Recorder:
         if found:
             self.write("read", process=process, partition=partition, records=found)
 
+    def answer(
+        self,
+        partition: int,
+        selection: Selection,
+        end_offset: int,
+        records: Iterable[tuple[int, bytes | None]],
+        *,
+        is_complete: bool,
+    ) -> None:
+        """Who of the records below an offset was found to fulfil these conditions."""
+        self.write(
+            "answer",
+            partition=partition,
+            keys=sorted(key.decode() for key in selection.keys),
+            tags_any=sorted(selection.tags_any),
+            tags_all=sorted(selection.tags_all),
+            tags_none=sorted(selection.tags_none),
+            end_offset=end_offset,
+            complete=is_complete,
+            records=[(offset, id_of(value)) for offset, value in records],
+        )
+
     def final(self, history: History) -> None:
         """What the observer of the end has found."""
         for (_, partition), records in history.final.items():
@@ -113,6 +137,8 @@ def load(topic: str, lines: Iterable[str]) -> History:
             case "watermark", _:
                 seen = WatermarkSeen(event["process"], partition, event["offset"], event["t"])
                 history.watermarks.append(seen)
+            case "answer", _:
+                history.answers.append(_answer(partition, event))
             case "final", _:
                 history.log_start[partition] = event["log_start"]
                 history.final[partition] = _records(event["records"])
@@ -124,6 +150,25 @@ def load(topic: str, lines: Iterable[str]) -> History:
             case "whole-session", _:
                 history.whole_sessions.add(event["process"])
     return history
+
+
+def _answer(partition: Partition, event: dict[str, Any]) -> Answer:
+    selection = Selection(
+        keys=frozenset(key.encode() for key in event["keys"]),
+        tags_any=frozenset(event["tags_any"]),
+        tags_all=frozenset(event["tags_all"]),
+        tags_none=frozenset(event["tags_none"]),
+    )
+    return Answer(
+        node="lookup",
+        partition=partition,
+        selection=selection,
+        searched=(0, event["end_offset"]),
+        is_complete=event["complete"],
+        indexed_through_offset=event["end_offset"],
+        records=tuple(_records(event["records"])),
+        at_s=event["t"],
+    )
 
 
 def _records(pairs: Sequence[tuple[int, str]]) -> list[tuple[int, bytes]]:

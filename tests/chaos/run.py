@@ -34,7 +34,7 @@ from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder, first_acks_ms, load, longest_stalls_ms
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
-from tests.simulation.checkers import check, lost_by_leader_acks
+from tests.simulation.checkers import answers_checked, check, lost_by_leader_acks
 from tests.simulation.history import History, Outcome
 from tests.simulation.observer import Observer
 
@@ -47,6 +47,7 @@ COLUMNS = {
         *("replicas_differ", "watermark_past_end", "watermark_went_back"),
     ),
     "aborted_reads": ("aborted", "phantom"),
+    "wrong_answers": ("query_missed", "query_wrong", "query_order"),
 }
 """Fields of the last line, and the checker's categories that each of them counts."""
 WARM_UP_S = 2.0
@@ -67,6 +68,7 @@ class Report:
     categories: Counter[str] = field(default_factory=Counter)
     acked: Counter[Acks] = field(default_factory=Counter)
     lost_acks_leader: int = 0
+    answers_checked: int = 0
     recoveries_ms: list[float] = field(default_factory=list)
     stalls_ms: list[float] = field(default_factory=list)
     faults: int = 0
@@ -154,6 +156,7 @@ def judge(report: Report, history_path: Path) -> None:
         if produce.outcome is Outcome.OK:
             report.acked[produce.acks] += 1
     report.lost_acks_leader = lost_by_leader_acks(history)
+    report.answers_checked = answers_checked(history)
     with history_path.open() as lines:
         report.recoveries_ms = first_acks_ms(lines, MEASURED)
     for kind in STOPS:
@@ -227,6 +230,7 @@ def summary(reports: list[Report]) -> str:
         "acked_all": sum(report.acked[Acks.ALL] for report in reports),
         "acked_quorum": sum(report.acked[Acks.QUORUM] for report in reports),
         **{name: sum(categories[each] for each in of) for name, of in COLUMNS.items()},
+        "answers_checked": sum(report.answers_checked for report in reports),
         "lost_acks_leader": sum(report.lost_acks_leader for report in reports),
         "recovery_p99_ms": f"{percentile(recoveries, 0.99):.0f}",
     }

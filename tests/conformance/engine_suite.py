@@ -4,6 +4,7 @@ What a whole store makes of an engine is in ``segment_store_suite.py`` and ``set
 which run over every engine, too. Subclasses supply the fixture ``bench``.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from icecore_node.storage.engine import (
 )
 from icecore_replication.digest import FullDigest
 from tests.conformance.log_builder import LogBuilder, identity
+from tests.support.index_oracle import append_random, check_all_ways, tend_all
 
 FAR = 1 << 40
 
@@ -261,6 +263,42 @@ class EngineConformance:
         bench.engine.drop([log.identity])  # may be repeated before a start
         [found] = bench.engine.start_up([KnownLog(kept.identity)], [])
         assert found.damage == ""
+
+    # --- finding records ----------------------------------------------------------------------
+
+    def test_no_record_is_missed_in_any_state(self, bench: EngineBench) -> None:
+        """Whatever an engine derives, and however far that is: what it does not name is a gap."""
+        rng, logs = random.Random(1), [opened(bench, number, 10 * number) for number in (1, 2)]
+        for _ in range(3):
+            for log in logs:
+                request = append_random(log, rng, 20)
+                bench.engine.append_group([request])
+                assert request.error is None
+                check_all_ways(bench.engine.index, log, rng)
+                tend_all(bench.engine.index)
+                check_all_ways(bench.engine.index, log, rng)
+            judged(bench, *(KnownLog(log.identity) for log in logs))
+            for log in logs:
+                check_all_ways(bench.engine.index, log, rng)
+        log, ends = logs[0], list[LogEnd]()
+        bench.engine.seal(1, log.tail.end_offset, log.tail.digest, ends.append)
+        check_all_ways(bench.engine.index, log, rng)
+        tend_all(bench.engine.index)
+        check_all_ways(bench.engine.index, log, rng)
+        judged(bench, KnownLog(log.identity, sealed=ends[0]), KnownLog(logs[1].identity))
+        check_all_ways(bench.engine.index, log, rng)
+
+    def test_nothing_is_found_in_a_log_that_is_not_here(self, bench: EngineBench) -> None:
+        log = opened(bench, 1)
+        append(bench, log)
+        for forget in (bench.engine.set_aside, lambda each: bench.engine.drop([each])):
+            forget(log.identity)
+            for ask in (
+                lambda: bench.engine.index.candidates(1, [5], (0, 1), limit=1),
+                lambda: bench.engine.index.summary(1),
+            ):
+                with pytest.raises(NotReplicaError):
+                    ask()
 
     # --- digests ------------------------------------------------------------------------------
 

@@ -244,6 +244,7 @@ def answers(history: History) -> Iterator[Violation]:
 
 
 def _is_wanted(selection: Selection, value: bytes) -> bool:
+    """As its key and its tags, which follow from the value, say."""
     tags = set(tags_of(value))
     return (
         (not selection.keys or key_of(value) in selection.keys)

@@ -1,7 +1,12 @@
-"""Keys and tags of simulated records: they follow from the value, so that judges know them."""
+"""Keys and tags of records that tests send. They follow from the value, so that judges know."""
+
+import re
 
 KEYS = 5
-TAGS = 3
+TAGS = ("tag 0", "tag 1", "tag 2", "even", "nobody's")
+"""All that are asked for; the last is on no record."""
+_NUMBER = re.compile(rb"[^ /]+(?: |/\d+/)(\d+)")
+"""Of a record among those of its producer: ``producer-1 17 xxx`` or ``all-1/0/17``."""
 
 
 def key_of(value: bytes) -> bytes:
@@ -13,9 +18,10 @@ def tags_of(value: bytes) -> tuple[str, ...]:
     """None, one or two."""
     number = _number(value)
     even = () if number % 2 else ("even",)
-    return (*even, f"tag {number % TAGS}")[: number % 4]
+    return (*even, f"tag {number % 3}")[: number % 4]
 
 
 def _number(value: bytes) -> int:
-    """That of a record among those of its producer: ``producer-1 17 xxx``."""
-    return int(value.split(b" ", 2)[1])
+    found = _NUMBER.match(value)
+    assert found is not None, f"nobody sends {value!r}"
+    return int(found[1])

@@ -22,7 +22,7 @@ from tests.simulation.scenarios import SCENARIOS, STAGED, Report, run_seed
 from tests.simulation.shrink import shrink
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
-SUMMED = ("lost", "phantom", "duplicate", "gap", "nondeterministic")
+SUMMED = ("lost", "phantom", "duplicate", "gap", "query_missed", "query_wrong", "nondeterministic")
 TWICE_EACH = 10
 STAGED_EACH = 10
 """A swarm has one staged world after so many seeds."""

@@ -30,7 +30,7 @@ from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
 from icecore.rpc.transports import Transports
 from icecore.v1 import admin_pb2, data_pb2
-from tests.support.fake_query import answer_query
+from tests.support.fake_query import answer_query, only_matching
 
 CLUSTER_ID = b"c" * 16
 
@@ -304,9 +304,12 @@ class FakeCluster:
         result.next_offset = item.offset
         for base, end, stored in segment.batches:
             if end > item.offset and (not data or sum(map(len, data)) < item.max_bytes):
-                data.append(stored)
                 result.next_offset = end
-                assert base <= item.offset or len(data) > 1
+                if item.HasField("filter"):
+                    stored = only_matching(stored, item.filter)
+                if stored:
+                    data.append(stored)
+                assert base <= item.offset or len(data) > 1 or item.HasField("filter")
         result.batches_length = sum(map(len, data))
         result.high_watermark, result.log_start_offset = high, partition.log_start
         result.segment_id = record.segment_id

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from icecore.codec.batch import parse_header
+from icecore.codec.batch import HEADER_LENGTH, Compacted, parse_header, stamp
 from icecore.codec.decoding import decode
-from icecore.codec.record import Record
+from icecore.codec.record import Record, encode_columns
 from icecore.rpc.filters import selection_from_proto
 from icecore.v1 import common_pb2, data_pb2
 
@@ -51,6 +51,37 @@ def answer_query(
             result.searched_to_offset = found[-1].offset + 1
     result.records.extend(map(_message, found))
     return answer
+
+
+def only_matching(stored: bytes, wanted: data_pb2.RecordFilter) -> bytes:
+    """A stored batch with the records that match alone, as compaction would write it."""
+    header = parse_header(stored)
+    columns = decode(stored, 0, header)
+    mask = selection_from_proto(wanted).matches(columns)
+    chosen = [each for each, ok in zip(columns.to_records(), mask, strict=True) if ok]
+    if not chosen:
+        return b""
+    raw = encode_columns(
+        values=[each.value for each in chosen],
+        timestamps_ms=[each.timestamp_ms for each in chosen],
+        keys=[each.key for each in chosen],
+        tags=[each.tags for each in chosen],
+        headers=[each.headers for each in chosen],
+        offset_deltas=[each.offset - header.base_offset for each in chosen],
+    )
+    stamped, _ = stamp(
+        raw,
+        0,
+        parse_header(raw),
+        segment_id=header.segment_id,
+        epoch=header.epoch,
+        base_offset=header.base_offset,
+        append_timestamp_ms=header.append_timestamp_ms,
+        high_watermark=header.high_watermark,
+        prev_header_crc32c=0,
+        compacted=Compacted(header.end_offset),
+    )
+    return stamped + raw[HEADER_LENGTH:]
 
 
 def _matching(segment: Any, request: data_pb2.QueryRequest) -> list[Record]:

@@ -19,7 +19,7 @@ PRODUCTION = tuple(FOLDERS)
 FRAMED = "icecore/rpc/framing.py puts header and batches together, and apart, by hand"
 CLEAR = "for clients without the batch codec, which send and get clear records"
 BY_NAME = "for clients that do not ask for the topic's id first"
-FILTERS = "for clients that want a few records only; ours does not ask for them yet"
+RANGES = "for clients that ask a node for all its pages; ours says by offsets where to go on"
 QUOTAS = "clients obey it; no node has quotas yet"
 ANSWERS = "a fact for the client's program; ours has no use for it"
 
@@ -42,14 +42,15 @@ NOT_WRITTEN: dict[Field, str] = {
         "FetchHeader",
         "min_bytes",
     ): "for clients that want few large answers; ours takes what is there",
-    ("FetchPartition", "filter"): FILTERS,
+    ("QueryRequest", "topic"): BY_NAME,
+    ("QueryRequest", "continuation"): RANGES,
     ("ProduceResponse", "throttle_ms"): QUOTAS,
     ("FetchResponseHeader", "throttle_ms"): QUOTAS,
 }
 """Why production code does not write it."""
 NOT_READ: dict[Field, str] = {
     **{each: why for each, why in NOT_WRITTEN.items() if why == FRAMED},
-    ("Record", "append_timestamp_ms"): CLEAR,
+    ("QueryPartitionResult", "high_watermark"): ANSWERS,
     ("ProducePartitionResult", "epoch"): ANSWERS,
     ("ProducePartitionResult", "flush_mode"): ANSWERS,
     ("FetchPartitionResult", "log_start_offset"): ANSWERS,

@@ -1,7 +1,7 @@
 """The index of logs is tended in the background: step after step while there is something to do.
 
-What a step does is the engine's business (``LogIndex.tend``). Steps run on a reader thread, one at a
-time. Between two of them whoever waits for the interpreter gets it.
+What a step does is the engine's business (``LogIndex.tend``). Steps run on a reader thread, one at
+a time. Between two of them whoever waits for the interpreter gets it.
 """
 
 import asyncio

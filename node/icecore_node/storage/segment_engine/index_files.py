@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from icecore.codec.columns import UInt64s
 from icecore.errors import SHORTAGES, StorageError
 from icecore_node.ports import FileSystem
+from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.files.open_files import LogFile, OpenFiles
@@ -38,6 +39,7 @@ class IndexFiles:
     Args:
         file_system: The data folder.
         open_files: Whose descriptors they share.
+        fail_stop: Syncs files.
         sync_folder: Makes names durable; ends the process if that fails.
         open_max: Kept in memory.
     """
@@ -46,11 +48,13 @@ class IndexFiles:
         self,
         file_system: FileSystem,
         open_files: OpenFiles,
+        fail_stop: FailStop,
         sync_folder: Callable[[str], None],
         open_max: int,
     ) -> None:
         self._fs = file_system
         self._open_files = open_files
+        self._fail_stop = fail_stop
         self._sync_folder = sync_folder
         self._open_max = open_max
         self._opened: OrderedDict[SealedCover, SealedIndex] = OrderedDict()
@@ -101,7 +105,8 @@ class IndexFiles:
         file, is_whole = self._fs.open(unfinished, create=True), False
         try:
             write_sealed_index(file, of.facts(log), parts, entries_max, of.points, b"")
-            file.fdatasync()
+            # Nothing is lost with it, but a disk that fails a sync is trusted with nothing more.
+            self._fail_stop.sync([], file.fdatasync)
             is_whole = True
         finally:
             file.close()

@@ -69,9 +69,14 @@ class IndexUpkeep:
         self._settings = settings
         self._runs = IndexRuns(stored)
         self._current: tuple[SegmentLog, Generator[None]] | None = None
+        self._is_short = False
+        """Nothing came to its end since a shortage was met."""
+        self._is_closed = False
 
     def step(self) -> bool:
         """Do a little; whether there is more to do now."""
+        if self._is_closed:
+            return False
         if (full := self._fullest()) is not None:
             return self._relieve(full)
         if self._current is None:
@@ -84,13 +89,17 @@ class IndexUpkeep:
             self._current = log, self._tended(log)
         return self._go_on(*self._current)
 
+    def close(self) -> None:
+        """End what is under way: the process is about to."""
+        self._is_closed = True
+
     def _go_on(self, log: SegmentLog, work: Generator[None]) -> bool:
         segment_id = log.identity.segment_id
         try:
             next(work)
             return True
         except StopIteration:
-            pass
+            self._is_short = False
         except NotReplicaError:
             pass  # it went away meanwhile
         except CoverDamagedError as error:
@@ -98,7 +107,7 @@ class IndexUpkeep:
         except DiskFailedError:
             raise
         except SHORTAGES as error:
-            event(_log, logging.WARNING, "index_waits", segment_id=segment_id, error=error)
+            self._wait(segment_id, error)
             self._current = None
             self._due.note(segment_id)
             return False
@@ -106,6 +115,11 @@ class IndexUpkeep:
             event(_log, logging.ERROR, "index_not_built", segment_id=segment_id, error=error)
         self._current = None
         return True
+
+    def _wait(self, segment_id: SegmentId, error: Exception) -> None:
+        if not self._is_short:
+            event(_log, logging.WARNING, "index_waits", segment_id=segment_id, error=error)
+        self._is_short = True
 
     def drop(self, log: SegmentLog, error: CoverDamagedError) -> None:
         """A cover that is damaged is a gap from now on, until it is built again."""
@@ -138,7 +152,7 @@ class IndexUpkeep:
             if _drained(self._runs.of_recent(log, [largest])):
                 return True
         except SHORTAGES as error:
-            event(_log, logging.WARNING, "index_waits", segment_id=segment_id, error=error)
+            self._wait(segment_id, error)
         if largest not in log.coverage.covers:
             return True  # the log was cut, or went away
         # There is no database to take them. They may be read again when there is one.
@@ -210,6 +224,8 @@ class IndexUpkeep:
     def _relieved(self, parts: Iterable[Entries]) -> Iterator[Entries]:
         """To write a file takes a while, in which appends go on."""
         for part in parts:
+            if self._is_closed:
+                raise NotReplicaError("the process ends")
             if (full := self._fullest()) is not None:
                 self._relieve(full)
             yield part

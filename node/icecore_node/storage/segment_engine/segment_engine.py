@@ -104,7 +104,11 @@ class SegmentEngine:
         self._due, self._memory = IndexDue(), EntryMemory(settings.recent_entries_bytes_max)
         stored = StoredEntries(self._index, self._memory)
         self._index_files = IndexFiles(
-            self._fs, self._open_files, self._sync_folder, settings.open_indexes_max
+            self._fs,
+            self._open_files,
+            self._fail_stop,
+            self._sync_folder,
+            settings.open_indexes_max,
         )
         upkeep = IndexUpkeep(
             self._logs,
@@ -327,6 +331,7 @@ class SegmentEngine:
 
     def close(self) -> None:
         """See ``Engine.close``. Who opened files and index closes those."""
+        self.index.close()
         for log in self._logs.values():
             log.coverage.close()
             log.handle.close()

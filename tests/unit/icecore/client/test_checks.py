@@ -242,6 +242,11 @@ CONSUMER: dict[str, list[Any]] = {
     "on_out_of_range": wrong(),
     "on_recreated": wrong(),
     "on_corrupt": wrong(),
+    "keys": [*wrong("none"), ["a"], [[b"a"]], [b"%d" % n for n in range(1_000_000)]],
+    "tags_any": [*wrong("none"), [b"a"], ["\ud800"], [str(n) for n in range(101)]],
+    "tags_all": wrong("none"),
+    "tags_none": wrong("none"),
+    "headers": [*wrong("none"), {"a": None}, [("a", b"b", b"c")]],
     "max_bytes": SIZES,
     "fetch_bytes": SIZES,
     "max_wait_ms": wrong("zero", "one", "number of numpy"),
@@ -447,3 +452,16 @@ def test_blocking_clients(bootstrap: str) -> None:
                     given = {"topic": "t", **given}
                 with pytest.raises((TypeError, InvalidRequestError, ConfigurationError)):
                     constructor(**given)
+    with blocking.Lookup(bootstrap, "t") as lookup:
+        for bad in ({"keys": []}, {"max_count": 0}, {"from_offset": -1}, {"keys": "k"}):
+            with pytest.raises(REFUSED):
+                lookup.find(**bad)
+            with pytest.raises(REFUSED):
+                next(lookup.pages(**bad))
+        page = lookup.find(keys=[b"k"], max_count=5)
+        assert [record.value for record in page.records] == [b"good"] * 5
+        count = sum(len(each.records) for each in lookup.pages(keys=[b"k"], max_count=7))
+        assert count == len(good)
+        assert lookup.explain(keys=[b"k"]).complete
+        assert lookup.record(page.records[0].partition, page.records[0].offset) == page.records[0]
+        assert set(lookup.offset_at(0)) == {0, 1}
