@@ -6,7 +6,7 @@ where the next one begins. Whatever could not be searched is named in the answer
 complete: nothing is ever left out in silence.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -21,7 +21,8 @@ from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, view_of
+from icecore_node.serving.log_search import LogSearch
+from icecore_node.serving.pieces import Piece, view_of
 from icecore_node.serving.query_answer import (
     PartitionAnswer,
     estimate,
@@ -36,7 +37,6 @@ from icecore_node.serving.query_request import (
     checked_query,
     continuation,
 )
-from icecore_node.serving.search_plan import Piece
 from icecore_node.serving.steps_ahead import StepsAhead
 from icecore_node.storage.engine import OffsetRange
 
@@ -150,13 +150,13 @@ class QueryHandler:
         result.high_watermark = work.high_watermark
         result.indexed_through_offset = work.visible_end
         left = low, high
-        pieces = list(work.pieces_of((low, high), is_first=offset == FROM_THE_START))
+        pieces = work.pieces_of((low, high), is_first=offset == FROM_THE_START)
         ahead = self._ahead(work, pieces, page)
-        for at, piece in enumerate(pieces):
+        for piece in ahead:
             if page.is_over(self._context.clock.monotonic_ms()):
                 break
             page.segments += 1
-            rest = await self._search_piece(work, piece, page, partial(ahead.first, at))
+            rest = await self._search_piece(work, piece, page, ahead.first)
             if rest is not None:
                 left = (low, rest[1]) if newest_first else (rest[0], high)
                 break
@@ -170,7 +170,7 @@ class QueryHandler:
             return None
         return left[1] if newest_first else left[0]
 
-    def _ahead(self, work: PartitionAnswer, pieces: Sequence[Piece], page: _Page) -> StepsAhead:
+    def _ahead(self, work: PartitionAnswer, pieces: Iterator[Piece], page: _Page) -> StepsAhead:
         store, selection = self._context.store, page.plan.selection
 
         def begin(piece: Piece) -> LogSearch:

@@ -4,15 +4,16 @@ Most logs have nothing of what is looked for, and their index says so in microse
 threads and back for each of them would take longer than all those looks.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import takewhile
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from icecore.errors import IcecoreError
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
 from icecore_node.serving.log_search import STEP_BYTES, LogSearch
-from icecore_node.serving.search_plan import Piece
+from icecore_node.serving.pieces import Piece
 
 LOGS_MAX: Final = 64
 MakeSink: TypeAlias = Callable[[], ClearSink]
@@ -22,38 +23,47 @@ RunOnThread: TypeAlias = Callable[
 ]
 
 
-class StepsAhead:
-    """Those of one partition.
+class StepsAhead(Iterator[Piece]):
+    """The pieces of one partition, one after the other, and the first steps of their searches.
 
     Args:
-        pieces: All that is to be searched, in order.
+        pieces: All that is to be searched, in order; taken as they are needed.
         begin: Makes the search of a piece that a replica holds.
         run: Calls on a thread, for the sake of a replica whose damage an error shows.
     """
 
     def __init__(
-        self, pieces: Sequence[Piece], begin: Callable[[Piece], LogSearch], run: RunOnThread
+        self, pieces: Iterator[Piece], begin: Callable[[Piece], LogSearch], run: RunOnThread
     ) -> None:
         self._pieces = pieces
         self._begin = begin
         self._run = run
-        self._made: dict[int, tuple[LogSearch, ClearSink]] = {}
-        """By place of the piece."""
+        self._waiting: deque[Piece] = deque()
+        self._current: Piece | None = None
+        self._made: deque[tuple[LogSearch, ClearSink]] = deque()
+        """Of the current piece, unless it is empty, and of those behind it."""
 
-    async def first(self, at: int, make_sink: MakeSink) -> tuple[LogSearch, ClearSink]:
-        """The search of a piece, and what its first step found.
+    def __next__(self) -> Piece:
+        if not self._waiting:
+            self._waiting.extend(islice(self._pieces, LOGS_MAX))
+        if not self._waiting:
+            raise StopIteration
+        self._current = self._waiting.popleft()
+        return self._current
+
+    async def first(self, make_sink: MakeSink) -> tuple[LogSearch, ClearSink]:
+        """The search of the piece that was taken last, and what its first step found.
 
         Raises:
             IcecoreError: The step failed.
         """
-        if at not in self._made:
-            replica = self._pieces[at].replica
-            assert replica is not None
-            ahead = takewhile(_is_searchable, self._pieces[at : at + LOGS_MAX])
+        if not self._made:
+            assert self._current is not None and self._current.replica is not None
+            ahead = [self._current, *takewhile(_is_searchable, self._waiting)]
             searches = [self._begin(piece) for piece in ahead]
-            sinks = await self._run(replica, step_together, searches, make_sink)
-            self._made = dict(enumerate(zip(searches, sinks, strict=False), at))
-        return self._made.pop(at)
+            sinks = await self._run(self._current.replica, step_together, searches, make_sink)
+            self._made.extend(zip(searches, sinks, strict=False))
+        return self._made.popleft()
 
 
 def step_together(searches: Sequence[LogSearch], make_sink: MakeSink) -> list[ClearSink]:

@@ -7,7 +7,7 @@ import pytest
 
 from icecore.errors import StorageError
 from icecore_node.serving.log_search import STEP_BYTES
-from icecore_node.serving.search_plan import Piece
+from icecore_node.serving.pieces import Piece
 from icecore_node.serving.steps_ahead import StepsAhead, step_together
 
 
@@ -68,14 +68,18 @@ async def test_each_piece_gets_its_own_search_and_no_thread_without_need() -> No
         calls.append(replica.segment_id)
         return call(*args)
 
-    ahead = StepsAhead(pieces, lambda each: searches[each.from_offset], run)  # type: ignore[arg-type,return-value]
+    ahead = StepsAhead(iter(pieces), lambda each: searches[each.from_offset], run)  # type: ignore[arg-type,return-value]
     for at in range(3):
-        search, found = await ahead.first(at, sink)
+        assert next(ahead) is pieces[at]
+        search, found = await ahead.first(sink)
         assert (search, found.count) == (searches[at], searches[at].count)
+    next(ahead)
     with pytest.raises(StorageError):
-        await ahead.first(3, sink)
-    assert (await ahead.first(3, sink))[0] is searches[3]
-    assert (await ahead.first(4, sink))[0] is searches[4]
+        await ahead.first(sink)
+    assert (await ahead.first(sink))[0] is searches[3]
+    next(ahead)
+    assert (await ahead.first(sink))[0] is searches[4]
+    assert list(ahead) == []
     assert calls == [0, 3, 3]
 
 
@@ -90,8 +94,10 @@ async def test_a_damaged_replica_ends_what_is_made_together() -> None:
     async def run(_: Any, call: Any, *args: Any) -> Any:
         return call(*args)
 
-    ahead = StepsAhead(pieces, begin, run)
-    await ahead.first(0, sink)
+    ahead = StepsAhead(iter(pieces), begin, run)
+    next(ahead)
+    await ahead.first(sink)
     assert begun == [0]
-    await ahead.first(2, sink)
+    assert [next(ahead), next(ahead)] == pieces[1:]
+    await ahead.first(sink)
     assert begun == [0, 2]
