@@ -46,6 +46,13 @@ def watermark(offset: int, t: float) -> Event:
     return {"f": "watermark", "t": t, **about}
 
 
+def answer(*records: tuple[int, str], complete: bool = True) -> Event:
+    """To who asked for keys 1 and 2, which are those of these numbers."""
+    tags: dict[str, list[str]] = {"tags_any": [], "tags_all": [], "tags_none": []}
+    about = {"keys": ["key 1", "key 2"], "end_offset": 3, "complete": complete, **tags}
+    return {"f": "answer", "t": 8.0, "partition": 0, "records": records, **about}
+
+
 RECORDS = [(0, "p/0/0"), (1, "p/0/1"), (2, "p/0/2")]
 
 
@@ -65,6 +72,7 @@ def good() -> list[Event]:
         invoke(4, 5.0, "leader"),
         outcome(4, 5.1, offset=2),
         watermark(3, 8.0),
+        answer(RECORDS[1], complete=False),
         final(*RECORDS),
         segment(1, 0, 2, ("node-1", "aa"), ("node-2", "aa")),
         segment(2, 2, -1),
@@ -122,11 +130,11 @@ def give_less(events: list[Event]) -> None:
 
 
 def differ(events: list[Event]) -> None:
-    events[15]["digests"] = [("node-1", "aa"), ("node-2", "bb")]
+    events[16]["digests"] = [("node-1", "aa"), ("node-2", "bb")]
 
 
 def overlap(events: list[Event]) -> None:
-    events[16]["base_offset"] = 1
+    events[17]["base_offset"] = 1
 
 
 BAD: list[tuple[str, str, Callable[[list[Event]], None]]] = [
@@ -146,6 +154,9 @@ BAD: list[tuple[str, str, Callable[[list[Event]], None]]] = [
     ("watermark_went_back", "reordered", added(watermark(2, 8.5))),
     ("aborted", "aborted_reads", fail_after_all),
     ("phantom", "aborted_reads", ended(*RECORDS, (3, "?torn"))),
+    ("query_missed", "wrong_answers", added(answer(RECORDS[1]))),
+    ("query_wrong", "wrong_answers", added(answer(*RECORDS))),
+    ("query_order", "wrong_answers", added(answer(RECORDS[1], RECORDS[2], RECORDS[1]))),
 ]
 
 
@@ -191,6 +202,7 @@ def test_last_line() -> None:
     ran.categories["aborted"] = 2
     assert summary([ran, Report("b", skipped="no namespaces")]) == (
         "chaos: scenarios=1 skipped=1 acked_all=7 acked_quorum=5 lost=0 duplicated=0 gaps=0 "
-        "reordered=0 aborted_reads=2 lost_acks_leader=0 recovery_p99_ms=500"
+        "reordered=0 aborted_reads=2 wrong_answers=0 answers_checked=0 lost_acks_leader=0 "
+        "recovery_p99_ms=500"
     )
     assert re.fullmatch(r"chaos:( \w+=\d+)+", summary([]))
