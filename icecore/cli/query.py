@@ -48,7 +48,7 @@ def parse_id(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def parse_token(text: str) -> bytes:
+def parse_continuation(text: str) -> bytes:
     """A continuation as it was printed."""
     try:
         return base64.urlsafe_b64decode(text.encode("ascii"))
@@ -89,8 +89,8 @@ def query(
         Any,
         typer.Option(
             "--continue",
-            parser=parse_token,
-            metavar="TOKEN",
+            parser=parse_continuation,
+            metavar="CONTINUATION",
             help="The page after the one that printed it, with the same options.",
         ),
     ] = None,
@@ -144,8 +144,8 @@ def _conclude(output: Output, pages: list[LookupPage]) -> None:
     segments = [each for page in pages for each in page.segments]
     said = [f"{count:,} records", searched(segments)]
     if pages[-1].continuation:
-        token = base64.urlsafe_b64encode(pages[-1].continuation).decode()
-        said.append(f"next page: --continue {token}")
+        given = base64.urlsafe_b64encode(pages[-1].continuation).decode()
+        said.append(f"next page: --continue {given}")
     if all(page.complete for page in pages):
         output.note("; ".join(["complete", *said]))
         return

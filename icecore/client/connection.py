@@ -7,7 +7,7 @@ by the one a standby names. Time and chance come from ports, so the simulator ca
 import asyncio
 import os
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
@@ -49,6 +49,23 @@ def share(coroutine: Coroutine[Any, Any, _T]) -> "asyncio.Future[_T]":
     task = asyncio.ensure_future(coroutine)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
+
+
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run them together; the first failure ends the others and is raised."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    if not tasks:
+        return
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        running = [task for task in tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
 
 
 class Backoff:

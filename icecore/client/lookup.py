@@ -6,12 +6,13 @@ Which node searches what is in ``partition_search.py``, how partitions become on
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Self, TypeVar
 
-from icecore.client import checks, lookup_token
+from icecore.client import checks, continuations
 from icecore.client.conditions import (
     HeaderValues,
     TimeLike,
@@ -20,7 +21,7 @@ from icecore.client.conditions import (
     time_ms,
 )
 from icecore.client.connection import Connection
-from icecore.client.lookup_token import OPEN, Standing, fingerprint
+from icecore.client.continuations import OPEN, Standing, fingerprint
 from icecore.client.merged_search import MergedSearch
 from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup
@@ -73,7 +74,8 @@ class Lookup:
     Args:
         bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
         topic: Its name.
-        timeout_s: Seconds for one page, or one other answer.
+        timeout_s: Seconds for one page, or one other answer. A page ends after half of them, full
+            or not, with a continuation.
         patience_s: Seconds that replicas, or a new leader, of a segment are waited for until it
             counts as unavailable.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
@@ -154,7 +156,8 @@ class Lookup:
                 all. Records that a producer sent to a partition of its own choice are found
                 where they are when that one is given.
             newest_first: From the newest record down.
-            max_count: Of the page, 1 to 10,000.
+            max_count: Of the page, 1 to 10,000. What takes long comes in pages with fewer records,
+                or none; the last page is the one without a continuation.
             continuation: Of the page before; the other arguments must be the same, but for
                 ``max_count``.
 
@@ -189,8 +192,7 @@ class Lookup:
         max_count = _count(arguments.pop("max_count", 1_000))
         search = await self._in_time(self._search(False, **arguments))
         while True:
-            page = await self._in_time(search.next_page(max_count))
-            yield page
+            yield await self._in_time(search.next_page(max_count, self._page_end_ms()))
             if search.is_over:
                 return
 
@@ -207,20 +209,20 @@ class Lookup:
             UnavailableError: Its segment can't be read at the moment.
             IcecoreError: As ``find``.
         """
-        page = await self.find(
-            partitions=[checks.partition_number(partition)],
-            from_offset=checks.whole("offset", offset, 0, checks.OFFSET_MAX - 1),
-            to_offset=offset + 1,
-            max_count=1,
-        )
-        if page.records:
-            return page.records[0]
-        for each in page.unavailable:
-            raise UnavailableError(
-                f"{self._topic}/{partition}: segment {each.segment_id} with offset {offset} can't "
-                f"be read at the moment: {each.error}",
-                segment_id=each.segment_id,
-            )
+        arguments = {
+            "partitions": [checks.partition_number(partition)],
+            "from_offset": checks.whole("offset", offset, 0, checks.OFFSET_MAX - 1),
+            "to_offset": offset + 1,
+        }
+        async for page in self.pages(**arguments, max_count=1):
+            if page.records:
+                return page.records[0]
+            for each in page.unavailable:
+                raise UnavailableError(
+                    f"{self._topic}/{partition}: segment {each.segment_id} with offset {offset} "
+                    f"can't be read at the moment: {each.error}",
+                    segment_id=each.segment_id,
+                )
         return None
 
     async def offset_at(
@@ -261,10 +263,15 @@ class Lookup:
         count = _count(max_count)
 
         async def ask() -> LookupPage:
+            end_ms = math.inf if is_explained else self._page_end_ms()
             search = await self._search(is_explained, **arguments)
-            return await search.next_page(count)
+            return await search.next_page(count, end_ms)
 
         return await self._in_time(ask())
+
+    def _page_end_ms(self) -> float:
+        """When a page that goes over much ends with what it has: there is a next one."""
+        return self._connection.deadline_ms(self._timeout_s / 2)
 
     async def _search(
         self, is_explained: bool, continuation: bytes = b"", **arguments: Any
@@ -276,7 +283,7 @@ class Lookup:
         numbers = self._partitions(topic, asked.partitions, asked.selection.keys)
         question = asked.fingerprint(topic.topic_id)
         if continuation:
-            standings = lookup_token.decode(continuation, question)
+            standings = continuations.decode(continuation, question)
             self._partitions(topic, [each.partition for each in standings], frozenset())
             numbers = tuple(each.partition for each in standings)
         await self._chains.refresh(

@@ -6,11 +6,12 @@ nothing more.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
-from icecore.client import lookup_token
+from icecore.client import continuations
+from icecore.client.connection import all_of
 from icecore.client.partition_search import PartitionSearch
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 from icecore.codec.record import Record
@@ -42,22 +43,27 @@ class MergedSearch:
         """Whether there is no further page."""
         return all(part.standing is None for part in self._parts)
 
-    async def next_page(self, max_count: int) -> LookupPage:
-        """At most so many records, and what was done to find them.
+    async def next_page(self, max_count: int, until_ms: float) -> LookupPage:
+        """At most so many records, and what was done to find them. A page ends, full or not, when
+        a moment of the monotonic clock has come.
 
         Raises:
             IcecoreError: As ``PartitionSearch.more``.
         """
         records: list[Record] = []
         heads: list[tuple[_Place, PartitionSearch]] = []
-        await self._fill(self._parts, max_count)
+        await self._fill(self._parts, max_count, until_ms)
+        if any(part.is_lacking for part in self._parts):
+            return self._page(records)  # whose record comes first is not known yet
         for part in self._parts:
             self._push(heads, part)
         while heads and len(records) < max_count:
             _, part = heappop(heads)
             records.append(part.found.popleft())
             if not part.found and len(records) < max_count:
-                await self._fill([part], max_count - len(records), others=len(heads))
+                await self._fill([part], max_count - len(records), until_ms, others=len(heads))
+                if part.is_lacking:
+                    break
             self._push(heads, part)
         return self._page(records)
 
@@ -70,16 +76,21 @@ class MergedSearch:
             heappush(heads, (place, part))
 
     async def _fill(
-        self, parts: Sequence[PartitionSearch], max_count: int, *, others: int = 0
+        self,
+        parts: Sequence[PartitionSearch],
+        max_count: int,
+        until_ms: float,
+        *,
+        others: int = 0,
     ) -> None:
         """Find the next record of each, with as many more as are likely to be needed."""
-        lacking = [part for part in parts if not part.found and not part.is_over]
+        lacking = [part for part in parts if part.is_lacking]
         count = -(-max_count // max(1, len(lacking) + others))
-        await _all_of(self._more(part, count) for part in lacking)
+        await all_of(self._more(part, count, until_ms) for part in lacking)
 
-    async def _more(self, part: PartitionSearch, count: int) -> None:
+    async def _more(self, part: PartitionSearch, count: int, until_ms: float) -> None:
         async with self._places:
-            await part.more(count)
+            await part.more(count, until_ms)
 
     def _page(self, records: list[Record]) -> LookupPage:
         outcomes: list[SegmentOutcome] = []
@@ -92,22 +103,5 @@ class MergedSearch:
             complete=all(each.outcome is not SearchOutcome.UNAVAILABLE for each in outcomes),
             indexed_through={part.partition: part.indexed_through for part in self._parts},
             segments=tuple(outcomes),
-            continuation=lookup_token.encode(self._question, left),
+            continuation=continuations.encode(self._question, left),
         )
-
-
-async def _all_of(coroutines: Iterable[object]) -> None:
-    """Run them together; the first failure ends the others and is raised."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]  # type: ignore[call-overload]
-    if not tasks:
-        return
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        running = [task for task in tasks if not task.done()]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icecore.client.connection import Backoff, Connection
-from icecore.client.lookup_token import OPEN, Standing
+from icecore.client.continuations import OPEN, Standing
 from icecore.client.metadata import Metadata
 from icecore.client.search_answer import Answer, Group, Question, merged, read_answer
 from icecore.client.segment_chains import SegmentChains
@@ -36,6 +36,8 @@ from icecore.v1 import data_pb2
 ATTEMPT_S: Final = 10.0
 """For one request: a node that has to read files may take a while."""
 SEGMENTS_PER_REQUEST: Final = 100
+ANSWER_BYTES: Final = 3 << 20
+"""The most that a node sends at once."""
 _ALL: Final = 0
 """In place of a segment."""
 _HELPED_BY_ANOTHER = (InternalError, StorageError, CorruptBatchError)
@@ -99,16 +101,23 @@ class PartitionSearch:
         outcomes, self._outcomes = self._outcomes, {}
         return list(outcomes.values())
 
-    async def more(self, count: int) -> None:
-        """Search until there is a record, or nothing is left.
+    @property
+    def is_lacking(self) -> bool:
+        """Nobody knows yet which record is the next one here."""
+        return not self.found and not self.is_over
+
+    async def more(self, count: int, until_ms: float) -> None:
+        """Search until there is a record, nothing is left, or a moment has come.
 
         Args:
             count: Of records that are of use; more are not asked for.
+            until_ms: Of the monotonic clock; what is under way then is waited for.
 
         Raises:
             IcecoreError: The question is wrong, or the topic is gone.
         """
-        while not self.found and not self.is_over:
+        clock = self._cluster.connection.clock
+        while self.is_lacking and clock.monotonic_ms() < until_ms:
             segments = self._ahead()
             if not segments:
                 self.is_over = True
@@ -188,6 +197,7 @@ class PartitionSearch:
             filter=selection_to_proto(question.selection),
             newest_first=question.newest_first,
             max_count=count,
+            max_bytes=ANSWER_BYTES,
             explain_only=question.is_explained,
         )
         request.partitions.add(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icecore.client.lookup_token import OPEN
+from icecore.client.continuations import OPEN
 from icecore.client.types import SearchOutcome, SegmentOutcome
 from icecore.codec.record import Record
 from icecore.codec.selection import Selection
@@ -87,6 +87,8 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     if offsets != sorted(set(offsets), reverse=question.newest_first):
         raise InternalError(f"{who} answered with records in a wrong order")
     at, error = _missing(group, result)
+    if at is None and not message.complete:
+        raise NotReplicaError(f"{who} says that its answer lacks something, and not what")
     missing = None if at is None else group.segments[at]
     reached = _reached(question, group, result, missing, is_all=not message.continuation)
     if at == 0:

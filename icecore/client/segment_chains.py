@@ -5,12 +5,17 @@ a record that was acknowledged before a question is in a segment that its answer
 may move, and retention deletes segments; who finds a segment elsewhere asks for all of them again.
 """
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
-from icecore.client.connection import Connection
+from icecore.client.connection import Connection, all_of
 from icecore.client.metadata import topic_recreated
 from icecore.client.offsets import list_segments
 from icecore.model import Segment, SegmentState
+
+CALLS_MAX: Final = 16
+"""Under way at a time."""
 
 
 class SegmentChains:
@@ -49,10 +54,21 @@ class SegmentChains:
         """
         if topic_id != self._topic_id:
             self._topic_id, self._chains = topic_id, {}
-        from_offset = 0 if is_whole else min(map(self._open_offset, partitions))
-        found = await list_segments(
-            self._connection, self._topic, partitions, from_offset, timeout_s=timeout_s
-        )
+        wanted: dict[int, list[int]] = {}
+        for partition in partitions:
+            wanted.setdefault(0 if is_whole else self._open_offset(partition), []).append(partition)
+        found: list[Segment] = []
+        places = asyncio.Semaphore(CALLS_MAX)
+
+        async def ask(from_offset: int, some: list[int]) -> None:
+            async with places:
+                found.extend(
+                    await list_segments(
+                        self._connection, self._topic, some, from_offset, timeout_s=timeout_s
+                    )
+                )
+
+        await all_of(ask(from_offset, some) for from_offset, some in wanted.items())
         for partition in partitions:
             known = {} if is_whole else self._chains.get(partition, {})
             self._chains[partition] = {

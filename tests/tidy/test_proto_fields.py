@@ -44,7 +44,6 @@ NOT_WRITTEN: dict[Field, str] = {
     ): "for clients that want few large answers; ours takes what is there",
     ("QueryRequest", "topic"): BY_NAME,
     ("QueryRequest", "continuation"): RANGES,
-    ("QueryRequest", "max_bytes"): "for clients with less room than the default",
     ("ProduceResponse", "throttle_ms"): QUOTAS,
     ("FetchResponseHeader", "throttle_ms"): QUOTAS,
 }

@@ -17,6 +17,7 @@ from icecore.codec.picking import BatchPicks, ColumnPicks, Picks
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
+from icecore_node.replica.replica import Replica
 from icecore_node.serving.search_plan import (
     Groups,
     Look,
@@ -33,6 +34,7 @@ from icecore_node.storage.engine import (
     LogReader,
     OffsetRange,
 )
+from icecore_node.storage.port import Store
 
 STEP_BYTES: Final = 512 << 10
 """Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
@@ -113,6 +115,20 @@ class LogView:
     segment_id: SegmentId
     visible_end_offset: int
     """The high watermark: between batches, and nothing from it on is read."""
+    indexed_headers: frozenset[str] = frozenset()
+    """Names of the headers whose hashes the index has; none while the record is not known."""
+
+
+def view_of(store: Store, replica: Replica) -> LogView:
+    """What readers may see of a replica now."""
+    record = replica.segment
+    return LogView(
+        store.reader,
+        store.index,
+        replica.segment_id,
+        replica.high_watermark,
+        frozenset() if record is None else frozenset(record.settings.indexed_headers),
+    )
 
 
 class LogSearch:
@@ -123,7 +139,6 @@ class LogSearch:
         selection: What is wanted.
         asked: Where to look; may begin and end within batches.
         newest_first: From the end of it down.
-        indexed_headers: Names of the headers that the log's index knows.
     """
 
     def __init__(
@@ -133,11 +148,10 @@ class LogSearch:
         asked: OffsetRange,
         *,
         newest_first: bool = False,
-        indexed_headers: frozenset[str] = frozenset(),
     ) -> None:
         self._log, self._newest_first = log, newest_first
         self.selection = selection
-        self._groups: Groups = selection.conditions(indexed_headers)
+        self._groups: Groups = selection.conditions(log.indexed_headers)
         self._state = _State(asked, [], (0, 0), 0)
         self.summary: IndexSummary | None = None
         """Of the log's index, from the first step on."""

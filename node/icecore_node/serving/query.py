@@ -19,7 +19,7 @@ from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, LogView
+from icecore_node.serving.log_search import LogSearch, view_of
 from icecore_node.serving.query_answer import (
     PartitionAnswer,
     estimate,
@@ -187,9 +187,9 @@ class QueryHandler:
         context, selection = self._context, page.plan.selection
         store = context.store
         asked = piece.from_offset, piece.end_offset
-        end = replica.high_watermark
-        log = LogView(store.reader, store.index, replica.segment_id, end)
-        search = LogSearch(log, selection, asked, newest_first=work.newest_first)
+        search = LogSearch(
+            view_of(store, replica), selection, asked, newest_first=work.newest_first
+        )
         if work.explain_only:
             summary = await context.executor.run(store.index.summary, replica.segment_id)
             estimate(done, search, summary, replica.log.tail)

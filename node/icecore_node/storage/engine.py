@@ -310,6 +310,15 @@ class LogIndex(Protocol):
         """What there is for this log."""
         ...
 
+    def verify(self, segment_id: SegmentId) -> int:
+        """Read back what is on disk of one log's index, to find bit rot before somebody looks
+        there. What is damaged is dropped, and built again by ``tend``.
+
+        Returns:
+            How many bytes were read.
+        """
+        ...
+
     def tend(self) -> bool:
         """Do one bounded step of background work: merge, build, rebuild, drop. Never waits for an
         append, nor makes one wait. One caller at a time.

@@ -153,6 +153,18 @@ class SegmentIndex:
         entries = sum(cover.entries for cover in covers)
         return IndexSummary(ACTIVE_INDEX, length_bytes, entries, len(covers))
 
+    def verify(self, segment_id: SegmentId) -> int:
+        """See ``LogIndex.verify``: of a sealed log, whose index is a file."""
+        log = self._find(segment_id)
+        for cover in log.coverage.covers:
+            if isinstance(cover, SealedCover):
+                try:
+                    cover.index.verify()
+                    return cover.index.length_bytes
+                except DamagedIndexError as error:
+                    self._upkeep.drop(log, CoverDamagedError(cover, error))
+        return 0
+
     def tend(self) -> bool:
         """See ``LogIndex.tend``."""
         return self._upkeep.step()

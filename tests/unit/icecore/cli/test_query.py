@@ -11,7 +11,7 @@ import pytest
 
 from icecore import Producer
 from icecore.cli.app import main
-from icecore.cli.query import EXIT_INCOMPLETE, parse_token
+from icecore.cli.query import EXIT_INCOMPLETE, parse_continuation
 from icecore.errors import UnavailableError
 from tests.support.fake_cluster import FakeCluster
 
@@ -117,7 +117,7 @@ def test_pages(cli: Cli) -> None:
         if "--continue" not in cli.err:
             break
         more = ["--continue", cli.err.split("--continue ")[1].strip()]
-        assert parse_token(more[1])
+        assert parse_continuation(more[1])
     assert found == ["0", "2"]
 
 

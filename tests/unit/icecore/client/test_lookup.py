@@ -268,6 +268,22 @@ async def test_new_segments_are_found_at_once(cluster: FakeCluster) -> None:
             partition.open(number % 3 + 1, (number % 3 + 1,))
 
 
+async def test_what_is_sealed_is_asked_for_once(cluster: FakeCluster) -> None:
+    """Of the coordinator; whatever some other partition has."""
+    first, _, third = cluster.add_topic("t", 3)
+    async with lookup(cluster) as search, producer(cluster) as p:
+        for number in range(9):
+            for partition in (first, third):
+                await p.send_and_wait("t", b"v", partition=partition.number)
+                if number < 4 or partition is first:
+                    partition.open(1, (1,))
+        await search.find()
+        cluster.calls.clear()
+        assert len((await search.find()).records) == 18
+        lists = [each for each in cluster.calls if each == (0, "ListSegments")]
+        assert len(lists) <= 3
+
+
 async def test_copies_that_moved_are_found(cluster: FakeCluster) -> None:
     (partition,) = cluster.add_topic("t")
     async with lookup(cluster) as search, producer(cluster) as p:
@@ -443,6 +459,11 @@ def forge_standstill(answer: data_pb2.QueryResponse) -> None:
     answer.continuation = b"more"
 
 
+def forge_incomplete(answer: data_pb2.QueryResponse) -> None:
+    answer.complete = False
+    del answer.partitions[0].records[:]
+
+
 def forge_lag(answer: data_pb2.QueryResponse) -> None:
     result = answer.partitions[0]
     del result.records[:]
@@ -460,6 +481,7 @@ def forge_lag(answer: data_pb2.QueryResponse) -> None:
         forge_nothing,
         forge_range,
         forge_standstill,
+        forge_incomplete,
         forge_lag,
     ],
 )
@@ -535,6 +557,27 @@ async def test_a_page_takes_no_longer_than_its_time(cluster: FakeCluster) -> Non
     async with lookup(cluster, timeout_s=0.2) as search:
         with pytest.raises(RequestTimeoutError, match="timeout_s"):
             await search.find()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_what_takes_long_comes_in_pages(cluster: FakeCluster, partitions: int) -> None:
+    records = await fill(cluster, partitions)
+
+    async def dawdle(_: int, method: str) -> None:
+        if method == "_Query":
+            await asyncio.sleep(0.05)
+
+    cluster.before_call = dawdle
+    async with lookup(cluster, timeout_s=0.3) as search:
+        for given in ({"keys": [b"nobody"]}, {"tags_any": ["x"]}):
+            for newest_first in (False, True):
+                pages = [page async for page in search.pages(**given, newest_first=newest_first)]
+                assert len(pages) > 1
+                assert all(page.complete for page in pages)
+                found = [each for page in pages for each in page.records]
+                assert found == wanted(records, given, newest_first)
+        last = records[-1]
+        assert await search.record(last.partition, last.offset) == last
 
 
 async def test_errors_of_one_partition_end_the_others(cluster: FakeCluster) -> None:

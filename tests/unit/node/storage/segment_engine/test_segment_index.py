@@ -334,6 +334,23 @@ def test_a_damaged_file_is_a_gap_then_it_is_made_again(position: int) -> None:
     assert bench.files.exists(name) and bench.stored() == 0
 
 
+def test_a_file_is_read_back_and_dropped_when_it_is_damaged() -> None:
+    bench = Bench()
+    log = filled(bench)
+    index = bench.engine.index
+    assert index.verify(1) == 0  # an active log has no file
+    bench.seal(log)
+    tend_all(index)
+    name = index_file_name(log.identity)
+    file = bench.files.open(name)
+    assert index.verify(1) == file.size()
+    file.pwritev([b"\xa5" * 8], file.size() - 8)
+    assert index.verify(1) == 0
+    assert not bench.files.exists(name)
+    tend_all(index)
+    assert index.verify(1) == bench.files.open(name).size()
+
+
 def test_the_file_of_another_segment_counts_for_nothing() -> None:
     bench = Bench()
     log, other = filled(bench), bench.opened(2, 100)

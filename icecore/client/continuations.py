@@ -1,4 +1,4 @@
-"""Where a look-up stands between two pages: a token of bytes that a program may keep.
+"""Where a look-up stands between two pages: bytes that a program may keep.
 
 It says how far each partition has been looked at, and holds a fingerprint of the question, because
 positions of one question mean nothing in another. Little-endian::
@@ -17,7 +17,7 @@ import xxhash
 
 from icecore.errors import InvalidRequestError
 
-TOKEN_BYTES_MAX: Final = 1 << 20
+BYTES_MAX: Final = 1 << 20
 _VERSION: Final = 1
 _FRONT = struct.Struct("<BQI")
 _ENTRY = struct.Struct("<Iqq")
@@ -48,7 +48,7 @@ def fingerprint(*parts: bytes) -> int:
 
 
 def encode(question: int, standings: Sequence[Standing]) -> bytes:
-    """The token; empty when nothing is left."""
+    """The continuation; empty when nothing is left."""
     if not standings:
         return b""
     body = _FRONT.pack(_VERSION, question, len(standings))
@@ -56,16 +56,16 @@ def encode(question: int, standings: Sequence[Standing]) -> bytes:
     return body + _CHECKSUM.pack(xxhash.xxh64_intdigest(body, _SEED))
 
 
-def decode(token: bytes, question: int) -> list[Standing]:
+def decode(given: bytes, question: int) -> list[Standing]:
     """What ``encode`` was given.
 
     Raises:
-        InvalidRequestError: It is no such token, or one of another question.
+        InvalidRequestError: It is none, or one of another question.
     """
-    body, checksum = token[: -_CHECKSUM.size], token[-_CHECKSUM.size :]
+    body, checksum = given[: -_CHECKSUM.size], given[-_CHECKSUM.size :]
     if (
-        not _FRONT.size + _CHECKSUM.size <= len(token) <= TOKEN_BYTES_MAX
-        or token[0] != _VERSION
+        not _FRONT.size + _CHECKSUM.size <= len(given) <= BYTES_MAX
+        or given[0] != _VERSION
         or checksum != _CHECKSUM.pack(xxhash.xxh64_intdigest(body, _SEED))
     ):
         raise InvalidRequestError(
