@@ -13,7 +13,7 @@ from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader
 from icecore.codec.columns import Int64s
 from icecore.codec.decoding import decode_index
-from icecore.codec.picking import BatchPicks, ColumnPicks, Picks
+from icecore.codec.picking import BatchPicks, ColumnPicks, Picks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
@@ -40,6 +40,7 @@ STEP_BYTES: Final = 512 << 10
 """Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
 _SCAN_BYTES: Final = 256 << 10
 _WINDOW_OFFSETS_MAX: Final = 1 << 20
+_FEW: Final = 8
 _CANDIDATES: Final = 4096
 """Asked of an index at once, for each hash."""
 
@@ -339,7 +340,8 @@ class LogSearch:
             if at >= high:
                 if length < _SCAN_BYTES // 2:
                     state.window = min(2 * state.window, _WINDOW_OFFSETS_MAX)
-                return b"".join(parts), start
+                _, first_offset, _ = batch.peek(parts[0])
+                return b"".join(parts), max(low, min(start, first_offset))
             state.window = max(1, state.window // 4)
 
     def _first_window(self) -> int:
@@ -388,6 +390,8 @@ class LogSearch:
             picks = BatchPicks(found.data, found.position, header)
             places = picks.places_of(chosen[low:high])
             return picks, [at for at in places if selection.wants(picks.record_at(at))]
+        if header.record_count <= _FEW:
+            return self._matching_few(found, asked)
         if not selection.is_empty:
             index = decode_index(found.data, found.position, header)
             if not selection.may_match(index).any():
@@ -396,6 +400,22 @@ class LogSearch:
         first, stop = columns.offsets.searchsorted(asked).tolist()
         mask = selection.matches(columns)[first:stop]
         return ColumnPicks(columns), (mask.nonzero()[0] + first).tolist()
+
+    def _matching_few(
+        self, found: StoredBatch, asked: OffsetRange
+    ) -> tuple[Picks | None, list[int]]:
+        """Of a batch with a few records: to build columns takes longer than to look at each."""
+        selection, keys = self.selection, self.selection.key_hashes
+        hashes = key_hashes_of(found.data, found.position, found.header) if keys else ()
+        if keys and keys.isdisjoint(hashes):
+            return None, []
+        picks = BatchPicks(found.data, found.position, found.header)
+        places = [
+            at
+            for at in range(len(picks))
+            if asked[0] <= picks.offset_at(at) < asked[1] and selection.wants(picks.record_at(at))
+        ]
+        return picks, places
 
 
 def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:

@@ -102,7 +102,8 @@ class QueryHandler:
         request = framing.parse(data_pb2.QueryRequest, body)
         context.identity.check_cluster(request.cluster_id)
         plan = checked_query(request, self._topic_id(request))
-        page = _Page(plan, context.clock.monotonic_ms() + PAGE_MS)
+        started_ms, metrics = context.clock.monotonic_ms(), context.metrics
+        page = _Page(plan, started_ms + PAGE_MS)
         answer = data_pb2.QueryResponse(complete=True)
         place = plan.start
         while place.number < len(plan.partitions):
@@ -124,6 +125,10 @@ class QueryHandler:
                 answer.continuation = continuation(plan, Place(place.number, left))
                 break
             place = Place(place.number + 1)
+        metrics.query_requests.inc()
+        metrics.query_records.inc(page.count)
+        metrics.query_read_bytes.inc(page.read_bytes)
+        metrics.query_latency_seconds.observe((context.clock.monotonic_ms() - started_ms) / 1000)
         return answer.SerializeToString()
 
     def _topic_id(self, request: data_pb2.QueryRequest) -> bytes:
