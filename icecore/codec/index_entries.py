@@ -49,11 +49,6 @@ def has_nothing_to_find(header: Buffer) -> bool:
     return flags & NOTHING_TO_FIND == NOTHING_TO_FIND
 
 
-def index_length_of(header: Buffer) -> int:
-    """How many bytes behind the header ``batch_entries`` looks at."""
-    return int(_FIELDS.unpack_from(header, _FIELDS_AT)[3])
-
-
 def batch_entries(header: Buffer, body: Buffer, first_ordinal: int) -> BatchEntries | None:
     """All entries of one batch; None when its index section makes no sense.
 

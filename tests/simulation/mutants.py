@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
+from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
@@ -109,6 +110,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ports.folder_not_synced, "folders_lost"),
     Mutant(ports.write_error_ignored, "failing_writes"),
     Mutant(ports.seek_keeps_old_records, "smoke"),
+    Mutant(index.index_ahead_of_data, "smoke", 2),
+    Mutant(index.entries_lost_in_merge, "swarm", 2),
+    Mutant(index.entries_lost_at_seal, "smoke", 4),
 )
 
 

@@ -1,7 +1,8 @@
 """The index of logs is tended in the background: step after step while there is something to do.
 
 What a step does is the engine's business (``LogIndex.tend``). Steps run on a reader thread, one at
-a time. Between two of them whoever waits for the interpreter gets it.
+a time. After each of them as much time passes as it took, so that whoever appends has the
+interpreter and the disk for at least half of the time, also when all of a disk is to be indexed.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from typing import Final
 from icecore_node.context import NodeContext
 
 LOOK_AGAIN_S: Final = 0.5
+REST_S_MAX: Final = 0.1
+"""After a long step: entries need memory meanwhile."""
 
 
 class IndexTender:
@@ -20,8 +23,9 @@ class IndexTender:
 
     async def run(self) -> None:
         """Until cancelled."""
-        context = self._context
+        clock, executor = self._context.clock, self._context.executor
         while True:
-            while await context.executor.run(context.store.index.tend):
-                pass
-            await asyncio.sleep(LOOK_AGAIN_S)
+            began_ms = clock.monotonic_ms()
+            has_more = await executor.run(self._context.store.index.tend)
+            took_s = (clock.monotonic_ms() - began_ms) / 1000
+            await asyncio.sleep(min(took_s, REST_S_MAX) if has_more else LOOK_AGAIN_S)

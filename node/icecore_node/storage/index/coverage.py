@@ -149,12 +149,6 @@ class Coverage:
             cover.release()
             return True
 
-    # --- by who asks --------------------------------------------------------------------------
-
-    def gaps(self, asked: OffsetRange) -> list[OffsetRange]:
-        """What of a range no cover has."""
-        return gaps_between(self.covers, asked)
-
 
 def gaps_between(covers: Sequence[Cover], asked: OffsetRange) -> list[OffsetRange]:
     """What of a range these covers, which are in order, do not have."""

@@ -242,11 +242,7 @@ class StoredEntries:
         """Forget one run; not the directory where another one lies under the same end."""
         if with_directory:
             self._drop(prefix, RUN, run.end_offset, run.end_offset + 1)
-        self.drop_blocks(prefix, run.number)
-
-    def drop_blocks(self, prefix: int, number: int) -> None:
-        """Forget what was written of one run."""
-        self._drop(prefix, BLOCK, number, number + 1)
+        self._drop(prefix, BLOCK, run.number, run.number + 1)
 
     def _drop(self, prefix: int, kind: int, low: int, high: int) -> None:
         self._index.delete_range(FAMILY, KEY.pack(prefix, kind, low), KEY.pack(prefix, kind, high))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from icecore.codec.columns import UInt64s
-from icecore.errors import SHORTAGES, StorageError
+from icecore.errors import SHORTAGES, OutOfSpaceError, StorageError
 from icecore_node.ports import FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import SegmentIdentity
@@ -31,6 +31,9 @@ from icecore_node.storage.segment_engine.segment_names import (
     index_file_name,
     unfinished_name,
 )
+
+_ENTRY_BYTES_MAX = 16
+_FREE_MIN_PART = 20
 
 
 class IndexFiles:
@@ -59,6 +62,13 @@ class IndexFiles:
         self._open_max = open_max
         self._opened: OrderedDict[SealedCover, SealedIndex] = OrderedDict()
         self._lock = Lock()
+
+    def check_room(self, entries: int) -> None:
+        """Raises OutOfSpaceError when the disk has little left beside so many entries: that is for
+        records, which matter more."""
+        used, free = self._fs.space()
+        if free < entries * _ENTRY_BYTES_MAX + (used + free) // _FREE_MIN_PART:
+            raise OutOfSpaceError(f"{free} bytes are free, too few to index {entries} entries")
 
     def exists(self, identity: SegmentIdentity) -> bool:
         """Whether there is a file of that name."""

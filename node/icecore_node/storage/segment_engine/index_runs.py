@@ -192,10 +192,10 @@ def last_runs(covers: Sequence[Cover]) -> list[StoredRun]:
     return runs[::-1]
 
 
-def idle_recents(covers: Sequence[Cover], *, with_last: bool) -> list[list[RecentEntries]]:
-    """Recent entries to which nothing is added any more, neighbours together."""
+def idle_recents(covers: Sequence[Cover]) -> list[list[RecentEntries]]:
+    """Recent entries of an unsealed log to which nothing is added any more, neighbours together."""
     groups: list[list[RecentEntries]] = []
-    for cover in covers if with_last else covers[:-1]:
+    for cover in covers[:-1]:
         if not isinstance(cover, RecentEntries):
             continue
         if groups and groups[-1][-1].end_offset == cover.from_offset:

@@ -180,12 +180,13 @@ class IndexUpkeep:
         if _has_file(log):
             self._forget_stored(log)
             return
+        self._files.check_room(0)
         self._drop_leftovers(log)
         yield from self._fill_gaps(log)
         if log.is_sealed:
             yield from self._make_file(log)
             return
-        for group in idle_recents(coverage.covers, with_last=False):
+        for group in idle_recents(coverage.covers):
             yield from self._runs.of_recent(log, group)
         yield from self._runs.merged(log)
 
@@ -210,9 +211,11 @@ class IndexUpkeep:
         covers = coverage.covers
         if gaps_between(covers, (base, end)):
             return
+        entries = sum(cover.entries for cover in covers)
+        self._files.check_room(entries)
         told = yield from _told(log, self._settings)
         parts = self._relieved(merge([walked(cover) for cover in covers]))
-        self._files.write(log, parts, sum(cover.entries for cover in covers), told)
+        self._files.write(log, parts, entries, told)
         yield
         with coverage.lock:
             if coverage.cuts != cuts or not coverage.exchange(covers, [self._files.cover(log)]):

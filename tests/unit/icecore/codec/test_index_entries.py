@@ -15,7 +15,6 @@ from icecore.codec.index_entries import (
     NO_ENTRIES,
     batch_entries,
     has_nothing_to_find,
-    index_length_of,
 )
 from icecore.codec.record import encode_columns
 
@@ -118,7 +117,7 @@ MANY = encode_columns(
 @pytest.mark.parametrize("raw", [FULL, MANY], ids=["few", "many"])
 def test_a_section_that_makes_no_sense_gives_none(raw: bytes) -> None:
     """Every word of it set to values that lead astray: None, or still sound entries."""
-    length = index_length_of(raw)
+    length = parse_header(raw).index_length
     nones = 0
     for at in range(0, length, 4):
         for word in (0xFFFFFFFF, 0x7FFFFFFF, 5, 0x80000000):
@@ -141,7 +140,7 @@ def test_flags_that_do_not_fit_the_section(flag: int) -> None:
 
 def test_a_body_that_is_cut_short_or_an_ordinal_too_large() -> None:
     header, body = FULL[:HEADER_LENGTH], FULL[HEADER_LENGTH:]
-    length = index_length_of(header)
+    length = parse_header(header).index_length
     assert batch_entries(header, body[:length], 0) is not None
     assert batch_entries(header, body[: length - 1], 0) is None
     assert entries(FULL, (1 << 32) - 3) is not None

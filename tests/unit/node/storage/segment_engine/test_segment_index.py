@@ -445,6 +445,20 @@ def test_no_database_for_a_while() -> None:
     assert check_found(bench.engine.index, log) == []
 
 
+def test_the_last_of_a_disk_is_for_records() -> None:
+    bench = Bench()
+    log = filled(bench)
+    bench.seal(log)
+    with mock.patch.object(SimFileSystem, "space", lambda self: (96, 4)):
+        assert bench.engine.index.tend()  # recent entries become a run: they take memory
+        for _ in range(5):
+            assert not bench.engine.index.tend()
+    assert not bench.files.exists(index_file_name(log.identity))
+    assert check_found(bench.engine.index, log) == []
+    tend_all(bench.engine.index)
+    assert bench.files.exists(index_file_name(log.identity))
+
+
 def test_a_log_that_is_set_aside_takes_its_index_along() -> None:
     bench = Bench()
     log = filled(bench)

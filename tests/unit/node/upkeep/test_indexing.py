@@ -1,0 +1,39 @@
+"""The index is tended step by step, and rests in between as long as a step took."""
+
+import asyncio
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+from icecore_node.context import NodeContext
+from icecore_node.upkeep.indexing import LOOK_AGAIN_S, REST_S_MAX, IndexTender
+from tests.simulation.loop import SimLoop
+from tests.simulation.ports import SimClock
+
+
+def test_it_works_while_there_is_something_to_do_and_then_looks_again() -> None:
+    loop = SimLoop(1)
+    began: list[float] = []
+    took_s = iter([0.02, 3.0, 0.0, 0.0])
+
+    class Threads:
+        async def run(self, tend: Any) -> bool:
+            began.append(loop.time())
+            await asyncio.sleep(next(took_s))
+            return bool(tend())
+
+    more = iter([True, True, False, False])
+    index = SimpleNamespace(tend=lambda: next(more))
+    context = SimpleNamespace(
+        clock=SimClock(loop), executor=Threads(), store=SimpleNamespace(index=index)
+    )
+
+    async def main() -> None:
+        task = loop.create_task(IndexTender(cast(NodeContext, context)).run())
+        await asyncio.sleep(3.0 + REST_S_MAX + 1.5 * LOOK_AGAIN_S)
+        task.cancel()
+
+    loop.run_until_complete(main())
+    gaps = [round(late - early, 6) for early, late in pairwise(began)]
+    assert gaps == [0.04, 3.0 + REST_S_MAX, LOOK_AGAIN_S]
+    loop.close()
