@@ -11,7 +11,7 @@ from icecore_node.serving.clear_records import (
     corrupt_batch,
     record_size,
 )
-from icecore_node.serving.log_search import StoredBatch
+from icecore_node.serving.search_sink import StoredBatch
 
 
 @dataclass(slots=True)

@@ -5,12 +5,11 @@ from the log, whose bytes are CRC-checked, and compared with what is wanted. Wha
 *sink*, which says when it has enough; the search then goes on from exactly there, if at all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from icecore.codec import batch, record
-from icecore.codec.batch import BatchHeader
 from icecore.codec.columns import Int64s
 from icecore.codec.decoding import decode_index
 from icecore.codec.picking import BatchPicks, ColumnPicks, Picks, key_hashes_of
@@ -26,6 +25,7 @@ from icecore_node.serving.search_plan import (
     knows_all,
     reads_of,
 )
+from icecore_node.serving.search_sink import Sink, StoredBatch
 from icecore_node.storage.engine import (
     SEALED_INDEX,
     IndexSummary,
@@ -41,36 +41,6 @@ _WINDOW_OFFSETS_MAX: Final = 1 << 20
 _FEW: Final = 8
 _CANDIDATES: Final = 4096
 """Asked of an index at once, for each hash."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A batch as it was read; ``position`` is in bytes."""
-
-    data: bytes
-    position: int
-    header: BatchHeader
-
-    def stored(self) -> memoryview:
-        """Its bytes."""
-        return memoryview(self.data)[self.position : self.position + self.header.batch_length]
-
-
-class Sink(Protocol):
-    """Takes what a search finds, in its order."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it takes nothing more."""
-        ...
-
-    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
-        """Take the records at these places of a batch, from the first on; say how many."""
-        ...
-
-    def refuse(self, found: StoredBatch, error: CorruptBatchError | BatchTooLargeError) -> bool:
-        """A batch can't be decoded, though its CRCs are right. Whether to go on behind it."""
-        ...
 
 
 SinkT = TypeVar("SinkT", bound=Sink)

@@ -12,7 +12,8 @@ from icecore.errors import StorageError
 from icecore.v1 import data_pb2
 from icecore_node.serving import log_search
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, LogView, StoredBatch
+from icecore_node.serving.log_search import LogSearch, LogView
+from icecore_node.serving.search_sink import StoredBatch
 from tests.support.query_setup import NothingKnown, QueryNode, Stored
 
 NOBODY = Selection(keys=frozenset({b"nobody"}))

@@ -1,0 +1,39 @@
+"""What a search hands on, and the port of whoever takes it (``serving/log_search.py``)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from icecore.codec.batch import BatchHeader
+from icecore.codec.picking import Picks
+from icecore.errors import BatchTooLargeError, CorruptBatchError
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as it was read; ``position`` is in bytes."""
+
+    data: bytes
+    position: int
+    header: BatchHeader
+
+    def stored(self) -> memoryview:
+        """Its bytes."""
+        return memoryview(self.data)[self.position : self.position + self.header.batch_length]
+
+
+class Sink(Protocol):
+    """Takes what a search finds, in its order."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes nothing more."""
+        ...
+
+    def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
+        """Take the records at these places of a batch, from the first on; say how many."""
+        ...
+
+    def refuse(self, found: StoredBatch, error: CorruptBatchError | BatchTooLargeError) -> bool:
+        """A batch can't be decoded, though its CRCs are right. Whether to go on behind it."""
+        ...
