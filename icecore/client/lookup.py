@@ -285,9 +285,12 @@ class Lookup:
         if continuation:
             standings = continuations.decode(continuation, question)
             self._partitions(topic, [each.partition for each in standings], frozenset())
-        else:
+            numbers = tuple(each.partition for each in standings)
+        await self._chains.refresh(
+            topic.topic_id, numbers, is_whole=False, timeout_s=self._timeout_s
+        )
+        if not continuation:
             standings = await self._standings(asked, numbers)
-        await self._learn_segments(topic.topic_id, standings, newest_first=asked.newest_first)
         refresh = partial(self._refresh, topic.topic_id)
         cluster = Cluster(self._connection, self._metadata, self._chains, refresh, self._patience_s)
         what = Question(
@@ -298,18 +301,6 @@ class Lookup:
             for each in standings
         ]
         return MergedSearch(parts, question, newest_first=asked.newest_first)
-
-    async def _learn_segments(
-        self, topic_id: bytes, standings: Sequence[Standing], *, newest_first: bool
-    ) -> None:
-        """Of partitions that may have newer ones than are known, in the range that is asked for."""
-        ends = {each.partition: each.offset if newest_first else each.limit for each in standings}
-        unknown = [
-            partition
-            for partition, end in ends.items()
-            if end == OPEN or not self._chains.is_sealed_through(topic_id, partition, end)
-        ]
-        await self._chains.refresh(topic_id, unknown, is_whole=False, timeout_s=self._timeout_s)
 
     async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[Standing]:
         """Where the first page begins. Append times become offsets here, once."""

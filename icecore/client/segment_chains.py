@@ -1,9 +1,8 @@
 """The segments of a topic's partitions as a look-up needs them, kept from one question to the next.
 
-What is sealed does not change, so only the newest segments are asked for again, once per question,
-and not even they when the question is about sealed ones alone: a record that was acknowledged
-before a question is in a segment that its answer knows of. Copies may move, and retention deletes
-segments; who finds a segment elsewhere asks for all of them again.
+What is sealed does not change, so only the newest segments are asked for again, once per question:
+a record that was acknowledged before a question is in a segment that its answer knows of. Copies
+may move, and retention deletes segments; who finds a segment elsewhere asks for all of them again.
 """
 
 import asyncio
@@ -37,10 +36,6 @@ class SegmentChains:
         """Its segments by base offset, as last seen."""
         found = self._chains.get(partition, {})
         return sorted(found.values(), key=lambda each: each.base_offset)
-
-    def is_sealed_through(self, topic_id: bytes, partition: int, end_offset: int) -> bool:
-        """Whether all below an offset is in segments that are known and change no more."""
-        return topic_id == self._topic_id and end_offset <= self._open_offset(partition)
 
     async def refresh(
         self, topic_id: bytes, partitions: Sequence[int], *, is_whole: bool, timeout_s: float
