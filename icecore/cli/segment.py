@@ -104,9 +104,10 @@ def verify(
         Path, typer.Argument(exists=True, file_okay=False, help="--data of a stopped node.")
     ],
 ) -> None:
-    """Check a data folder offline: file headers, chain, CRCs and digests. Changes nothing.
+    """Check a data folder offline: file headers, chain, CRCs, digests and indexes. Changes nothing.
 
-    Ends with status 1 when any replica is damaged.
+    Ends with status 1 when any replica is damaged. A damaged index is told and costs nothing: the
+    node makes another one.
     """
     session = session_of(context)
     # The node's own code does it, in a process of its own: the client package doesn't import it.
@@ -136,6 +137,7 @@ def verify(
                 "batches",
                 "bytes",
                 "problem",
+                "index",
             ),
             f"{data_folder}: {len(report['replicas'])} replicas, {report['damaged']} damaged",
         )

@@ -12,7 +12,7 @@ from icecore.client.continuations import OPEN
 from icecore.client.types import SearchOutcome, SegmentOutcome
 from icecore.codec.record import Record
 from icecore.codec.selection import Selection
-from icecore.errors import IcecoreError, InternalError, NotReplicaError
+from icecore.errors import IcecoreError, InternalError, NotLeaderError, NotReplicaError
 from icecore.model import Segment
 from icecore.rpc import convert
 from icecore.v1 import common_pb2, data_pb2
@@ -74,6 +74,7 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     Raises:
         InternalError: The node is broken.
         NotReplicaError: It does not know of all that it was asked for.
+        NotLeaderError: The segment that took appends is sealed by now: others follow it.
         IcecoreError: What it answered instead.
     """
     who = f"node {group.node_id}"
@@ -82,6 +83,9 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     (result,) = message.partitions
     if (error := convert.error_from_proto(result.error)) is not None:
         raise error
+    taking_appends = {each.segment_id for each in group.segments if each.end_offset < 0}
+    if any(each.sealed and each.segment_id in taking_appends for each in result.segments):
+        raise NotLeaderError(f"{who} has sealed the segment that took appends")
     records = [_record(question, group, each) for each in result.records]
     offsets = [each.offset for each in records]
     if offsets != sorted(set(offsets), reverse=question.newest_first):

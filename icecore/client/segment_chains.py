@@ -1,8 +1,10 @@
 """The segments of a topic's partitions as a look-up needs them, kept from one question to the next.
 
-What is sealed does not change, so only the newest segments are asked for again, once per question:
-a record that was acknowledged before a question is in a segment that its answer knows of. Copies
-may move, and retention deletes segments; who finds a segment elsewhere asks for all of them again.
+What is sealed does not change, so only the newest segments are asked for again, at most once a
+second. A leader whose segment was sealed since says so, and whoever asked it asks here again: a
+record that was acknowledged before a question is missed only where a leader that was replaced
+within that second has not heard of it, and the answer says how far it looked. Copies may move, and
+retention deletes segments; who finds a segment elsewhere asks for all of them again.
 """
 
 import asyncio
@@ -14,6 +16,8 @@ from icecore.client.metadata import topic_recreated
 from icecore.client.offsets import list_segments
 from icecore.model import Segment, SegmentState
 
+AGE_MS: Final = 1_000.0
+"""How old may be what is known of the newest segments."""
 CALLS_MAX: Final = 16
 """Under way at a time."""
 
@@ -31,6 +35,8 @@ class SegmentChains:
         self._topic = topic
         self._topic_id = b""
         self._chains: dict[int, dict[int, Segment]] = {}
+        self._asked_ms: dict[int, float] = {}
+        """By partition."""
 
     def of(self, partition: int) -> list[Segment]:
         """Its segments by base offset, as last seen."""
@@ -40,12 +46,12 @@ class SegmentChains:
     async def refresh(
         self, topic_id: bytes, partitions: Sequence[int], *, is_whole: bool, timeout_s: float
     ) -> None:
-        """Ask for what is new.
+        """Ask for what is new, if that is long ago.
 
         Args:
             topic_id: Of the topic that is meant.
             partitions: Of these.
-            is_whole: Also for what was known already.
+            is_whole: Now, and also for what was known already.
             timeout_s: For all of it.
 
         Raises:
@@ -53,9 +59,12 @@ class SegmentChains:
             IcecoreError: No coordinator answered in time.
         """
         if topic_id != self._topic_id:
-            self._topic_id, self._chains = topic_id, {}
+            self._topic_id, self._chains, self._asked_ms = topic_id, {}, {}
+        now_ms = self._connection.clock.monotonic_ms()
         wanted: dict[int, list[int]] = {}
         for partition in partitions:
+            if not is_whole and now_ms - self._asked_ms.get(partition, -AGE_MS) < AGE_MS:
+                continue
             wanted.setdefault(0 if is_whole else self._open_offset(partition), []).append(partition)
         found: list[Segment] = []
         places = asyncio.Semaphore(CALLS_MAX)
@@ -69,7 +78,8 @@ class SegmentChains:
                 )
 
         await all_of(ask(from_offset, some) for from_offset, some in wanted.items())
-        for partition in partitions:
+        for partition in [each for some in wanted.values() for each in some]:
+            self._asked_ms[partition] = now_ms
             known = {} if is_whole else self._chains.get(partition, {})
             self._chains[partition] = {
                 number: each for number, each in known.items() if each.state is SegmentState.SEALED

@@ -174,6 +174,20 @@ class _Section:
             raise CorruptBatchError(f"{self.where}: {self.end - self.position} bytes are left over")
 
 
+def key_hashes_of(buffer: Buffer, position: int, header: BatchHeader) -> tuple[int, ...]:
+    """Of all records of a batch that has keys, read where the layout puts them; 0 of a null key.
+
+    Raises:
+        CorruptBatchError: The index section is too short.
+    """
+    count = header.record_count
+    per_delta = 4 if header.leader_flags & LeaderFlag.COMPACTED else 0
+    before = pad8(per_delta * count) + 8 * count + pad8((count + 7) // 8)
+    if before + 8 * count > header.index_length:
+        raise CorruptBatchError("the index section has no room for key hashes", position=position)
+    return struct.unpack_from(f"<{count}Q", buffer, position + HEADER_LENGTH + before)
+
+
 class BatchPicks:
     """See ``Picks``: out of a batch as it is stored, whose CRCs were checked.
 

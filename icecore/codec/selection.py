@@ -5,15 +5,24 @@ nobody. Keys, tags and headers are compared byte by byte: hashes only say where 
 """
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from icecore.codec.batch import BatchHeader, ProducerFlag
-from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, ListColumn, Record
+from icecore.codec.columns import (
+    BatchColumns,
+    BinaryColumn,
+    IndexColumns,
+    ListColumn,
+    Record,
+    UInt64s,
+)
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
 
+_FEW_HASHES: Final = 8
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -38,6 +47,11 @@ class Selection:
         """Whether every record is wanted."""
         return self == Selection()
 
+    @cached_property
+    def key_hashes(self) -> frozenset[int]:
+        """Of the wanted keys."""
+        return frozenset(map(key_hash, self.keys))
+
     def conditions(self, indexed_headers: frozenset[str]) -> tuple[tuple[int, ...], ...]:
         """As hashes: of each inner tuple a wanted record has at least one. What has no hash (times,
         absent tags, headers that are not all indexed) is left out; empty when hashes tell nothing.
@@ -47,7 +61,7 @@ class Selection:
         """
         are_indexed = all(name in indexed_headers for name, _ in self.headers)
         groups = [
-            sorted({key_hash(key) for key in self.keys}),
+            sorted(self.key_hashes),
             sorted({header_hash(*each) for each in self.headers} if are_indexed else ()),
             sorted({tag_hash(tag.encode()) for tag in self.tags_any}),
             *([tag_hash(tag.encode())] for tag in sorted(self.tags_all)),
@@ -89,13 +103,14 @@ class Selection:
 
     def may_match(self, index: IndexColumns) -> Mask:
         """Who may be wanted as far as an index section tells: all that are, and a few more."""
-        mask = self._by_time(index.timestamps) & self._by_tags(index.tags, len(index.timestamps))
+        mask = self._by_time(index.timestamps)
         if self.keys:
             if index.key_hashes is None:
                 return np.zeros(len(mask), np.bool_)
-            hashes = np.array([key_hash(key) for key in self.keys], np.uint64)
-            mask &= np.isin(index.key_hashes, hashes)
-        return mask
+            mask &= _is_one_of(index.key_hashes, self.key_hashes)
+            if not mask.any():
+                return mask
+        return mask & self._by_tags(index.tags, len(mask))
 
     def matches(self, columns: BatchColumns) -> Mask:
         """Who is wanted, exactly."""
@@ -146,6 +161,16 @@ class Selection:
         wanted = np.fromiter((pair in self.headers for pair in pairs), np.bool_)
         owners = np.repeat(np.arange(count), np.diff(headers.lists))
         return _owned(wanted, owners, count)
+
+
+def _is_one_of(hashes: UInt64s, wanted: frozenset[int]) -> Mask:
+    """Comparing with a few takes a tenth of the time that a set of numpy's takes."""
+    if len(wanted) > _FEW_HASHES:
+        return np.isin(hashes, np.array(sorted(wanted), np.uint64))
+    mask = np.zeros(len(hashes), np.bool_)
+    for each in wanted:
+        mask |= hashes == np.uint64(each)
+    return mask
 
 
 def _has(

@@ -839,6 +839,7 @@ class SegmentSearch(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     """0 = not known here"""
     base_offset: _builtins.int
@@ -857,6 +858,8 @@ class SegmentSearch(_message.Message):
     """records that the index named"""
     records: _builtins.int
     """records of this page that came from it"""
+    sealed: _builtins.bool
+    """end_offset is final: later records are in another segment"""
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     def __init__(
@@ -873,10 +876,11 @@ class SegmentSearch(_message.Message):
         candidates: _builtins.int = ...,
         records: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
+        sealed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -110,6 +110,15 @@ class NodeMetrics:
             "icecore_fetch_errors_total", "Partitions of fetch requests refused.", "reason"
         )
 
+        self.query_requests = self._counter("icecore_query_requests_total", "Pages of queries.")
+        self.query_records = self._counter("icecore_query_records_total", "Records found by them.")
+        self.query_read_bytes = self._counter(
+            "icecore_query_read_bytes_total", "Bytes of segments and indexes read for them."
+        )
+        self.query_latency_seconds = self._histogram(
+            "icecore_query_latency_seconds", "From request to page."
+        )
+
     def _disk(self) -> None:
         self.group_appends = self._histogram(
             "icecore_group_appends", "Appends that shared one group (one fsync).", _COUNTS

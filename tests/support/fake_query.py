@@ -5,6 +5,7 @@ from typing import Any
 from icecore.codec.batch import HEADER_LENGTH, Compacted, parse_header, stamp
 from icecore.codec.decoding import decode
 from icecore.codec.record import Record, encode_columns
+from icecore.model import SegmentState
 from icecore.rpc.filters import selection_from_proto
 from icecore.v1 import common_pb2, data_pb2
 
@@ -31,7 +32,8 @@ def answer_query(
         if record.segment_id not in asked.segment_ids:
             continue
         bounds = {"segment_id": record.segment_id, "base_offset": record.base_offset}
-        line = result.segments.add(**bounds, end_offset=segment.end, index="none")
+        sealed = record.state is SegmentState.SEALED
+        line = result.segments.add(**bounds, end_offset=segment.end, index="none", sealed=sealed)
         if node_id not in record.replicas:
             line.outcome, answer.complete = data_pb2.SEARCH_OUTCOME_ELSEWHERE, False
             continue

@@ -16,8 +16,8 @@ import numpy as np
 from icecore.codec import batch, record
 from icecore.codec.batch import Codec, Compacted
 from icecore.codec.columns import Headers, Record
-from icecore.codec.hashes import header_hash, key_hash, tag_hash
-from icecore.model import SegmentId
+from icecore.codec.hashes import header_hash, header_hashes, key_hash, tag_hash
+from icecore.model import Segment, SegmentId, SegmentSettings, SegmentState
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, join
 from icecore.v1 import data_pb2
@@ -110,16 +110,22 @@ class Stored:
     headers: Headers = ()
 
 
+INDEXED_HEADERS = ("h",)
+"""Of every segment here."""
+
+
 def encoded(
     records: Sequence[Stored], codec: Codec = Codec.NONE, deltas: Sequence[int] | None = None
 ) -> bytes:
     """An unstamped batch."""
+    headers = [each.headers for each in records]
     return record.encode_columns(
         values=[each.value for each in records],
         keys=[each.key for each in records],
         timestamps_ms=[each.timestamp_ms for each in records],
         tags=[each.tags for each in records],
-        headers=[each.headers for each in records],
+        headers=headers,
+        header_hashes=header_hashes(headers, INDEXED_HEADERS),
         codec=codec,
         offset_deltas=deltas,
     )
@@ -187,7 +193,11 @@ class HashIndex:
 
 def _hashes(each: Record) -> set[int]:
     hashes = {tag_hash(tag.encode()) for tag in each.tags}
-    hashes |= {header_hash(name, value) for name, value in each.headers if value is not None}
+    hashes |= {
+        header_hash(name, value)
+        for name, value in each.headers
+        if value is not None and name in INDEXED_HEADERS
+    }
     return hashes if each.key is None else hashes | {key_hash(each.key)}
 
 
@@ -261,6 +271,17 @@ class QueryNode:
             self.context.log_io, log.identity, log.tail, ProducerTable(), life=Life.IDLE
         )
         replica.move(lives.Led(StubRole(log.identity.base_offset)))
+        replica.learn(
+            Segment(
+                segment_id=SegmentId(segment_id),
+                topic_id=TOPIC,
+                topic="topic",
+                partition=0,
+                state=SegmentState.ACTIVE,
+                epoch=log.identity.epoch,
+                settings=SegmentSettings(indexed_headers=INDEXED_HEADERS),
+            )
+        )
         self.logs[segment_id], self.replicas[segment_id] = log, replica
         self.records[segment_id] = []
         self.table.add(replica)

@@ -22,8 +22,7 @@ from icecore_node.ports import Buffer
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, LogView, StoredBatch
-from icecore_node.serving.search_plan import indexed_headers
+from icecore_node.serving.log_search import LogSearch, StoredBatch, view_of
 from icecore_node.storage.engine import OffsetRange
 
 LOOK_BYTES_MAX: Final = 16 << 20
@@ -159,10 +158,9 @@ class FilteredReading:
         Raises:
             NotReplicaError: The replica is damaged, or gone.
         """
-        store, (max_bytes, max_records) = self._context.store, room
-        log = LogView(store.reader, store.index, replica.segment_id, asked[1])
-        search = LogSearch(log, selection, asked, indexed_headers=indexed_headers(replica))
-        found = Filtered(asked[0])
+        max_bytes, max_records = room
+        log = view_of(self._context.store, replica)
+        search, found = LogSearch(log, selection, asked), Filtered(asked[0])
         parts: list[bytes] = []
 
         def batches() -> BatchSink:

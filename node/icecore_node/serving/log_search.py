@@ -13,10 +13,11 @@ from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader
 from icecore.codec.columns import Int64s
 from icecore.codec.decoding import decode_index
-from icecore.codec.picking import BatchPicks, ColumnPicks, Picks
+from icecore.codec.picking import BatchPicks, ColumnPicks, Picks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
+from icecore_node.replica.replica import Replica
 from icecore_node.serving.search_plan import (
     Groups,
     Look,
@@ -33,11 +34,13 @@ from icecore_node.storage.engine import (
     LogReader,
     OffsetRange,
 )
+from icecore_node.storage.port import Store
 
 STEP_BYTES: Final = 512 << 10
 """Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
 _SCAN_BYTES: Final = 256 << 10
 _WINDOW_OFFSETS_MAX: Final = 1 << 20
+_FEW: Final = 8
 _CANDIDATES: Final = 4096
 """Asked of an index at once, for each hash."""
 
@@ -113,6 +116,20 @@ class LogView:
     segment_id: SegmentId
     visible_end_offset: int
     """The high watermark: between batches, and nothing from it on is read."""
+    indexed_headers: frozenset[str] = frozenset()
+    """Names of the headers whose hashes the index has; none while the record is not known."""
+
+
+def view_of(store: Store, replica: Replica) -> LogView:
+    """What readers may see of a replica now."""
+    record = replica.segment
+    return LogView(
+        store.reader,
+        store.index,
+        replica.segment_id,
+        replica.high_watermark,
+        frozenset() if record is None else frozenset(record.settings.indexed_headers),
+    )
 
 
 class LogSearch:
@@ -123,7 +140,6 @@ class LogSearch:
         selection: What is wanted.
         asked: Where to look; may begin and end within batches.
         newest_first: From the end of it down.
-        indexed_headers: Names of the headers that the log's index knows.
     """
 
     def __init__(
@@ -133,11 +149,10 @@ class LogSearch:
         asked: OffsetRange,
         *,
         newest_first: bool = False,
-        indexed_headers: frozenset[str] = frozenset(),
     ) -> None:
         self._log, self._newest_first = log, newest_first
         self.selection = selection
-        self._groups: Groups = selection.conditions(indexed_headers)
+        self._groups: Groups = selection.conditions(log.indexed_headers)
         self._state = _State(asked, [], (0, 0), 0)
         self.summary: IndexSummary | None = None
         """Of the log's index, from the first step on."""
@@ -325,7 +340,8 @@ class LogSearch:
             if at >= high:
                 if length < _SCAN_BYTES // 2:
                     state.window = min(2 * state.window, _WINDOW_OFFSETS_MAX)
-                return b"".join(parts), start
+                _, first_offset, _ = batch.peek(parts[0])
+                return b"".join(parts), max(low, min(start, first_offset))
             state.window = max(1, state.window // 4)
 
     def _first_window(self) -> int:
@@ -374,6 +390,8 @@ class LogSearch:
             picks = BatchPicks(found.data, found.position, header)
             places = picks.places_of(chosen[low:high])
             return picks, [at for at in places if selection.wants(picks.record_at(at))]
+        if header.record_count <= _FEW:
+            return self._matching_few(found, asked)
         if not selection.is_empty:
             index = decode_index(found.data, found.position, header)
             if not selection.may_match(index).any():
@@ -382,6 +400,22 @@ class LogSearch:
         first, stop = columns.offsets.searchsorted(asked).tolist()
         mask = selection.matches(columns)[first:stop]
         return ColumnPicks(columns), (mask.nonzero()[0] + first).tolist()
+
+    def _matching_few(
+        self, found: StoredBatch, asked: OffsetRange
+    ) -> tuple[Picks | None, list[int]]:
+        """Of a batch with a few records: to build columns takes longer than to look at each."""
+        selection, keys = self.selection, self.selection.key_hashes
+        hashes = key_hashes_of(found.data, found.position, found.header) if keys else ()
+        if keys and keys.isdisjoint(hashes):
+            return None, []
+        picks = BatchPicks(found.data, found.position, found.header)
+        places = [
+            at
+            for at in range(len(picks))
+            if asked[0] <= picks.offset_at(at) < asked[1] and selection.wants(picks.record_at(at))
+        ]
+        return picks, places
 
 
 def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:

@@ -19,7 +19,7 @@ from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, LogView
+from icecore_node.serving.log_search import LogSearch, view_of
 from icecore_node.serving.query_answer import (
     PartitionAnswer,
     estimate,
@@ -34,7 +34,7 @@ from icecore_node.serving.query_request import (
     checked_query,
     continuation,
 )
-from icecore_node.serving.search_plan import Piece, indexed_headers
+from icecore_node.serving.search_plan import Piece
 from icecore_node.storage.engine import OffsetRange
 
 PAGE_READ_BYTES: Final = 32 << 20
@@ -102,7 +102,8 @@ class QueryHandler:
         request = framing.parse(data_pb2.QueryRequest, body)
         context.identity.check_cluster(request.cluster_id)
         plan = checked_query(request, self._topic_id(request))
-        page = _Page(plan, context.clock.monotonic_ms() + PAGE_MS)
+        started_ms, metrics = context.clock.monotonic_ms(), context.metrics
+        page = _Page(plan, started_ms + PAGE_MS)
         answer = data_pb2.QueryResponse(complete=True)
         place = plan.start
         while place.number < len(plan.partitions):
@@ -124,6 +125,10 @@ class QueryHandler:
                 answer.continuation = continuation(plan, Place(place.number, left))
                 break
             place = Place(place.number + 1)
+        metrics.query_requests.inc()
+        metrics.query_records.inc(page.count)
+        metrics.query_read_bytes.inc(page.read_bytes)
+        metrics.query_latency_seconds.observe((context.clock.monotonic_ms() - started_ms) / 1000)
         return answer.SerializeToString()
 
     def _topic_id(self, request: data_pb2.QueryRequest) -> bytes:
@@ -187,14 +192,8 @@ class QueryHandler:
         context, selection = self._context, page.plan.selection
         store = context.store
         asked = piece.from_offset, piece.end_offset
-        end = replica.high_watermark
-        log = LogView(store.reader, store.index, replica.segment_id, end)
         search = LogSearch(
-            log,
-            selection,
-            asked,
-            newest_first=work.newest_first,
-            indexed_headers=indexed_headers(replica),
+            view_of(store, replica), selection, asked, newest_first=work.newest_first
         )
         if work.explain_only:
             summary = await context.executor.run(store.index.summary, replica.segment_id)

@@ -93,6 +93,7 @@ class PartitionAnswer:
             base_offset=replica.base_offset,
             end_offset=max(high, replica.high_watermark if replica.life.is_intact else 0),
             index=NO_INDEX,
+            sealed=replica.sealed,
         )
 
 

@@ -153,10 +153,3 @@ def _held(replicas: Sequence[Replica], number: int, high: int) -> OffsetRange:
         return replica.base_offset, min(high, replica.sealed_end_offset)
     end = replica.high_watermark if replica.life.is_intact else high
     return replica.base_offset, min(high, end)
-
-
-def indexed_headers(replica: Replica) -> frozenset[str]:
-    """Names of the headers whose hashes are in every batch of a log: those that its segment has
-    pinned. None while the segment's record is not known, so that records are read instead."""
-    segment = replica.segment
-    return frozenset() if segment is None else frozenset(segment.settings.indexed_headers)

@@ -300,14 +300,23 @@ class LogIndex(Protocol):
             segment_id: Of the log.
             hashes: Any number, without duplicates.
             asked: Offsets; what is beyond the durable end of the log is a gap like any other.
-            limit: About so many offsets per hash are enough; ``searched`` says how far they reach.
-                At least one batch of offsets comes, so that who goes on from there arrives.
+            limit: So many offsets of any one hash are enough: ``searched`` ends with them, so that
+                no answer is large. At least one comes, so that who goes on from there arrives.
             newest_first: Begin at the end of what is asked for.
         """
         ...
 
     def summary(self, segment_id: SegmentId) -> IndexSummary:
         """What there is for this log."""
+        ...
+
+    def verify(self, segment_id: SegmentId) -> int:
+        """Read back what is on disk of one log's index, to find bit rot before somebody looks
+        there. What is damaged is dropped, and built again by ``tend``.
+
+        Returns:
+            How many bytes were read.
+        """
         ...
 
     def tend(self) -> bool:

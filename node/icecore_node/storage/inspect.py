@@ -1,10 +1,10 @@
 """``python -m icecore_node.storage.inspect DATA [--json]``: check a data folder from the outside.
 
 It changes nothing and trusts nothing that the node computed: identities are read from file headers,
-every batch is CRC-checked and chained from the segment's seed, and seal and full digests are
-computed again from the bytes. The control store says what to expect; it is read from a copy, so
-even a folder whose node was killed stays as it is. Of a running node only sealed replicas are
-reported exactly.
+every batch is CRC-checked and chained from the segment's seed, seal and full digests are computed
+again from the bytes, and index files are compared with the batches. The control store says what to
+expect; it is read from a copy, so even a folder whose node was killed stays as it is. Of a running
+node only sealed replicas are reported exactly.
 """
 
 import argparse
@@ -36,11 +36,13 @@ from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SE
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
+from icecore_node.storage.index.posting_blocks import DamagedIndexError
+from icecore_node.storage.segment_engine.index_check import check_index_file
 from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
 )
-from icecore_node.storage.segment_engine.segment_names import file_name
+from icecore_node.storage.segment_engine.segment_names import file_name, index_file_name
 from icecore_replication.digest import current_digest
 
 
@@ -62,6 +64,9 @@ class ReplicaReport:
     full_digest: str = ""
     problem: str = ""
     """Empty = intact."""
+    index: str = ""
+    """Of a sealed replica: ``ok``, ``none`` (not made yet), or what is wrong with its index file,
+    which is no damage of the replica: the node drops such a file and makes another one."""
 
 
 def verify_folder(data: Path) -> list[ReplicaReport]:
@@ -116,6 +121,8 @@ def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
         file = file_system.open(name)
         try:
             _verify_file(file, row, report)
+            if row.state == SEALED:
+                report.index = _index_state(file_system, file, row)
         finally:
             file.close()
     except IcecoreError as error:
@@ -159,6 +166,22 @@ def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
         _compare(row, report)
 
 
+def _index_state(file_system: OsFileSystem, file: OsFile, row: ReplicaRow) -> str:
+    """Of a replica that is what it should be."""
+    identity = row.identity(bytes(16))
+    name = index_file_name(identity)
+    if not file_system.exists(name):
+        return "none"
+    index_file = file_system.open(name)
+    try:
+        check_index_file(index_file, file, identity, row.seal_digest, row.end_position)
+    except DamagedIndexError as error:
+        return f"damaged: {error}"
+    finally:
+        index_file.close()
+    return "ok"
+
+
 def _check_nothing_behind(file: OsFile, identity: SegmentIdentity, scan: BatchScan) -> None:
     """A torn tail is no damage: nothing of it was acknowledged. Batches behind a hole are."""
     behind = find_own_batches(file, identity, scan.position, file.size(), scan.tail.end_offset + 1)
@@ -185,7 +208,7 @@ def _print(report: list[ReplicaReport], damaged: int) -> None:
         print(
             f"{each.segment_id:>8} {each.topic_id[:8]}/{each.partition} {each.state:10} "
             f"[{each.base_offset}, {each.end_offset}) {each.batches} batches {each.bytes} bytes "
-            f"{each.problem or 'ok'}"
+            f"{each.problem or 'ok'}{f', index {each.index}' if each.index else ''}"
         )
     print(f"{len(report)} replicas, {damaged} damaged")
 

@@ -30,6 +30,10 @@ class ReplicaIndex:
         """See ``LogIndex.summary``."""
         return self._catalog.engine(segment_id).index.summary(segment_id)
 
+    def verify(self, segment_id: SegmentId) -> int:
+        """See ``LogIndex.verify``."""
+        return self._catalog.engine(segment_id).index.verify(segment_id)
+
     def tend(self) -> bool:
         """See ``LogIndex.tend``: a step of each engine."""
         left = [engine.index.tend() for engine in self._catalog.engines.values()]

@@ -1,16 +1,17 @@
 """Scrub: sealed replicas are read back from disk, slowly, to find bit rot before a reader does.
 
 Every sealed replica is verified at least once in ``scrub_days``: chain, CRCs, seal digest, and the
-full digest that it had when it was sealed here. At most ``scrub_bytes_per_s`` are read, so that
-nobody notices. A damaged one becomes UNKNOWN, and the coordinator has a good one copied instead.
-A pass begins at a random segment: a node that is restarted often must not check the same ones
-each time and never reach the others.
+full digest that it had when it was sealed here; then its index file. At most ``scrub_bytes_per_s``
+are read, so that nobody notices. A damaged replica becomes UNKNOWN, and the coordinator has a good
+one copied instead; a damaged index is made again. A pass begins at a random segment: a node that is
+restarted often must not check the same ones each time and never reach the others.
 """
 
 import asyncio
+import contextlib
 import logging
 
-from icecore.errors import SHORTAGES
+from icecore.errors import SHORTAGES, NotReplicaError
 from icecore.model import (
     SegmentId,
 )
@@ -44,6 +45,8 @@ class Scrubber:
             for replica in self.due() if bytes_per_s else ():
                 try:
                     is_done = await self._reading.verify(replica, bytes_per_s)
+                    if is_done:
+                        await self._verify_index(replica, bytes_per_s)
                 except SHORTAGES as error:
                     event(
                         _log,
@@ -56,6 +59,14 @@ class Scrubber:
                 if is_done:
                     self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()
             await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _verify_index(self, replica: Replica, bytes_per_s: int) -> None:
+        """Damage of an index costs no replica: it is made again."""
+        index = self._context.store.index
+        with contextlib.suppress(NotReplicaError):  # it went away meanwhile
+            length = await self._context.executor.run(index.verify, replica.segment_id)
+            self._context.metrics.scrubbed_bytes.inc(length)
+            await asyncio.sleep(length / bytes_per_s)
 
     def due(self) -> list[Replica]:
         """What to verify in the next pass, in order."""

@@ -19,6 +19,7 @@ from typing import Final
 
 from icecore.codec.columns import UInt64s
 from icecore.codec.index_entries import BatchEntries
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.entries import Entries, UInt32s
 from icecore_node.storage.index.entry_keys import (
@@ -108,6 +109,8 @@ class StoredEntries:
     def __init__(self, index: DerivedIndex, memory: EntryMemory) -> None:
         self._index = index
         self._memory = memory
+        self._lock = Lock()
+        """Over the next; readers load logs, too."""
         self._last_number = 0
         """The highest that was met or given out in this process: somebody may still read of a run
         that was deleted since."""
@@ -140,7 +143,7 @@ class StoredEntries:
         for _, value in self._pairs(*all_of(prefix, RUN)):
             try:
                 (number,) = _NUMBER.unpack_from(value)
-                self._last_number = max(self._last_number, number)
+                self._met(number)
                 runs.append(self.stored_run(prefix, number, decode_directory(value[8:])))
             except (DamagedIndexError, struct.error):
                 continue  # its offsets are a gap
@@ -206,9 +209,14 @@ class StoredEntries:
         lower, upper = all_of(prefix, BLOCK)
         found = self._index.floor(FAMILY, upper, lower)
         if found is not None and len(found[0]) == BLOCK_KEY.size:
-            self._last_number = max(self._last_number, BLOCK_KEY.unpack(found[0])[2])
-        self._last_number += 1
-        return self._last_number
+            self._met(BLOCK_KEY.unpack(found[0])[2])
+        with self._lock:
+            self._last_number += 1
+            return self._last_number
+
+    def _met(self, number: int) -> None:
+        with self._lock:
+            self._last_number = max(self._last_number, number)
 
     def write_blocks(
         self, prefix: int, number: int, first: int, blocks: Sequence[bytes], life: int

@@ -71,9 +71,12 @@ class IndexUpkeep:
         self._current: tuple[SegmentLog, Generator[None]] | None = None
         self._is_short = False
         """Nothing came to its end since a shortage was met."""
+        self._is_closed = False
 
     def step(self) -> bool:
         """Do a little; whether there is more to do now."""
+        if self._is_closed:
+            return False
         if (full := self._fullest()) is not None:
             return self._relieve(full)
         if self._current is None:
@@ -85,6 +88,10 @@ class IndexUpkeep:
                 return True
             self._current = log, self._tended(log)
         return self._go_on(*self._current)
+
+    def close(self) -> None:
+        """End what is under way: the process is about to."""
+        self._is_closed = True
 
     def _go_on(self, log: SegmentLog, work: Generator[None]) -> bool:
         segment_id = log.identity.segment_id
@@ -217,6 +224,8 @@ class IndexUpkeep:
     def _relieved(self, parts: Iterable[Entries]) -> Iterator[Entries]:
         """To write a file takes a while, in which appends go on."""
         for part in parts:
+            if self._is_closed:
+                raise NotReplicaError("the process ends")
             if (full := self._fullest()) is not None:
                 self._relieve(full)
             yield part

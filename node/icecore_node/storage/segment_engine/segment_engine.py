@@ -331,6 +331,7 @@ class SegmentEngine:
 
     def close(self) -> None:
         """See ``Engine.close``. Who opened files and index closes those."""
+        self.index.close()
         for log in self._logs.values():
             log.coverage.close()
             log.handle.close()

@@ -106,6 +106,10 @@ class SegmentIndex:
             last.is_closed = True
         return found
 
+    def close(self) -> None:
+        """End what is tended; called before the logs are let go of."""
+        self._upkeep.close()
+
     # --- the port -----------------------------------------------------------------------------
 
     def candidates(
@@ -148,6 +152,18 @@ class SegmentIndex:
         length_bytes = sum(map(_length_bytes, covers))
         entries = sum(cover.entries for cover in covers)
         return IndexSummary(ACTIVE_INDEX, length_bytes, entries, len(covers))
+
+    def verify(self, segment_id: SegmentId) -> int:
+        """See ``LogIndex.verify``: of a sealed log, whose index is a file."""
+        log = self._find(segment_id)
+        for cover in log.coverage.covers:
+            if isinstance(cover, SealedCover):
+                try:
+                    cover.index.verify()
+                    return cover.index.length_bytes
+                except DamagedIndexError as error:
+                    self._upkeep.drop(log, CoverDamagedError(cover, error))
+        return 0
 
     def tend(self) -> bool:
         """See ``LogIndex.tend``."""

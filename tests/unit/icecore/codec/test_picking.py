@@ -11,7 +11,7 @@ from icecore.codec.batch import Codec, Compacted
 from icecore.codec.columns import BatchColumns, Record
 from icecore.codec.decoding import decode_index
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
-from icecore.codec.picking import BatchPicks, ColumnPicks
+from icecore.codec.picking import BatchPicks, ColumnPicks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import CorruptBatchError
 
@@ -89,6 +89,9 @@ def test_one_record_is_what_all_records_are(
         assert [each.offset_at(at) for at in range(len(columns))] == columns.offsets.tolist()
         got = [each.header_hashes_at(at) for at in range(len(columns))]
         assert got == (hashes if columns.index.header_hashes is not None else [[]] * len(every))
+    if columns.index.key_hashes is not None:
+        found = key_hashes_of(raw, 0, batch.parse_header(raw))
+        assert list(found) == columns.index.key_hashes.tolist()
     asked = np.arange(99, 205)
     assert picks.places_of(asked) == list(range(len(every)))
 

@@ -16,7 +16,7 @@ from icecore.codec.columns import Record
 from icecore.codec.hashes import key_hash
 from icecore.codec.selection import Selection
 from icecore.rpc.filters import selection_to_proto
-from icecore.v1 import data_pb2
+from icecore.v1 import common_pb2, data_pb2
 from icecore_node.serving.clear_records import append_record
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
@@ -351,3 +351,16 @@ async def test_partitions_are_answered_in_order_and_one_that_is_not_here_says_so
     assert not page.complete and len(records_of([page])) == 8
     page = await node.query(topic_id=bytes(16))
     assert page.partitions[0].error.reason == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+async def test_headers_are_found_by_the_index_where_the_segment_indexes_them(
+    node: QueryNode,
+) -> None:
+    node.append(3, [Stored(headers=(("h", b"1"), ("g", b"1"))), Stored(headers=(("h", b"2"),))])
+    one = data_pb2.RecordFilter(headers=[common_pb2.Header(name="h", value=b"1")])
+    page = await node.query(filter=one)
+    assert offsets(page) == [20]
+    assert outcomes(page) == [(1, "skipped_hash"), (2, "skipped_hash"), (3, "index")]
+    one.headers.add(name="g", value=b"1")
+    page = await node.query(filter=one)
+    assert offsets(page) == [20] and outcomes(page)[2] == (3, "scan")

@@ -1,19 +1,28 @@
 """Checking a data folder from the outside: what is intact, what is damaged, and what is changed."""
 
 import json
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from icecore.errors import ConfigurationError
 from icecore_node.storage import inspect
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
 from icecore_node.storage.engines import make_store
+from icecore_node.storage.files.file_system import OsFile
 from icecore_node.storage.inspect import ReplicaReport, verify_folder
+from icecore_node.storage.segment_engine.sealed_index import (
+    Points,
+    SealedIndex,
+    write_sealed_index,
+)
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
-from icecore_node.storage.segment_engine.segment_names import file_name
+from icecore_node.storage.segment_engine.segment_names import file_name, index_file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
-from tests.conformance.store_harness import append, opened
+from tests.conformance.store_harness import opened
+from tests.support.index_oracle import keyed
 
 BATCHES = 4
 SEALED, UNSEALED = 1, 2
@@ -30,11 +39,15 @@ class Inspected:
         self.logs: list[LogBuilder] = []
         for segment_id in (SEALED, UNSEALED):
             log = opened(store, segment_id)
-            append(store, log, BATCHES)
+            for number in range(BATCHES):
+                log.add(keyed([b"key %d" % number, None], [["tag"], []]))
+            assert store.append_group([log.request_of(0, BATCHES)])[0].error is None
             self.logs.append(log)
         sealed = self.logs[0].tail
         store.seal(SEALED, sealed.end_offset, sealed.digest)
         self.full_digest = store.reader.full_digest(SEALED)
+        while store.index.tend():
+            pass
         store.close()
         folder.close()
 
@@ -79,6 +92,33 @@ def test_damage_is_found_and_told_where(folder: Inspected) -> None:
     for number, found in zip((2, 1), folder.reports(), strict=True):
         assert "damaged at position" in found.problem
         assert (found.batches, found.full_digest) == (number, "")
+
+
+def test_an_index_file_is_compared_with_the_batches(folder: Inspected) -> None:
+    """Damage of it is told, and is none of the replica."""
+    name = folder.path / index_file_name(identity(SEALED))
+    assert [each.index for each in folder.reports()] == ["ok", ""]
+    data = name.read_bytes()
+    for at in (0, 9, 200, 260, len(data) - 1):
+        name.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        found = folder.reports()[0]
+        assert (found.index.partition(":")[0], found.problem) == ("damaged", "")
+    name.write_bytes(data + b"more")
+    assert "bytes, not" in folder.reports()[0].index
+    name.unlink()
+    assert folder.reports()[0].index == "none"
+
+
+def test_an_index_file_that_lacks_entries_is_told(folder: Inspected) -> None:
+    """Its checksums are right, and its entries are those of no batch."""
+    name = folder.path / index_file_name(identity(SEALED))
+    file = OsFile(os.open(name, os.O_RDWR), name.name)
+    facts = SealedIndex(file.pread).facts
+    nothing = np.empty(0, np.int64)
+    file.truncate(0)
+    write_sealed_index(file, facts, [], 0, Points(nothing, nothing, nothing), b"")
+    file.close()
+    assert "not those of the segment's batches" in folder.reports()[0].index
 
 
 def test_a_torn_tail_of_an_unsealed_log_is_no_damage(folder: Inspected) -> None:

@@ -4,7 +4,7 @@ Random lives over many states; then the states that random lives meet too rarely
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from unittest import mock
 
@@ -21,10 +21,12 @@ from icecore_node.storage.engine import (
     LogEnd,
     NewLog,
 )
+from icecore_node.storage.index.entries import Entries
 from icecore_node.storage.index.entry_keys import FAMILY, PREFIX
 from icecore_node.storage.index.points import Put
 from icecore_node.storage.index.recent_entries import RecentEntries
 from icecore_node.storage.index.stored_entries import StoredRun
+from icecore_node.storage.segment_engine import index_upkeep
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import index_file_name
@@ -332,6 +334,23 @@ def test_a_damaged_file_is_a_gap_then_it_is_made_again(position: int) -> None:
     assert bench.files.exists(name) and bench.stored() == 0
 
 
+def test_a_file_is_read_back_and_dropped_when_it_is_damaged() -> None:
+    bench = Bench()
+    log = filled(bench)
+    index = bench.engine.index
+    assert index.verify(1) == 0  # an active log has no file
+    bench.seal(log)
+    tend_all(index)
+    name = index_file_name(log.identity)
+    file = bench.files.open(name)
+    assert index.verify(1) == file.size()
+    file.pwritev([b"\xa5" * 8], file.size() - 8)
+    assert index.verify(1) == 0
+    assert not bench.files.exists(name)
+    tend_all(index)
+    assert index.verify(1) == bench.files.open(name).size()
+
+
 def test_the_file_of_another_segment_counts_for_nothing() -> None:
     bench = Bench()
     log, other = filled(bench), bench.opened(2, 100)
@@ -369,6 +388,26 @@ def test_a_crash_at_any_step_leaves_no_blocks_behind(steps: int) -> None:
     assert check_found(bench.engine.index, log) == []
     bench.engine.drop([log.identity])
     assert bench.stored() == 0
+
+
+def test_a_process_that_ends_waits_for_no_file() -> None:
+    bench = Bench()
+    log = filled(bench, 500)
+    bench.seal(log)
+    merge = index_upkeep.merge
+
+    def ending(walks: list[Iterator[Entries]]) -> Iterator[Entries]:
+        bench.engine.index.close()
+        return merge(walks)
+
+    with mock.patch.object(index_upkeep, "merge", ending):
+        tend_all(bench.engine.index)
+    assert not bench.engine.index.tend()
+    assert not bench.files.exists(index_file_name(log.identity))
+    bench.restart()
+    tend_all(bench.engine.index)
+    assert check_found(bench.engine.index, log) == []
+    assert bench.files.exists(index_file_name(log.identity))
 
 
 def test_memory_is_bounded_and_what_found_none_is_tended() -> None:
