@@ -34,7 +34,7 @@ from icecore_node.serving.query_request import (
     checked_query,
     continuation,
 )
-from icecore_node.serving.search_pieces import Piece
+from icecore_node.serving.search_plan import Piece
 from icecore_node.storage.engine import OffsetRange
 
 PAGE_READ_BYTES: Final = 32 << 20

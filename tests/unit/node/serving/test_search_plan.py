@@ -1,11 +1,105 @@
-"""Every offset that may matter is read once, and no other."""
+"""Every offset of a range belongs to one piece, and every one that may matter is read once."""
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icecore_node.serving.search_plan import Look, Scan, hashes_of, reads_of
+from icecore_node.replica.life import Life
+from icecore_node.serving.search_plan import Look, Scan, hashes_of, pieces, reads_of
 from icecore_node.storage.engine import Candidates
+
+
+def replica(base: int, end: int, *, sealed: bool = True, life: Life = Life.SEALED) -> Any:
+    return SimpleNamespace(
+        base_offset=base,
+        high_watermark=end,
+        sealed_end_offset=end if sealed else None,
+        life=life,
+        segment_id=base,
+    )
+
+
+def listed(
+    replicas: list[Any], asked: tuple[int, int], *, newest_first: bool = False
+) -> list[tuple[int | None, int, int]]:
+    return [
+        (
+            None if each.replica is None else each.replica.base_offset,
+            each.from_offset,
+            each.end_offset,
+        )
+        for each in pieces(cast(Any, replicas), asked, newest_first=newest_first)
+    ]
+
+
+HERE = [replica(0, 10), replica(10, 20), replica(30, 40), replica(40, 45, sealed=False)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ((0, 45), [(0, 0, 10), (10, 10, 20), (None, 20, 30), (30, 30, 40), (40, 40, 45)]),
+        ((5, 12), [(0, 5, 10), (10, 10, 12)]),
+        ((22, 25), [(None, 22, 25)]),
+        ((20, 31), [(None, 20, 30), (30, 30, 31)]),
+        ((42, 42), []),
+    ],
+)
+def test_pieces_in_both_orders(asked: tuple[int, int], found: list[Any]) -> None:
+    assert listed(HERE, asked) == found
+    assert listed(HERE, asked, newest_first=True) == found[::-1]
+
+
+def test_a_replica_that_lags_leaves_a_gap_before_its_successor() -> None:
+    lagging = [replica(0, 6, sealed=False, life=Life.FENCED), replica(10, 20)]
+    assert listed(lagging, (0, 20)) == [(0, 0, 6), (None, 6, 10), (10, 10, 20)]
+
+
+def test_where_two_overlap_the_newer_one_counts() -> None:
+    overlapping = [replica(0, 12, sealed=False, life=Life.FENCED), replica(10, 20)]
+    assert listed(overlapping, (0, 20)) == [(0, 0, 10), (10, 10, 20)]
+
+
+def test_a_damaged_one_stands_for_its_segment_and_one_that_is_gone_for_nothing() -> None:
+    replicas = [
+        replica(0, 10, life=Life.UNKNOWN),
+        replica(10, 12, sealed=False, life=Life.UNKNOWN),
+        replica(20, 30, life=Life.GONE),
+        replica(30, 40),
+    ]
+    found = [(0, 0, 10), (10, 10, 20), (None, 20, 30), (30, 30, 40)]
+    assert listed(replicas, (0, 40)) == found
+    assert listed(replicas, (0, 40), newest_first=True) == found[::-1]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.booleans()), max_size=8),
+    asked=st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted),
+)
+def test_every_offset_is_in_one_piece(sizes: list[tuple[int, int, bool]], asked: list[int]) -> None:
+    replicas, at = [], 0
+    for gap, size, is_gone in sizes:
+        at += gap
+        life = Life.GONE if is_gone else Life.SEALED
+        replicas.append(replica(at, at + size, life=life))
+        at += size
+    low, high = asked
+    found = listed(replicas, (low, high))
+    assert found == listed(replicas, (low, high), newest_first=True)[::-1]
+    covered = [offset for _, start, end in found for offset in range(start, end)]
+    assert covered == list(range(low, high))
+    for base, start, end in found:
+        if base is not None:
+            assert any(
+                each.base_offset == base <= start < end <= each.high_watermark
+                and each.life is not Life.GONE
+                for each in replicas
+            )
+
 
 RANGES = st.lists(st.integers(0, 30), max_size=6, unique=True).map(
     lambda edges: list(zip(sorted(edges)[::2], sorted(edges)[1::2], strict=False))
