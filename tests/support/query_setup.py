@@ -147,6 +147,7 @@ class HashIndex:
         self.searched_max = 1 << 40
         """Offsets in one answer."""
         self.calls = 0
+        self.asked: list[OffsetRange] = []
 
     def candidates(
         self,
@@ -158,6 +159,7 @@ class HashIndex:
         newest_first: bool = False,
     ) -> Candidates:
         self.calls += 1
+        self.asked.append(asked)
         low, high = asked
         if newest_first:
             low = max(low, high - self.searched_max)

@@ -22,7 +22,8 @@ from icecore_node.ports import Buffer
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, StoredBatch, view_of
+from icecore_node.serving.log_search import LogSearch, StoredBatch
+from icecore_node.serving.pieces import view_of
 from icecore_node.storage.engine import OffsetRange
 
 LOOK_BYTES_MAX: Final = 16 << 20

@@ -17,7 +17,6 @@ from icecore.codec.picking import BatchPicks, ColumnPicks, Picks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
-from icecore_node.replica.replica import Replica
 from icecore_node.serving.search_plan import (
     Groups,
     Look,
@@ -34,7 +33,6 @@ from icecore_node.storage.engine import (
     LogReader,
     OffsetRange,
 )
-from icecore_node.storage.port import Store
 
 STEP_BYTES: Final = 512 << 10
 """Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
@@ -118,18 +116,6 @@ class LogView:
     """The high watermark: between batches, and nothing from it on is read."""
     indexed_headers: frozenset[str] = frozenset()
     """Names of the headers whose hashes the index has; none while the record is not known."""
-
-
-def view_of(store: Store, replica: Replica) -> LogView:
-    """What readers may see of a replica now."""
-    record = replica.segment
-    return LogView(
-        store.reader,
-        store.index,
-        replica.segment_id,
-        replica.high_watermark,
-        frozenset() if record is None else frozenset(record.settings.indexed_headers),
-    )
 
 
 class LogSearch:

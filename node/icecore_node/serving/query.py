@@ -6,8 +6,10 @@ where the next one begins. Whatever could not be searched is named in the answer
 complete: nothing is ever left out in silence.
 """
 
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from icecore.errors import IcecoreError, NotReplicaError, UnknownTopicError
 from icecore.rpc import convert, framing
@@ -19,7 +21,8 @@ from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, view_of
+from icecore_node.serving.log_search import LogSearch
+from icecore_node.serving.pieces import Piece, view_of
 from icecore_node.serving.query_answer import (
     PartitionAnswer,
     estimate,
@@ -34,8 +37,10 @@ from icecore_node.serving.query_request import (
     checked_query,
     continuation,
 )
-from icecore_node.serving.search_plan import Piece
+from icecore_node.serving.steps_ahead import StepsAhead
 from icecore_node.storage.engine import OffsetRange
+
+FirstStep: TypeAlias = Callable[[Callable[[], ClearSink]], Awaitable[tuple[LogSearch, ClearSink]]]
 
 PAGE_READ_BYTES: Final = 32 << 20
 """A page that has read so much ends, full or not."""
@@ -145,11 +150,13 @@ class QueryHandler:
         result.high_watermark = work.high_watermark
         result.indexed_through_offset = work.visible_end
         left = low, high
-        for piece in work.pieces_of((low, high), is_first=offset == FROM_THE_START):
+        pieces = work.pieces_of((low, high), is_first=offset == FROM_THE_START)
+        ahead = self._ahead(work, pieces, page)
+        for piece in ahead:
             if page.is_over(self._context.clock.monotonic_ms()):
                 break
             page.segments += 1
-            rest = await self._search_piece(work, piece, page)
+            rest = await self._search_piece(work, piece, page, ahead.first)
             if rest is not None:
                 left = (low, rest[1]) if newest_first else (rest[0], high)
                 break
@@ -163,8 +170,18 @@ class QueryHandler:
             return None
         return left[1] if newest_first else left[0]
 
+    def _ahead(self, work: PartitionAnswer, pieces: Iterator[Piece], page: _Page) -> StepsAhead:
+        store, selection = self._context.store, page.plan.selection
+
+        def begin(piece: Piece) -> LogSearch:
+            assert piece.replica is not None
+            view, asked = view_of(store, piece.replica), (piece.from_offset, piece.end_offset)
+            return LogSearch(view, selection, asked, newest_first=work.newest_first)
+
+        return StepsAhead(pieces, begin, partial(self._reading.inflate, self._heavy_work))
+
     async def _search_piece(
-        self, work: PartitionAnswer, piece: Piece, page: _Page
+        self, work: PartitionAnswer, piece: Piece, page: _Page, first: FirstStep
     ) -> OffsetRange | None:
         """Search what one replica holds; what is left of it when the page is over."""
         done = work.describe(piece)
@@ -176,39 +193,51 @@ class QueryHandler:
             fail(done, NotReplicaError(what, segment_id=replica.segment_id))
             return None
         try:
-            return await self._search_replica(work, replica, piece, page, done)
+            if work.explain_only:
+                await self._explain(work, replica, piece, page, done)
+                return None
+            return await self._search_replica(work, replica, page, done, first)
         except IcecoreError as error:
             fail(done, error)
             return None
 
-    async def _search_replica(
+    async def _explain(
         self,
         work: PartitionAnswer,
         replica: Replica,
         piece: Piece,
         page: _Page,
         done: data_pb2.SegmentSearch,
-    ) -> OffsetRange | None:
-        context, selection = self._context, page.plan.selection
-        store = context.store
-        asked = piece.from_offset, piece.end_offset
+    ) -> None:
+        context, asked = self._context, (piece.from_offset, piece.end_offset)
+        summary = await context.executor.run(context.store.index.summary, replica.segment_id)
         search = LogSearch(
-            view_of(store, replica), selection, asked, newest_first=work.newest_first
+            view_of(context.store, replica),
+            page.plan.selection,
+            asked,
+            newest_first=work.newest_first,
         )
-        if work.explain_only:
-            summary = await context.executor.run(store.index.summary, replica.segment_id)
-            estimate(done, search, summary, replica.log.tail)
-            return None
+        estimate(done, search, summary, replica.log.tail)
+
+    async def _search_replica(
+        self,
+        work: PartitionAnswer,
+        replica: Replica,
+        page: _Page,
+        done: data_pb2.SegmentSearch,
+        first: FirstStep,
+    ) -> OffsetRange | None:
         read_before = page.read_bytes
-        while not search.is_done:
-            found = await self._reading.inflate(self._heavy_work, replica, search.step, page.sink)
+        search, found = await first(page.sink)
+        while True:
             page.take(found)
             page.read_bytes = read_before + search.work.data_bytes + search.work.index_bytes
             done.records = done.records + found.count
             work.result.MergeFromString(found.encoded())
             if found.undecodable is not None:
                 fail(done, found.undecodable)
-            if page.is_over(context.clock.monotonic_ms()):
+            if search.is_done or page.is_over(self._context.clock.monotonic_ms()):
                 break
+            found = await self._reading.inflate(self._heavy_work, replica, search.step, page.sink)
         tell(done, search)
         return None if search.is_done else search.left

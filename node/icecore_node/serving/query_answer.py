@@ -15,8 +15,8 @@ from icecore_node.registry.table import PartitionReplicas
 from icecore_node.replica.life import Life
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.log_search import LogSearch, skips_by_time
+from icecore_node.serving.pieces import Piece, pieces
 from icecore_node.serving.query_request import FROM_THE_START
-from icecore_node.serving.search_plan import Piece, pieces
 from icecore_node.storage.engine import NO_INDEX, IndexSummary, LogTail, OffsetRange
 
 _LOOK_BYTES_GUESSED: Final = 64 << 10

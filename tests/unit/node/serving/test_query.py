@@ -18,8 +18,11 @@ from icecore.codec.selection import Selection
 from icecore.rpc.filters import selection_to_proto
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.serving.clear_records import append_record
+from icecore_node.serving.query_request import Place, checked_query, continuation
+from icecore_node.storage.engine import ACTIVE_INDEX, IndexSummary
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
+from tests.conformance.log_builder import TOPIC
 from tests.support.poison import garbage_in_frame
 from tests.support.query_setup import NothingKnown, QueryNode, Stored, cut_gaps, records_of
 
@@ -364,3 +367,43 @@ async def test_headers_are_found_by_the_index_where_the_segment_indexes_them(
     one.headers.add(name="g", value=b"1")
     page = await node.query(filter=one)
     assert offsets(page) == [20] and outcomes(page)[2] == (3, "scan")
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("max_count", range(1, 6))
+async def test_a_page_may_end_in_a_gap_within_a_batch(newest_first: bool, max_count: int) -> None:
+    node = QueryNode()
+    node.begin(1)
+    node.append(1, keyed(*[b"a"] * 8))
+    node.index.gaps[1] = [(2, 4), (5, 7)]
+    pages = await node.pages(filter=A, newest_first=newest_first, max_count=max_count)
+    assert offsets(*pages) == sorted(range(8), reverse=newest_first)
+
+
+async def test_what_retention_has_dropped_is_not_asked_for(node: QueryNode) -> None:
+    node.table.of(TOPIC, 0).note_start(8)
+    page = await node.query(filter=A)
+    assert offsets(page) == [8, 11, 15, 16, 19] and page.complete
+    assert page.partitions[0].searched_from_offset == 8
+
+
+async def test_times_of_an_active_segment_are_not_believed(node: QueryNode) -> None:
+    """They may be those of before the last append."""
+    node.index.summary = lambda _: IndexSummary(ACTIVE_INDEX, 1000, 10, 3, (0, 1))
+    page = await node.query(filter=data_pb2.RecordFilter(from_timestamp_ms=3))
+    assert offsets(page) == [each.offset for each in node.all_records() if each.timestamp_ms >= 3]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_a_forged_token_leads_nowhere_outside_of_what_was_asked(
+    node: QueryNode, newest_first: bool
+) -> None:
+    asked: dict[str, Any] = {
+        "partitions": [data_pb2.QueryPartition(from_offset=4, to_offset=12)],
+        "filter": A,
+        "newest_first": newest_first,
+    }
+    plan = checked_query(data_pb2.QueryRequest(topic_id=TOPIC, **asked), TOPIC)
+    for offset in (0, 1 << 40):
+        page = await node.query(continuation=continuation(plan, Place(0, offset)), **asked)
+        assert set(offsets(page)) <= {7, 8, 11} and not page.continuation

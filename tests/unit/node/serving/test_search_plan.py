@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore_node.replica.life import Life
-from icecore_node.serving.search_plan import Look, Scan, hashes_of, pieces, reads_of
+from icecore_node.serving.pieces import pieces
+from icecore_node.serving.search_plan import Look, Scan, hashes_of, reads_of
 from icecore_node.storage.engine import Candidates
 
 

@@ -1,0 +1,92 @@
+"""First steps of the searches of several logs, made together on one thread.
+
+Most logs have nothing of what is looked for, and their index says so in microseconds. To change
+threads and back for each of them would take longer than all those looks.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Final, TypeAlias
+
+from icecore.errors import IcecoreError
+from icecore_node.replica.replica import Replica
+from icecore_node.serving.clear_sink import ClearSink
+from icecore_node.serving.log_search import STEP_BYTES, LogSearch
+from icecore_node.serving.pieces import Piece
+
+LOGS_MAX: Final = 64
+MakeSink: TypeAlias = Callable[[], ClearSink]
+Together: TypeAlias = Callable[[Sequence[LogSearch], MakeSink], list[ClearSink]]
+RunOnThread: TypeAlias = Callable[
+    [Replica, Together, Sequence[LogSearch], MakeSink], Awaitable[list[ClearSink]]
+]
+
+
+class StepsAhead(Iterator[Piece]):
+    """The pieces of one partition, one after the other, and the first steps of their searches.
+
+    Args:
+        pieces: All that is to be searched, in order; taken as they are needed.
+        begin: Makes the search of a piece that a replica holds.
+        run: Calls on a thread, for the sake of a replica whose damage an error shows.
+    """
+
+    def __init__(
+        self, pieces: Iterator[Piece], begin: Callable[[Piece], LogSearch], run: RunOnThread
+    ) -> None:
+        self._pieces = pieces
+        self._begin = begin
+        self._run = run
+        self._waiting: deque[Piece] = deque()
+        self._current: Piece | None = None
+        self._made: deque[tuple[LogSearch, ClearSink]] = deque()
+        """Of the current piece, unless it is empty, and of those behind it."""
+
+    def __next__(self) -> Piece:
+        if not self._waiting:
+            self._waiting.extend(islice(self._pieces, LOGS_MAX))
+        if not self._waiting:
+            raise StopIteration
+        self._current = self._waiting.popleft()
+        return self._current
+
+    async def first(self, make_sink: MakeSink) -> tuple[LogSearch, ClearSink]:
+        """The search of the piece that was taken last, and what its first step found.
+
+        Raises:
+            IcecoreError: The step failed.
+        """
+        if not self._made:
+            assert self._current is not None and self._current.replica is not None
+            ahead = [self._current, *takewhile(_is_searchable, self._waiting)]
+            searches = [self._begin(piece) for piece in ahead]
+            sinks = await self._run(self._current.replica, step_together, searches, make_sink)
+            self._made.extend(zip(searches, sinks, strict=False))
+        return self._made.popleft()
+
+
+def step_together(searches: Sequence[LogSearch], make_sink: MakeSink) -> list[ClearSink]:
+    """A step of each, until one finds something or has more to do; what they found.
+
+    Raises:
+        IcecoreError: The first one failed. Another one that fails is left to a step of its own.
+    """
+    sinks: list[ClearSink] = []
+    read_bytes = 0
+    for number, search in enumerate(searches):
+        try:
+            sink = search.step(make_sink)
+        except IcecoreError:
+            if number == 0:
+                raise
+            break
+        sinks.append(sink)
+        read_bytes += search.work.data_bytes + search.work.index_bytes
+        if sink.count or sink.is_full or not search.is_done or read_bytes >= STEP_BYTES:
+            break
+    return sinks
+
+
+def _is_searchable(piece: Piece) -> bool:
+    return piece.replica is not None and piece.replica.life.is_intact
