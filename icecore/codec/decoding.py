@@ -320,15 +320,14 @@ def check_columns(
     position: int,
     header: BatchHeader,
     *,
-    hash_check: bool,
     limits: BatchLimits = _TOPIC_LIMITS,
     indexed_headers: Collection[str] | None = None,
 ) -> IndexColumns:
     """The leader's check of one produced batch's columns, and the index section for its indexes.
 
     All of it is decoded, compressed or not: what passes here, every reader can decode (R70).
-    ``hash_check`` compares every key hash with its key. With ``indexed_headers``, the hashes of
-    headers are those of the headers with these names.
+    Every key hash is compared with its key: indexes know nothing else of keys. With
+    ``indexed_headers``, the hashes of headers are those of the headers with these names.
 
     Raises:
         CorruptBatchError: As ``decode``, or a key hash is wrong.
@@ -339,7 +338,7 @@ def check_columns(
     columns = decode(buffer, position, header, limits)
     _check_record_sizes(columns, limits.record_bytes_max)
     _check_tag_sizes(columns.tags, limits.record_bytes_max)
-    if hash_check and columns.keys is not None and columns.index.key_hashes is not None:
+    if columns.keys is not None and columns.index.key_hashes is not None:
         hashes = hash_keys(columns.keys.to_list())
         if not np.array_equal(hashes, columns.index.key_hashes):
             raise CorruptBatchError("a key hash does not belong to its key", position=position)

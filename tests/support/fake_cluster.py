@@ -254,7 +254,7 @@ class FakeCluster:
         header = batches.parse_header(piece)
         batches.verify_producer_crc(piece, 0, header)
         names = partition.tail.record.settings.indexed_headers
-        check_columns(piece, 0, header, hash_check=False, indexed_headers=names)
+        check_columns(piece, 0, header, indexed_headers=names)
         fate = self.on_produce(number, partition, header)
         if fate.error is None or fate.append:
             base, result.duplicate = partition.append(piece, header)

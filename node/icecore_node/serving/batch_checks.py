@@ -28,7 +28,6 @@ class CheckedBatch:
     data: memoryview
     header: BatchHeader
     limits: BatchLimits
-    hash_check: bool
     indexed_headers: tuple[str, ...] = ()
     error: IcecoreError | None = None
 
@@ -58,8 +57,7 @@ def check_frame(data: memoryview, settings: SegmentSettings) -> CheckedBatch:
         raise InvalidRequestError(
             f"the batch says {header.batch_length} bytes, the request {len(data)}"
         )
-    is_hashed = settings.partitioner == "xxh64"
-    return CheckedBatch(data, header, limits, is_hashed, settings.indexed_headers)
+    return CheckedBatch(data, header, limits, settings.indexed_headers)
 
 
 def are_light(batches: list[CheckedBatch]) -> bool:
@@ -77,7 +75,6 @@ def check_contents(batches: list[CheckedBatch]) -> None:
                 each.data,
                 0,
                 each.header,
-                hash_check=each.hash_check,
                 limits=each.limits,
                 indexed_headers=each.indexed_headers,
             )

@@ -25,7 +25,7 @@ LIMITS = BatchLimits()
 def leader_takes(raw: bytes, limits: BatchLimits = LIMITS) -> None:
     """What a leader does."""
     header = batch.check_produced(raw, 0, limits)
-    record.check_columns(raw, 0, header, hash_check=True, limits=limits)
+    record.check_columns(raw, 0, header, limits=limits)
 
 
 def reader_reads(raw: bytes) -> list[record.Record]:
@@ -44,7 +44,7 @@ def test_poison_is_refused(make: Callable[[Codec], bytes], codec: Codec) -> None
     raw = make(codec)
     batch.check_produced(raw, 0, LIMITS)  # all that can be seen from outside is right
     with pytest.raises(CorruptBatchError):
-        record.check_columns(raw, 0, batch.parse_header(raw), hash_check=False)
+        record.check_columns(raw, 0, batch.parse_header(raw))
     with pytest.raises(CorruptBatchError):
         reader_reads(raw)
 

@@ -69,8 +69,7 @@ def read_back(raw: bytes, limits: BatchLimits = LIMITS) -> record.BatchColumns:
     if not header.leader_flags & LeaderFlag.COMPACTED:
         batch.check_produced(raw, 0, limits)
     batch.verify_producer_crc(raw, 0, header)
-    record.check_columns(raw, 0, header, hash_check=False, limits=limits)
-    record.check_columns(raw, 0, header, hash_check=True, limits=limits)
+    record.check_columns(raw, 0, header, limits=limits)
     columns = record.decode(raw, 0, header, limits)
     arrow.record_batch(columns).validate(full=True)
     columns.to_records()
@@ -164,7 +163,7 @@ def test_decode_any_buffer_at_any_position(buffer: type, codec: Codec) -> None:
     header = batch.parse_header(raw)
     at_three = buffer(b"xyz" + raw + b"tail")
     assert_holds(record.decode(at_three, 3, header), FULL)
-    record.check_columns(at_three, 3, header, hash_check=True)
+    record.check_columns(at_three, 3, header)
 
 
 def test_without_pyarrow_the_records_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,9 +391,8 @@ def test_key_hashes_must_belong_to_their_keys() -> None:
     for codec in Codec:
         wrong = record.encode_columns(**FULL, key_hashes=[1, 0, 2], codec=codec)
         header = batch.check_produced(wrong, 0, LIMITS)
-        record.check_columns(wrong, 0, header, hash_check=False)
         with pytest.raises(CorruptBatchError):
-            record.check_columns(wrong, 0, header, hash_check=True)
+            record.check_columns(wrong, 0, header)
 
 
 def test_header_hashes_need_headers_and_flags_are_known() -> None:
@@ -484,7 +482,7 @@ def test_hashes_of_headers_are_the_same_on_every_way(codec: Codec) -> None:
     assert record.with_header_hashes(plain, names) == wanted
     assert record.with_header_hashes(wanted, ()) == plain
     header = batch.parse_header(wanted)
-    record.check_columns(wanted, 0, header, hash_check=True, indexed_headers=names)
+    record.check_columns(wanted, 0, header, indexed_headers=names)
 
 
 def test_a_batch_without_headers_has_no_hashes_of_them() -> None:
