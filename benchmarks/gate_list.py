@@ -115,6 +115,16 @@ def _alone(case: Case) -> dict[str, tuple[str, Case]]:
     }
 
 
+def _with_keys_and_without() -> dict[str, tuple[str, Case]]:
+    """One partition, so that batches are alike: what keys and their index cost."""
+    cases = {"1k": replace(_RF3, partitions=1), "100b": replace(_SMALL_RF3, partitions=1)}
+    found: dict[str, tuple[str, Case]] = {}
+    for name, case in cases.items():
+        found[f"none_{name}"] = ("icecore", case)
+        found[f"keys_{name}"] = ("icecore", replace(case, spread="keyed"))
+    return found
+
+
 def _on_both(case: Case, theirs: Case | None = None) -> dict[str, tuple[str, Case]]:
     """On ours, on Kafka, and on Kafka as it comes: without fsync before the ack."""
     theirs = theirs or case
@@ -191,6 +201,13 @@ GROUPS = (
     Group(
         {"one": ("icecore", replace(_RF3, partitions=1))},
         (Gate("one_partition", "one", "mb_s", floor=154.0, unit="MB/s"),),
+    ),
+    Group(
+        _with_keys_and_without(),
+        (
+            Gate("keys_1k", "keys_1k", over="none_1k", floor=0.85),
+            Gate("keys_100b", "keys_100b", over="none_100b", floor=0.7),
+        ),
     ),
     Group(
         {FAILOVER: (FAILOVER, Case("single", partitions=48))},
