@@ -30,7 +30,7 @@ class Layout:
     """The last of them stays active."""
 
     def __post_init__(self) -> None:
-        assert self.records % (self.segments * HITS * BATCH_RECORDS) == 0, "segments are not even"
+        assert self.records % (self.segments * BATCH_RECORDS) == 0, "segments are not even"
 
     @property
     def per_segment(self) -> int:
