@@ -98,8 +98,9 @@ def query(
 ) -> None:
     """Find records and print them, one JSON object per line, by append time.
 
-    All conditions must hold. One line on stderr says what was searched; the exit status is 4 when
-    a segment could not be, so that records may be missing.
+    All conditions must hold. A line on stderr says what was searched.
+
+    Ends with status 4 when a segment could not be searched: records may be missing.
     """
     session = session_of(context)
     given = {
