@@ -1,6 +1,7 @@
 """The network port over the native transport. See ``icecore.rpc.ports.Net``."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from icecore.rpc.native.tls import TlsSocket, TransportSecurity, shake_hands
 from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
 
 _CONNECT_WITHIN_S: Final = 1.0
+PORT_MAX: Final = 65_535
 _BACKLOG: Final = 1024
 
 _Key = tuple[str, str]
@@ -203,7 +205,8 @@ class NativeNet:
         host = host.strip("[]")
         try:
             async with asyncio.timeout(_CONNECT_WITHIN_S):
-                found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+                found = _numeric(host, int(port))
+                found = found or await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
                 sock = await _first_that_connects(found)
             prepare(sock)
             if self._security.client is None:
@@ -345,6 +348,18 @@ def _unreachable(address: str, why: object) -> UnavailableError:
         f"can't connect to {native(address)}: {why} (if only its gRPC port can be reached: "
         "transport=grpc)"
     )
+
+
+def _numeric(host: str, port: int) -> list[tuple[Any, ...]]:
+    """An address in numbers as ``getaddrinfo`` gives it, without a thread and without the files
+    that it may read: neither a name server nor a slow disk keeps such a connection waiting."""
+    if not 0 <= port <= PORT_MAX:
+        return []  # others say what is wrong with it
+    for family, where in ((socket.AF_INET, (host, port)), (socket.AF_INET6, (host, port, 0, 0))):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host)
+            return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where)]
+    return []
 
 
 async def _first_that_connects(found: Sequence[tuple[Any, ...]]) -> socket.socket:

@@ -7,13 +7,14 @@ import socket
 import struct
 import sys
 import time
+from unittest import mock
 
 import pytest
 
 from icecore.errors import UnavailableError
 from icecore.rpc.native.connection import Timeouts
 from icecore.rpc.native.frame import Kind, pack_head
-from icecore.rpc.native.net import NativeNet
+from icecore.rpc.native.net import NativeNet, _numeric
 from icecore.rpc.native.sockets import is_host_silent, prepare
 from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
 from tests.support.native_peer import IMPATIENT, MIB, RawListener, RawPeer, tormented
@@ -120,3 +121,17 @@ def test_how_long_a_peer_may_be_silent() -> None:
     timeouts = Timeouts()
     asked_s = timeouts.awaited_ping_after_s + timeouts.check_every_s
     assert asked_s + timeouts.pong_within_s <= 3
+
+
+async def test_an_address_in_numbers_is_looked_up_nowhere() -> None:
+    """A name server, or a slow disk with its files, must not keep a connection waiting."""
+    loop = asyncio.get_running_loop()
+    async with tormented() as house:
+        net = NativeNet()
+        with mock.patch.object(loop, "getaddrinfo", side_effect=AssertionError("looked up")):
+            assert await net.call(house.address, "/t.T/echo", b"x", timeout_s=5) == b"x"
+        await net.close()
+    assert _numeric("::1", 7) == [
+        (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", 7, 0, 0))
+    ]
+    assert _numeric("localhost", 7) == _numeric("1.2.3", 7) == []
