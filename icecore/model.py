@@ -93,6 +93,27 @@ class FlushMode(IntEnum):
     ASYNC = 2
 
 
+SEGMENT_ENGINE: Final = "segment"
+"""Batches in files: one for each segment, or those of the shared file model."""
+ROCKSDB_ENGINE: Final = "rocksdb"
+"""Batches of the active segment in a RocksDB database, of sealed ones in files."""
+MEMORY_ENGINE: Final = "memory"
+"""Batches of the active segment in memory: replicated, not durable; of sealed ones in files."""
+ENGINES: Final = (SEGMENT_ENGINE, ROCKSDB_ENGINE, MEMORY_ENGINE)
+
+OWN_FILE: Final = "partition"
+"""Each active segment has a file of its own."""
+SHARED_FILE: Final = "shared"
+"""The active segments of an I/O worker share one append file, and its sync."""
+FILE_MODELS: Final = (OWN_FILE, SHARED_FILE)
+
+UNAVAILABLE_ON_LOSS: Final = "unavailable"
+"""A segment whose every copy is lost waits for a person."""
+RESTART_EMPTY: Final = "restart_empty"
+"""It ends where it can be proved to, recorded as lossy, and the partition goes on."""
+ON_TOTAL_LOSS: Final = (UNAVAILABLE_ON_LOSS, RESTART_EMPTY)
+
+
 class SegmentState(IntEnum):
     """Life of a segment; values as in ``common.proto``."""
 
@@ -120,14 +141,25 @@ class SegmentSettings:
     flush_mode: FlushMode = FlushMode.SYNC
     segment_bytes: int = 1 << 30
     segment_age_ms: int = 24 * 3600 * 1000
-    engine: str = "segment"
-    file_model: str = "partition"
+    flush_interval_ms: int = 1_000
+    """ASYNC: bytes are synced at the latest so long after they were written,"""
+    flush_bytes: int = 16 << 20
+    """or once so many of a segment are not."""
+    engine: str = SEGMENT_ENGINE
+    file_model: str = OWN_FILE
+    on_total_loss: str = UNAVAILABLE_ON_LOSS
     recovery_rule: str = "quorum"
     partitioner: str = "xxh64"
     record_bytes_max: int = 1 << 20
     batch_bytes_max: int = 4 << 20
     uncompressed_bytes_max: int = 32 << 20
     indexed_headers: tuple[str, ...] = ()
+
+    @property
+    def active_engine(self) -> str:
+        """Who keeps the bytes of an active segment: the engine, and its file model if it is not
+        the usual one. All are sealed into files of the segment engine."""
+        return self.engine if self.file_model == OWN_FILE else f"{self.engine}/{self.file_model}"
 
     @property
     def quorum(self) -> int:

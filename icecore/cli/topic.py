@@ -57,6 +57,27 @@ MinInsync = Annotated[
 FlushOption = Annotated[
     Flush | None, typer.Option("--flush", help="fsync before each ack, or at intervals.")
 ]
+FlushInterval = Annotated[
+    int, typer.Option(min=0, help="With --flush async: longest time to the fsync; 1 s by default.")
+]
+FlushBytes = Annotated[
+    int,
+    typer.Option(
+        parser=parse_size,
+        metavar="SIZE",
+        help="With --flush async: most bytes of a segment without fsync; 16MiB by default.",
+    ),
+]
+EngineOption = Annotated[
+    str, typer.Option(help="Who keeps active segments: segment, rocksdb or memory.")
+]
+FileModel = Annotated[
+    str, typer.Option(help="Files of active segments: one per partition, or shared.")
+]
+OnTotalLoss = Annotated[
+    str,
+    typer.Option(help="When no copy of an active segment is left: unavailable or restart_empty."),
+]
 SegmentBytes = Annotated[
     int, typer.Option(parser=parse_size, metavar="SIZE", help="Seal at this size.")
 ]
@@ -105,6 +126,11 @@ def create(
     replication_factor: Replicas = 0,
     min_insync: MinInsync = 0,
     flush: FlushOption = None,
+    flush_interval_ms: FlushInterval = 0,
+    flush_bytes: FlushBytes = 0,
+    engine: EngineOption = "",
+    file_model: FileModel = "",
+    on_total_loss: OnTotalLoss = "",
     segment_bytes: SegmentBytes = 0,
     segment_age_ms: SegmentAge = 0,
     record_bytes_max: RecordBytes = 0,
@@ -122,6 +148,11 @@ def create(
         replication_factor=replication_factor,
         min_insync=min_insync,
         flush_mode=_MODES[flush],
+        flush_interval_ms=flush_interval_ms,
+        flush_bytes=flush_bytes,
+        engine=engine,
+        file_model=file_model,
+        on_total_loss=on_total_loss,
         segment_bytes=segment_bytes,
         segment_age_ms=segment_age_ms,
         record_bytes_max=record_bytes_max,
@@ -180,6 +211,11 @@ def alter(
     replication_factor: Replicas = 0,
     min_insync: MinInsync = 0,
     flush: FlushOption = None,
+    flush_interval_ms: FlushInterval = 0,
+    flush_bytes: FlushBytes = 0,
+    engine: EngineOption = "",
+    file_model: FileModel = "",
+    on_total_loss: OnTotalLoss = "",
     segment_bytes: SegmentBytes = 0,
     segment_age_ms: SegmentAge = 0,
     record_bytes_max: RecordBytes = 0,
@@ -199,6 +235,11 @@ def alter(
         replication_factor=replication_factor,
         min_insync=min_insync,
         flush_mode=_MODES[flush],
+        flush_interval_ms=flush_interval_ms,
+        flush_bytes=flush_bytes,
+        engine=engine,
+        file_model=file_model,
+        on_total_loss=on_total_loss,
         segment_bytes=segment_bytes,
         segment_age_ms=segment_age_ms,
         record_bytes_max=record_bytes_max,

@@ -371,25 +371,27 @@ def _settings_to_proto(
         raise checks.wrong_type("flush_mode", settings.flush_mode, "a FlushMode or None")
     limits = {
         **dict.fromkeys(("partitions", "replication_factor", "min_insync"), checks.UINT32_MAX),
-        **dict.fromkeys(("segment_bytes", "segment_age_ms"), checks.UINT64_MAX),
+        **dict.fromkeys(("segment_bytes", "segment_age_ms", "flush_bytes"), checks.UINT64_MAX),
         **dict.fromkeys(
-            ("record_bytes_max", "batch_bytes_max", "uncompressed_bytes_max"), checks.UINT32_MAX
+            ("record_bytes_max", "batch_bytes_max", "uncompressed_bytes_max", "flush_interval_ms"),
+            checks.UINT32_MAX,
         ),
     }
-    numbers = {
+    values: dict[str, Any] = {
         name: checks.whole(name, getattr(settings, name), 0, high) for name, high in limits.items()
     }
+    for name in ("partitioner", "engine", "file_model", "on_total_loss"):
+        values[name] = checks.text(name, getattr(settings, name))
     grace_ms = settings.delete_grace_ms
     return admin_pb2.TopicSettings(
         flush_mode=cast(Any, int(settings.flush_mode or 0)),
-        partitioner=checks.text("partitioner", settings.partitioner),
         indexed_headers=()
         if settings.indexed_headers is None
         else checks.header_names("indexed_headers", settings.indexed_headers),
         delete_grace_ms=None
         if grace_ms is None
         else checks.whole("delete_grace_ms", grace_ms, 0, checks.UINT64_MAX),
-        **numbers,
+        **values,
     )
 
 

@@ -68,6 +68,16 @@ class TopicSettings:
     """Of a batch's payload, and of its tags written out; at most 64 MiB."""
     delete_grace_ms: int | None = None
     """How long a deleted topic can be undeleted; 0 = not at all."""
+    engine: str = ""
+    """``segment``, ``rocksdb`` or ``memory``."""
+    file_model: str = ""
+    """``partition`` or ``shared``."""
+    flush_interval_ms: int = 0
+    """With ``FlushMode.ASYNC``: longest time from a write to its fsync."""
+    flush_bytes: int = 0
+    """With ``FlushMode.ASYNC``: most bytes of a segment that wait for one."""
+    on_total_loss: str = ""
+    """``unavailable`` or ``restart_empty``, once no copy of an active segment is left."""
     indexed_headers: tuple[str, ...] | None = None
     """Names of headers by whose values records are found, at most 16; () = none from now on."""
 

@@ -36,6 +36,11 @@ class TopicSettings(_message.Message):
     BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
     UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
     INDEXED_HEADERS_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    FILE_MODEL_FIELD_NUMBER: _builtins.int
+    FLUSH_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    FLUSH_BYTES_FIELD_NUMBER: _builtins.int
+    ON_TOTAL_LOSS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """0 = 1"""
     replication_factor: _builtins.int
@@ -59,6 +64,18 @@ class TopicSettings(_message.Message):
     """
     uncompressed_bytes_max: _builtins.int
     """its payload, and its tags written out; 0 = 32 MiB, at"""
+    engine: _builtins.str
+    """most 16, of at most 249 bytes each
+    segment | rocksdb | memory; empty = segment
+    """
+    file_model: _builtins.str
+    """partition | shared; empty = partition"""
+    flush_interval_ms: _builtins.int
+    """FLUSH_MODE_ASYNC: longest time to the fsync; 0 = 1 s"""
+    flush_bytes: _builtins.int
+    """FLUSH_MODE_ASYNC: most bytes of a segment without; 0 = 16 MiB"""
+    on_total_loss: _builtins.str
+    """unavailable | restart_empty; empty = restart_empty for memory,"""
     @_builtins.property
     def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """most 64 MiB
@@ -80,10 +97,15 @@ class TopicSettings(_message.Message):
         batch_bytes_max: _builtins.int = ...,
         uncompressed_bytes_max: _builtins.int = ...,
         indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
+        engine: _builtins.str = ...,
+        file_model: _builtins.str = ...,
+        flush_interval_ms: _builtins.int = ...,
+        flush_bytes: _builtins.int = ...,
+        on_total_loss: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "delete_grace_ms", b"delete_grace_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delete_grace_ms: _TypeAlias = _typing.Literal["delete_grace_ms"]  # noqa: Y015
     _WhichOneofArgType__delete_grace_ms: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms"]  # noqa: Y015

@@ -509,6 +509,9 @@ class SegmentSettings(_message.Message):
     BATCH_BYTES_MAX_FIELD_NUMBER: _builtins.int
     UNCOMPRESSED_BYTES_MAX_FIELD_NUMBER: _builtins.int
     INDEXED_HEADERS_FIELD_NUMBER: _builtins.int
+    FLUSH_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    FLUSH_BYTES_FIELD_NUMBER: _builtins.int
+    ON_TOTAL_LOSS_FIELD_NUMBER: _builtins.int
     replication_factor: _builtins.int
     min_insync: _builtins.int
     flush_mode: _common_pb2.FlushMode.ValueType
@@ -517,9 +520,8 @@ class SegmentSettings(_message.Message):
     segment_age_ms: _builtins.int
     """roll at this age when not empty"""
     engine: _builtins.str
-    """"segment" """
+    """as in TopicSettings"""
     file_model: _builtins.str
-    """"partition" """
     recovery_rule: _builtins.str
     """"quorum" """
     partitioner: _builtins.str
@@ -530,6 +532,10 @@ class SegmentSettings(_message.Message):
     """0 = 4 MiB"""
     uncompressed_bytes_max: _builtins.int
     """0 = 32 MiB"""
+    flush_interval_ms: _builtins.int
+    """as in TopicSettings"""
+    flush_bytes: _builtins.int
+    on_total_loss: _builtins.str
     @_builtins.property
     def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """whose hashes each batch holds, and a leader checks"""
@@ -550,10 +556,13 @@ class SegmentSettings(_message.Message):
         batch_bytes_max: _builtins.int = ...,
         uncompressed_bytes_max: _builtins.int = ...,
         indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
+        flush_interval_ms: _builtins.int = ...,
+        flush_bytes: _builtins.int = ...,
+        on_total_loss: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

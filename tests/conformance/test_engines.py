@@ -10,11 +10,12 @@ import sqlite3
 import pytest
 
 from icecore.errors import NotReplicaError, UnsupportedError
+from icecore.model import SEGMENT_ENGINE
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.engine import SEGMENT_ENGINE, Engine, LogTail
+from icecore_node.storage.engine import Engine, LogTail
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine

@@ -17,7 +17,7 @@ from icecore.codec import batch, record
 from icecore.codec.batch import Codec, Compacted
 from icecore.codec.columns import Headers, Record
 from icecore.codec.hashes import header_hash, header_hashes, key_hash, tag_hash
-from icecore.model import Segment, SegmentId, SegmentSettings, SegmentState
+from icecore.model import SEGMENT_ENGINE, Segment, SegmentId, SegmentSettings, SegmentState
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, join
 from icecore.v1 import data_pb2
@@ -36,7 +36,6 @@ from icecore_node.storage.engine import (
     ACTIVE_INDEX,
     NO_INDEX,
     SEALED_INDEX,
-    SEGMENT_ENGINE,
     Candidates,
     IndexSummary,
     OffsetRange,

@@ -36,7 +36,6 @@ NOT_OURS = frozenset(
         ("README.md", ".icecore/"),  # made by icecore dev
         ("docs/GLOSSARY.md", "last_offset"),  # named because it is not used
         ("docs/GLOSSARY.md", "max_offset"),
-        ("docs/PROTOCOL.md", "on_total_loss"),  # left out of what is built
         ("docs/PERFORMANCE.md", "rf3_kafka"),  # gates whose names the runner puts together
         ("docs/PERFORMANCE.md", "keyed_1024_kafka"),
     }

@@ -13,6 +13,14 @@ from icecore.errors import (
     UnsupportedError,
 )
 from icecore.model import (
+    ENGINES,
+    FILE_MODELS,
+    MEMORY_ENGINE,
+    ON_TOTAL_LOSS,
+    RESTART_EMPTY,
+    SEGMENT_ENGINE,
+    SHARED_FILE,
+    UNAVAILABLE_ON_LOSS,
     FlushMode,
     SegmentSettings,
     check_indexed_headers,
@@ -37,6 +45,7 @@ from icecore_coordinator.state.records import (
 PARTITIONS_MAX = 10_000
 DEFAULT_REPLICATION_FACTOR = 3
 PARTITIONERS = ("xxh64", "custom")
+STORAGE = {"engine": ENGINES, "file_model": FILE_MODELS, "on_total_loss": ON_TOTAL_LOSS}
 SEGMENT_BYTES_MIN = 64 << 10
 BATCH_CAPS = {
     "record_bytes_max": RECORD_BYTES_CAP,
@@ -53,15 +62,22 @@ def check_partitions(partitions: int) -> None:
 
 
 def completed(settings: SegmentSettings, nodes: int) -> SegmentSettings:
-    """Settings with the defaults that depend on the cluster filled in.
+    """Settings with the defaults that depend on the cluster, or on one another, filled in.
 
     Args:
-        settings: ``replication_factor`` and ``min_insync`` may be 0 = not given.
+        settings: ``replication_factor`` and ``min_insync`` may be 0 = not given, ``on_total_loss``
+            empty.
         nodes: How many are up.
     """
     factor = settings.replication_factor or max(1, min(DEFAULT_REPLICATION_FACTOR, nodes))
     in_sync = settings.min_insync or (2 if factor >= DEFAULT_REPLICATION_FACTOR else 1)
-    return replace(settings, replication_factor=factor, min_insync=in_sync)
+    usual = RESTART_EMPTY if settings.engine == MEMORY_ENGINE else UNAVAILABLE_ON_LOSS
+    return replace(
+        settings,
+        replication_factor=factor,
+        min_insync=in_sync,
+        on_total_loss=settings.on_total_loss or usual,
+    )
 
 
 def check_settings(settings: SegmentSettings, nodes: int) -> None:
@@ -69,12 +85,11 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
 
     Raises:
         InvalidRequestError: the settings contradict each other or name what does not exist.
-        UnsupportedError: a flush mode that no engine has yet.
+        UnsupportedError: storage that is not offered yet.
         NotEnoughReplicasError: fewer nodes are up than copies are wanted.
     """
     factor = settings.replication_factor
-    if settings.flush_mode is not FlushMode.SYNC:
-        raise UnsupportedError("flush_mode async is not offered yet: every ack means fsynced")
+    check_storage(settings)
     if not 1 <= settings.min_insync <= factor:
         raise InvalidRequestError(
             f"min_insync {settings.min_insync} must be between 1 and replication_factor {factor}"
@@ -92,6 +107,23 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
             f"replication_factor {factor} needs {factor} nodes that are up, there are {nodes}",
             nodes=nodes,
         )
+
+
+def check_storage(settings: SegmentSettings) -> None:
+    """Whether there is such storage. Raises InvalidRequestError, UnsupportedError."""
+    for name, known in STORAGE.items():
+        value = getattr(settings, name)
+        if value not in known:
+            raise InvalidRequestError(f"{name} {value[:64]!r} must be one of {', '.join(known)}")
+    if settings.file_model == SHARED_FILE and settings.engine != SEGMENT_ENGINE:
+        raise InvalidRequestError(
+            f"file_model {SHARED_FILE} is one of engine {SEGMENT_ENGINE}; engine "
+            f"{settings.engine} keeps no files of active segments"
+        )
+    if settings.flush_mode is not FlushMode.SYNC:
+        raise UnsupportedError("flush_mode async is not offered yet: every ack means fsynced")
+    if settings.active_engine != SEGMENT_ENGINE:
+        raise UnsupportedError(f"storage {settings.active_engine} is not offered yet")
 
 
 def check_batch_limits(settings: SegmentSettings) -> None:

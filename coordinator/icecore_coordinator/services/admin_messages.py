@@ -36,7 +36,8 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
 
     Without ``given``, replication_factor and min_insync may come out as 0 = not said.
     """
-    return settings_with(given or SegmentSettings(replication_factor=0, min_insync=0), message)
+    unsaid = SegmentSettings(replication_factor=0, min_insync=0, on_total_loss="")
+    return settings_with(given or unsaid, message)
 
 
 def altered_settings(request: pb.AlterTopicRequest, given: SegmentSettings) -> SegmentSettings:

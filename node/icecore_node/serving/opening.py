@@ -24,7 +24,7 @@ from icecore_node.replica import order_checks
 from icecore_node.replica.life import Begun, Life
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.storage.engine import NO_TAIL, SEGMENT_ENGINE, SegmentIdentity
+from icecore_node.storage.engine import NO_TAIL, SegmentIdentity
 from icecore_replication.producers import ProducerTable
 
 
@@ -114,7 +114,7 @@ class Opening:
             segment_id=SegmentId(segment.segment_id),
             generation=Generation(segment.generation),
             epoch=Epoch(segment.epoch),
-            engine=segment.settings.engine or SEGMENT_ENGINE,
+            engine=convert.settings_from_proto(segment.settings).active_engine,
         )
 
     async def _confirm(

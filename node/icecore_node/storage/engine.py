@@ -23,10 +23,7 @@ from typing import Final, Protocol, TypeAlias
 from icecore.codec.batch import Buffer
 from icecore.codec.columns import Int64s
 from icecore.errors import IcecoreError
-from icecore.model import Epoch, Generation, SegmentId
-
-SEGMENT_ENGINE: Final = "segment"
-"""What the settings of a segment call the engine with one file per segment."""
+from icecore.model import SEGMENT_ENGINE, Epoch, Generation, SegmentId
 
 Condemn: TypeAlias = Callable[[Mapping[SegmentId, str]], None]
 """Stores for each segment id why its log can't be trusted, durably, in one sync."""
@@ -55,7 +52,7 @@ class SegmentIdentity:
     base_offset: int = -1
     """-1 while prepared; ``confirm`` writes the real one."""
     engine: str = SEGMENT_ENGINE
-    """Who keeps the bytes: ``SegmentSettings.engine`` of the segment's record."""
+    """Who keeps the bytes until they are sealed: ``active_engine`` of the segment's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Which storage engines a node has. The one place that names them; another one is a line here."""
 
+from icecore.model import SEGMENT_ENGINE
 from icecore_node.ports import FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.engine import SEGMENT_ENGINE
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings

@@ -20,6 +20,7 @@ from icecore.errors import (
     StorageError,
 )
 from icecore.model import (
+    SEGMENT_ENGINE,
     Epoch,
     Segment,
     SegmentState,
@@ -286,7 +287,7 @@ class SegmentCopier:
             segment_id=segment.segment_id,
             generation=segment.generation,
             epoch=segment.epoch,
-            engine=segment.settings.engine,
+            engine=_keeper(segment, prepared),
         )
         check_identity(identity, segment.base_offset)
         if prepared is not None:
@@ -339,6 +340,14 @@ class SegmentCopier:
             max_append_timestamp_ms=tail.max_append_timestamp_ms,
             length_bytes=tail.length_bytes,
         )
+
+
+def _keeper(segment: Segment, prepared: Replica | None) -> str:
+    """Which engine a copy is made with: a whole one goes where sealed logs end up anyway."""
+    if prepared is not None:
+        return prepared.identity.engine
+    is_sealed = segment.state is SegmentState.SEALED
+    return SEGMENT_ENGINE if is_sealed else segment.settings.active_engine
 
 
 def _check(order: Order, replica: Replica) -> None:

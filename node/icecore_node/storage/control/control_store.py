@@ -14,11 +14,11 @@ from pathlib import Path
 from icecore.errors import (
     NotReplicaError,
 )
-from icecore.model import Epoch, Generation, SegmentId, Token
+from icecore.model import SEGMENT_ENGINE, Epoch, Generation, SegmentId, Token
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
 from icecore_node.storage.control.disk_identity import DiskIdentity
-from icecore_node.storage.engine import SEGMENT_ENGINE, SegmentIdentity
+from icecore_node.storage.engine import SegmentIdentity
 
 PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"
 
@@ -49,6 +49,7 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
+    """Who keeps the bytes now: that of its identity until it is sealed and handed over."""
 
     @classmethod
     def prepared(cls, identity: SegmentIdentity, rebuilding: int) -> "ReplicaRow":

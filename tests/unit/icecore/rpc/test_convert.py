@@ -71,7 +71,7 @@ def test_settings_have_the_same_fields_everywhere() -> None:
     names = {each.name for each in fields(SegmentSettings)}
     assert names == set(coordinator_pb2.SegmentSettings.DESCRIPTOR.fields_by_name)
     of_topics = set(admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name)
-    assert names - of_topics == {"engine", "file_model", "recovery_rule"}  # nobody can choose yet
+    assert names - of_topics == {"recovery_rule"}  # nobody can choose yet
     assert of_topics - names == {"partitions", "delete_grace_ms"}  # of no segment
     assert {each.name for each in fields(TopicSettings)} == of_topics
 
@@ -87,16 +87,21 @@ OTHER = SegmentSettings(
     batch_bytes_max=9,
     uncompressed_bytes_max=10,
     indexed_headers=("h",),
+    flush_interval_ms=11,
+    flush_bytes=12,
+    engine="memory",
+    file_model="shared",
+    on_total_loss="restart_empty",
 )
 
 
 def test_a_topics_message_carries_all_that_a_topic_can_choose() -> None:
-    kept = replace(SegmentSettings(), engine="e", file_model="f", recovery_rule="r")
+    kept = replace(SegmentSettings(), recovery_rule="r")
     message = convert.settings_to_topic(OTHER, partitions=3, delete_grace_ms=0)
     assert (message.partitions, message.delete_grace_ms) == (3, 0)
     assert message.HasField("delete_grace_ms")
     found = convert.settings_with(kept, message)
-    assert found == replace(OTHER, engine="e", file_model="f", recovery_rule="r")
+    assert found == replace(OTHER, recovery_rule="r")
     for each in fields(SegmentSettings):
         default = getattr(SegmentSettings(), each.name)
         assert getattr(found, each.name) != default, f"{each.name} was not copied"
