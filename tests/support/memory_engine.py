@@ -96,6 +96,9 @@ class MemoryEngine:
         self._condemn({number: log.damage for number, log in found.items() if log.damage})
         return list(found.values())
 
+    def strays(self) -> list[SegmentId]:
+        return [number for number in self.disk.logs if number not in self._used]
+
     def use(self, known: KnownLog, _: object = None) -> FoundLog:
         segment_id = known.identity.segment_id
         log = self.disk.logs.get(segment_id)

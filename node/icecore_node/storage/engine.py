@@ -333,6 +333,12 @@ class LogIndex(Protocol):
 class LogSalvage(Protocol):
     """What can be proved of logs that are not trusted, in their place or set aside."""
 
+    def strays(self) -> list[SegmentId]:
+        """Logs of which there are bytes here although ``start_up`` was not told of them, as far as
+        that is known without looking for them. Most were handed over by a process that died before
+        it dropped them."""
+        ...
+
     def tail(self, log: KnownLog) -> LogTail | None:
         """The end of the longest part that CRCs and chain prove; None when nothing can be proved.
         Changes nothing."""
@@ -344,6 +350,39 @@ class LogSalvage(Protocol):
         Raises:
             NotReplicaError: Nothing can be proved.
         """
+        ...
+
+
+class SealedCopy(Protocol):
+    """A sealed log that is on its way to the engine of sealed logs. Used by one thread."""
+
+    def append(self, data: bytes) -> None:
+        """The next batches, whole."""
+        ...
+
+    def sync(self) -> None:
+        """All are there: make them durable. Nobody sees them yet."""
+        ...
+
+    def finish(self, remember: Callable[[LogEnd], None]) -> None:
+        """Put the log in its place, durably, and use it; ``remember`` is told where it ends, and
+        when it raises the log is not used. What lay in that place was not in use, and goes.
+
+        Raises:
+            NotAsSealed: What was copied is not what was sealed.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing of it, unless it was finished. Never fails."""
+        ...
+
+
+class SealedLogs(Protocol):
+    """Takes sealed logs of other engines."""
+
+    def receive(self, log: KnownLog) -> SealedCopy:
+        """Begin a copy; what is left of an earlier one goes."""
         ...
 
 

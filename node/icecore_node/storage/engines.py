@@ -30,4 +30,4 @@ def make_store(
         StorageError: The folder can't be used.
     """
     engine = SegmentEngine(file_system, index, settings, control.condemn)
-    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id)
+    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id, engine.sealed_logs)

@@ -4,7 +4,8 @@ The parts of ``ReplicaStore`` share it. It turns records of the control store in
 asked for, and what they find into what the node is told.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from icecore.errors import NotReplicaError, UnsupportedError
 from icecore.model import SegmentId
@@ -22,13 +23,15 @@ from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.port import FoundReplica
 from icecore_replication.digest import current_digest
 
+T = TypeVar("T")
+
 
 class ReplicaCatalog:
     """Replicas by segment id.
 
     Args:
         control: Remembers them.
-        engines: By the name that ``SegmentSettings.engine`` has for each.
+        engines: By the name that ``SegmentSettings.active_engine`` has for each.
         cluster_id: Whose replicas they are; empty before the first registration.
     """
 
@@ -51,6 +54,18 @@ class ReplicaCatalog:
     def engine(self, segment_id: SegmentId) -> Engine:
         """Who keeps the bytes of a replica. Raises NotReplicaError, UnsupportedError."""
         return self.engine_named(self.row(segment_id).engine)
+
+    def ask(self, segment_id: SegmentId, question: Callable[[Engine], T]) -> T:
+        """The answer of who keeps a replica, also when it is handed over meanwhile. Raises what
+        ``engine`` and the question raise."""
+        name = self.row(segment_id).engine
+        try:
+            return question(self.engine_named(name))
+        except NotReplicaError:
+            keeper = self.row(segment_id).engine
+            if keeper == name:
+                raise
+            return question(self.engine_named(keeper))
 
     def engine_named(self, name: str) -> Engine:
         """An engine of this node. Raises UnsupportedError when it has none of that name."""

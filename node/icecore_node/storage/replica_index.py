@@ -1,17 +1,22 @@
-"""What is derived from replicas: each asked of the engine that keeps it, all tended and flushed."""
+"""What is derived from replicas: each asked of the engine that keeps it, all tended and flushed.
+
+Sealed logs of all engines get the same index, which is why tending also hands them over.
+"""
 
 from collections.abc import Sequence
 
 from icecore.model import SegmentId
 from icecore_node.storage.engine import Candidates, IndexSummary, OffsetRange
+from icecore_node.storage.hand_over import HandOver
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 
 class ReplicaIndex:
     """``LogIndex`` over all engines; used by any number of threads."""
 
-    def __init__(self, catalog: ReplicaCatalog) -> None:
+    def __init__(self, catalog: ReplicaCatalog, hand_over: HandOver) -> None:
         self._catalog = catalog
+        self._hand_over = hand_over
 
     def candidates(
         self,
@@ -23,21 +28,25 @@ class ReplicaIndex:
         newest_first: bool = False,
     ) -> Candidates:
         """See ``LogIndex.candidates``."""
-        index = self._catalog.engine(segment_id).index
-        return index.candidates(segment_id, hashes, asked, limit=limit, newest_first=newest_first)
+        return self._catalog.ask(
+            segment_id,
+            lambda engine: engine.index.candidates(
+                segment_id, hashes, asked, limit=limit, newest_first=newest_first
+            ),
+        )
 
     def summary(self, segment_id: SegmentId) -> IndexSummary:
         """See ``LogIndex.summary``."""
-        return self._catalog.engine(segment_id).index.summary(segment_id)
+        return self._catalog.ask(segment_id, lambda engine: engine.index.summary(segment_id))
 
     def verify(self, segment_id: SegmentId) -> int:
         """See ``LogIndex.verify``."""
-        return self._catalog.engine(segment_id).index.verify(segment_id)
+        return self._catalog.ask(segment_id, lambda engine: engine.index.verify(segment_id))
 
     def tend(self) -> bool:
-        """See ``LogIndex.tend``: a step of each engine."""
+        """See ``LogIndex.tend``: a step of each engine, and of what was sealed."""
         left = [engine.index.tend() for engine in self._catalog.engines.values()]
-        return any(left)
+        return any([self._hand_over.step(), *left])
 
     def flush(self) -> None:
         """See ``LogIndex.flush``."""

@@ -21,29 +21,37 @@ class ReplicaReader:
 
     def tail(self, segment_id: SegmentId) -> LogTail:
         """See ``LogReader.tail``."""
-        return self._catalog.engine(segment_id).reader.tail(segment_id)
+        return self._catalog.ask(segment_id, lambda engine: engine.reader.tail(segment_id))
 
     def read(
         self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """See ``LogReader.read``."""
-        engine = self._catalog.engine(segment_id)
-        return engine.reader.read(segment_id, offset, max_bytes, end_offset)
+        return self._catalog.ask(
+            segment_id,
+            lambda engine: engine.reader.read(segment_id, offset, max_bytes, end_offset),
+        )
 
     def offset_for_time(
         self, segment_id: SegmentId, timestamp_ms: int, end_offset: int
     ) -> tuple[int, int] | None:
         """See ``LogReader.offset_for_time``."""
-        engine = self._catalog.engine(segment_id)
-        return engine.reader.offset_for_time(segment_id, timestamp_ms, end_offset)
+        return self._catalog.ask(
+            segment_id,
+            lambda engine: engine.reader.offset_for_time(segment_id, timestamp_ms, end_offset),
+        )
 
     def tail_at(self, segment_id: SegmentId, end_offset: int) -> LogTail | None:
         """See ``LogReader.tail_at``."""
-        return self._catalog.engine(segment_id).reader.tail_at(segment_id, end_offset)
+        return self._catalog.ask(
+            segment_id, lambda engine: engine.reader.tail_at(segment_id, end_offset)
+        )
 
     def headers(self, segment_id: SegmentId, end_offset: int) -> list[bytes]:
         """See ``LogReader.headers``."""
-        return self._catalog.engine(segment_id).reader.headers(segment_id, end_offset)
+        return self._catalog.ask(
+            segment_id, lambda engine: engine.reader.headers(segment_id, end_offset)
+        )
 
     def full_digest(self, segment_id: SegmentId) -> bytes:
         """As ``LogReader.full_digest``, but read once: from then on it is remembered.
@@ -57,13 +65,13 @@ class ReplicaReader:
             raise InvalidRequestError(f"segment {segment_id} is not sealed here")
         if known := current_digest(row.full_digest):
             return known
-        digest = self._catalog.engine(segment_id).reader.full_digest(segment_id)
+        digest = self._catalog.ask(segment_id, lambda engine: engine.reader.full_digest(segment_id))
         control.change_row(segment_id, full_digest=digest)
         return digest
 
     def verification(self, segment_id: SegmentId) -> Verification:
         """See ``LogReader.verification``."""
-        return self._catalog.engine(segment_id).reader.verification(segment_id)
+        return self._catalog.ask(segment_id, lambda engine: engine.reader.verification(segment_id))
 
     def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:
         """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.

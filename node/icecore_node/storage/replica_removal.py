@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from icecore.errors import IcecoreError
-from icecore.model import SegmentId, Token
+from icecore.model import SEGMENT_ENGINE, SegmentId, Token
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
-from icecore_node.storage.control.control_store import QUARANTINED
+from icecore_node.storage.control.control_store import QUARANTINED, SEALED
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
@@ -75,8 +75,13 @@ class ReplicaRemoval:
         """Carry out stored orders and forget them."""
         by_engine: defaultdict[str, list[SegmentIdentity]] = defaultdict(list)
         for row in map(self._control.row, segment_ids):
-            if row is not None:
-                by_engine[row.engine].append(self._catalog.identity(row))
+            if row is None:
+                continue
+            by_engine[row.engine].append(self._catalog.identity(row))
+            is_elsewhere = row.state == SEALED and row.engine != SEGMENT_ENGINE
+            if is_elsewhere and SEGMENT_ENGINE in self._catalog.engines:
+                # A hand-over that did not end may have left a file.
+                by_engine[SEGMENT_ENGINE].append(self._catalog.identity(row))
         for name, identities in by_engine.items():
             self._catalog.engine_named(name).drop(identities)
         self._control.finish_intents(segment_ids)

@@ -36,7 +36,9 @@ from icecore_node.storage.engine import (
     FoundLog,
     LogEnd,
     LogTail,
+    SealedLogs,
 )
+from icecore_node.storage.hand_over import HandOver
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
 from icecore_node.storage.replica_creation import ReplicaCreation
@@ -55,19 +57,26 @@ class ReplicaStore:
     """
 
     def __init__(
-        self, control: ControlStore, engines: Mapping[str, Engine], cluster_id: bytes
+        self,
+        control: ControlStore,
+        engines: Mapping[str, Engine],
+        cluster_id: bytes,
+        sealed_logs: SealedLogs | None = None,
     ) -> None:
         """
         Args:
             control: Promises, records, delete orders.
-            engines: By the name that ``SegmentSettings.engine`` has for each.
+            engines: By the name that ``SegmentSettings.active_engine`` has for each.
             cluster_id: Whose replicas these are; empty before the first registration.
+            sealed_logs: The one of the engines in which sealed logs end up; without it they stay
+                where they are.
         """
         self._control = control
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
+        self.hand_over = HandOver(catalog, sealed_logs)
+        self.index = ReplicaIndex(catalog, self.hand_over)
         self._only = next(iter(engines.values())) if len(engines) == 1 else None
         self.reader = ReplicaReader(catalog)
-        self.index = ReplicaIndex(catalog)
         self.salvage = ReplicaSalvage(catalog)
         self.creation = ReplicaCreation(catalog)
         self.removal = ReplicaRemoval(catalog)
@@ -92,6 +101,9 @@ class ReplicaStore:
             untrusted = [self._catalog.identity(row) for row in own if not _is_trusted(row)]
             found = engine.start_up(known, untrusted)
             logs.update(zip([row.segment_id for row in sound], found, strict=True))
+        self.hand_over.drop_strays()
+        for row in rows:
+            self.hand_over.note(self._control.row(row.segment_id) or row)
         return [self._found(row, logs.get(row.segment_id)) for row in rows]
 
     def _found(self, row: ReplicaRow, log: FoundLog | None) -> FoundReplica:
@@ -145,7 +157,7 @@ class ReplicaStore:
 
         def remember(end: LogEnd) -> None:
             tail = end.tail
-            self._control.change_row(
+            row = self._control.change_row(
                 segment_id,
                 state=SEALED,
                 rebuilding=0,
@@ -157,6 +169,7 @@ class ReplicaStore:
                 high_watermark=tail.max_known_high_watermark,
                 seal_digest=tail.digest,
             )
+            self.hand_over.note(row)
 
         self._catalog.engine(segment_id).seal(segment_id, end_offset, seal_digest, remember)
 

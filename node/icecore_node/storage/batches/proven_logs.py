@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from icecore.errors import NotReplicaError
+from icecore.model import SegmentId
 from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.engine import FoundLog, KnownLog, LogTail
 
@@ -29,6 +30,10 @@ ProvenT = TypeVar("ProvenT", bound=Proven)
 
 class Remains(Protocol[ProvenT]):
     """What an engine has left of its logs."""
+
+    def strays(self) -> list[SegmentId]:
+        """See ``LogSalvage.strays``."""
+        ...
 
     def provable(self, log: KnownLog) -> Iterable[ProvenT]:
         """Of the copy in its place and of those set aside, what can be proved. Changes nothing."""
@@ -49,6 +54,10 @@ class ProvenLogs(Generic[ProvenT]):
 
     def __init__(self, remains: Remains[ProvenT]) -> None:
         self._remains = remains
+
+    def strays(self) -> list[SegmentId]:
+        """See ``LogSalvage.strays``."""
+        return self._remains.strays()
 
     def tail(self, log: KnownLog) -> LogTail | None:
         """See ``LogSalvage.tail``. None when no copy has any record that can be proved: that is no

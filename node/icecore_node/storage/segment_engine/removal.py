@@ -14,7 +14,12 @@ from icecore_node.storage.index import points
 from icecore_node.storage.segment_engine.index_files import IndexFiles
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
-from icecore_node.storage.segment_engine.segment_names import file_name, files_of, folder_name
+from icecore_node.storage.segment_engine.segment_names import (
+    file_name,
+    files_of,
+    folder_name,
+    unfinished_copy_name,
+)
 
 
 class Removal:
@@ -68,6 +73,8 @@ class Removal:
         is_unread = log is not None and log.handle.close()
         if is_unread and self._pool.put(name, identity.segment_id):
             folders[folder] = folders[FOLDER] = None
-        for each in files_of(self._fs, name):
+        unfinished = unfinished_copy_name(identity)
+        others = [unfinished] if self._fs.exists(unfinished) else []
+        for each in files_of(self._fs, name) + others:
             folders[folder] = None
             self._fs.unlink(each)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from icecore.errors import IcecoreError, InvalidRequestError, StorageError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, File, FileSystem
 from icecore_node.storage.batches.batch_log import Place
@@ -57,6 +58,10 @@ class FileRemains:
         self._fs = file_system
         self._fail_stop = fail_stop
         self._judge = judge
+
+    def strays(self) -> list[SegmentId]:
+        """See ``Remains.strays``: files that are not known are reported at the start, and stay."""
+        return []
 
     def provable(self, log: KnownLog) -> Iterator[Provable]:
         """See ``Remains.provable``."""

@@ -45,6 +45,7 @@ from icecore_node.storage.index.stored_entries import StoredEntries
 from icecore_node.storage.segment_engine.appended_entries import AppendedEntries
 from icecore_node.storage.segment_engine.creation import Creation
 from icecore_node.storage.segment_engine.group_commit import GroupCommit
+from icecore_node.storage.segment_engine.incoming import Incoming
 from icecore_node.storage.segment_engine.index_due import IndexDue
 from icecore_node.storage.segment_engine.index_files import IndexFiles
 from icecore_node.storage.segment_engine.index_upkeep import IndexUpkeep
@@ -99,6 +100,13 @@ class SegmentEngine:
             file_system, self._index, pool, self._sync_folder, self._forget, self._index_files
         )
         self._start_up = StartUp(file_system, self._index, settings, self._fail_stop)
+        self.sealed_logs = Incoming(
+            file_system,
+            self._fail_stop,
+            self._start_up,
+            self._use,
+            lambda log: self._close(log.identity.segment_id),
+        )
 
     def _make_index(self, settings: StoreSettings) -> None:
         self._due, self._memory = IndexDue(), EntryMemory(settings.recent_entries_bytes_max)
@@ -303,9 +311,7 @@ class SegmentEngine:
 
     def set_aside(self, identity: SegmentIdentity) -> None:
         """See ``Engine.set_aside``."""
-        log = self._forget(identity.segment_id)
-        if log is not None:
-            log.handle.close()
+        self._close(identity.segment_id)
         self._index_files.remove(identity)
         name = file_name(identity)
         if self._fs.exists(name):
@@ -316,6 +322,11 @@ class SegmentEngine:
     def drop(self, identities: Sequence[SegmentIdentity]) -> None:
         """See ``Engine.drop``."""
         self._removal.remove(identities)
+
+    def _close(self, segment_id: SegmentId) -> None:
+        log = self._forget(segment_id)
+        if log is not None:
+            log.handle.close()
 
     def _forget(self, segment_id: SegmentId) -> SegmentLog | None:
         log = self._logs.pop(segment_id, None)

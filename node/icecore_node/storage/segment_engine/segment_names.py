@@ -32,8 +32,8 @@ def file_name(identity: SegmentIdentity) -> str:
 
 
 def is_derived(name: str) -> bool:
-    """Whether a file holds nothing that is not made of others."""
-    return name.endswith((_INDEX, _INDEX + _UNFINISHED))
+    """Whether a file holds nothing that is not made of others, or still copied from them."""
+    return name.endswith((_INDEX, _UNFINISHED))
 
 
 def index_file_name(identity: SegmentIdentity) -> str:
@@ -44,6 +44,11 @@ def index_file_name(identity: SegmentIdentity) -> str:
 def unfinished_name(identity: SegmentIdentity) -> str:
     """An index file that is being written."""
     return index_file_name(identity) + _UNFINISHED
+
+
+def unfinished_copy_name(identity: SegmentIdentity) -> str:
+    """A data file that is being copied from another engine."""
+    return file_name(identity) + _UNFINISHED
 
 
 def aside_name(file_system: FileSystem, name: str) -> str:

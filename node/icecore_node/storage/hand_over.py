@@ -1,0 +1,142 @@
+"""Sealed logs of other engines become files of the segment engine, in the background.
+
+Engines differ in how they keep what is appended. What is sealed lies in one kind of file, so that
+look-ups, scrub, copies and tiering exist once. A log is copied in steps; then, in this order: its
+file is durable under its name and equals what was sealed; the record of the replica names its new
+keeper, in one commit; the old engine drops its bytes. A crash before the commit leaves a file that
+the next attempt replaces, one after it leaves bytes that the old engine is told of at the next
+start (``LogSalvage.strays``). Reads go by the record, so they find one whole log at any time.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Final
+
+from icecore.errors import SHORTAGES, IcecoreError, StorageError
+from icecore.model import SEGMENT_ENGINE, SegmentId
+from icecore.process.log import event
+from icecore_node.ports import DiskFailedError
+from icecore_node.storage.control.control_store import SEALED, ReplicaRow
+from icecore_node.storage.engine import LogEnd, NotAsSealed, SealedCopy, SealedLogs
+from icecore_node.storage.replica_catalog import ReplicaCatalog
+
+STEP_BYTES: Final = 4 << 20
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Copying:
+    """A log that is on its way."""
+
+    row: ReplicaRow
+    copy: SealedCopy
+    next_offset: int
+
+
+class HandOver:
+    """Moves what is sealed to its last keeper. One caller of ``step`` at a time.
+
+    Args:
+        catalog: Of all replicas.
+        files: Takes sealed logs; None = they stay where they are.
+    """
+
+    def __init__(self, catalog: ReplicaCatalog, files: SealedLogs | None) -> None:
+        self._catalog = catalog
+        self._files = files
+        self._due: dict[SegmentId, None] = {}
+        self._copying: _Copying | None = None
+
+    def note(self, row: ReplicaRow) -> None:
+        """A replica was sealed, or found sealed: it is copied if need be. On any thread."""
+        if self._files is not None and _is_due(row):
+            self._due[row.segment_id] = None
+
+    def step(self) -> bool:
+        """Copy about 4 MiB. Returns whether there is more to do now; after a shortage there is
+        not, although something is left."""
+        copying = self._copying or self._next()
+        if copying is None:
+            return False
+        self._copying = None
+        segment_id = copying.row.segment_id
+        try:
+            if self._is_current(copying) and not self._copy(copying):
+                self._copying = copying
+                return True
+        except DiskFailedError:
+            raise
+        except SHORTAGES as error:
+            event(_log, logging.WARNING, "hand_over_waits", segment_id=segment_id, error=error)
+            self._due[segment_id] = None
+            copying.copy.abandon()
+            return False
+        except (
+            IcecoreError,
+            NotAsSealed,
+        ) as error:  # the scrub judges; what is here stays where it is
+            event(_log, logging.ERROR, "not_handed_over", segment_id=segment_id, error=error)
+        copying.copy.abandon()
+        return bool(self._due)
+
+    def _next(self) -> _Copying | None:
+        if self._files is None:
+            return None
+        for segment_id in list(self._due):
+            self._due.pop(segment_id, None)
+            row = self._catalog.control.row(segment_id)
+            if row is None or not _is_due(row):
+                continue
+            try:
+                copy = self._files.receive(self._catalog.known(row))
+            except DiskFailedError:
+                raise
+            except IcecoreError as error:
+                event(_log, logging.WARNING, "hand_over_waits", segment_id=segment_id, error=error)
+                self._due[segment_id] = None
+                return None
+            return _Copying(row, copy, row.base_offset)
+        return None
+
+    def _is_current(self, copying: _Copying) -> bool:
+        """Whether the record is still what the copy was begun for, but for its digest."""
+        row = self._catalog.control.row(copying.row.segment_id)
+        return row is not None and replace(row, full_digest=b"") == replace(
+            copying.row, full_digest=b""
+        )
+
+    def _copy(self, copying: _Copying) -> bool:
+        """One step; whether the log has been handed over."""
+        row = copying.row
+        if copying.next_offset < row.end_offset:
+            reader = self._catalog.engine_named(row.engine).reader
+            data, end = reader.read(row.segment_id, copying.next_offset, STEP_BYTES, row.end_offset)
+            if end <= copying.next_offset:
+                raise StorageError(f"segment {row.segment_id} ends at {end} while it is copied")
+            copying.copy.append(data)
+            copying.next_offset = end
+            return False
+        copying.copy.sync()
+        with self._catalog.changing:
+            if self._is_current(copying):
+                copying.copy.finish(lambda end: self._remember(row, end))
+                self._catalog.engine_named(row.engine).drop([self._catalog.identity(row)])
+        event(_log, logging.INFO, "handed_over", segment_id=row.segment_id, engine=row.engine)
+        return True
+
+    def _remember(self, row: ReplicaRow, end: LogEnd) -> None:
+        self._catalog.control.change_row(
+            row.segment_id, engine=SEGMENT_ENGINE, end_position=end.position
+        )
+
+    def drop_strays(self) -> None:
+        """At the start: engines let go of what another one keeps since an earlier process."""
+        for name, engine in self._catalog.engines.items():
+            rows = map(self._catalog.control.row, engine.salvage.strays())
+            gone = [row for row in rows if row is not None and row.engine != name]
+            if gone:
+                engine.drop([self._catalog.identity(row) for row in gone])
+
+
+def _is_due(row: ReplicaRow) -> bool:
+    return row.state == SEALED and row.engine != SEGMENT_ENGINE and not row.damage
