@@ -1,4 +1,4 @@
-"""Sends batches that are due: which go into which request, and what happens when they fail.
+"""Sends batches that are due: which of them go into which request, and when.
 
 A request carries batches of many partitions that one node leads. This is the life of a batch:
 
@@ -9,20 +9,7 @@ A request carries batches of many partitions that one node leads. This is the li
               waiting <────────────── in front of its queue, in order, numbers kept
               (backoff, or a new leader is seen)
 
-    what happened                      what it costs
-    the records can't be encoded       this batch alone: its number was not used yet
-    an error that is retriable, or of  a wait: the numbers stay, and a leader that has the batch
-    one leader's storage               answers with its offset (``duplicate``)
-    the segment indexes other headers  a wait, and this batch is encoded anew
-    any other error, or the delivery   the head. If it had a number, those behind it that certainly
-    timeout                            were not appended get new ones under a fresh identity; the
-                                       others fail as well, because only they might land late
-    the leader sees a gap or an old    as before; a head that certainly was not appended stays, and
-    epoch                              is renumbered too
-    it sees a gap before a request     a wait, as above: the batches before it were refused, or it
-    that was sent behind another one   overtook them. Sent again alone, it shows a real gap
-    the name is lost, or the topic is  all batches of the partition
-    another one
+What an error costs is in ``settling.py``.
 
 **Rules.** Replicas keep producer state as a function of the log (R20) and hand it on (R24). Here is
 what R21-R23 ask of clients: sequences without holes, from 0 under each identity, and no more
@@ -51,40 +38,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from icecore.client.batches import Batch
-from icecore.client.connection import Backoff, Connection
+from icecore.client.connection import Connection
 from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
-from icecore.client.partition_queue import BATCHES_KEPT_FIRST, PartitionQueue, Refused
+from icecore.client.partition_queue import PartitionQueue
 from icecore.client.produce_request import (
     Entry,
     Outcome,
     ProduceRequest,
     RequestParts,
 )
-from icecore.client.types import BatchMetadata
+from icecore.client.settling import Settling
 from icecore.codec.record import Codec
-from icecore.errors import (
-    FencedError,
-    HeaderHashesError,
-    IcecoreError,
-    InvalidRequestError,
-    LeaderLostError,
-    NotLeaderError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    RequestTimeoutError,
-    RollingError,
-    StorageError,
-    UnavailableError,
-    UnknownProducerError,
-    UnknownTopicError,
-)
+from icecore.errors import IcecoreError, InvalidRequestError, NotLeaderError
 from icecore.model import Acks
 from icecore.process.log import event
-from icecore.rpc import convert
-from icecore.v1 import (
-    data_pb2,
-)
 
 REQUESTS_PER_NODE_MAX = 5
 REQUESTS_PER_PARTITION_MAX = 4
@@ -99,9 +67,6 @@ _HOLD_LEAST_S = 0.0005
 """What is left of it is not waited for: rounded, it may be no time at all, again and again."""
 
 _THROTTLE_MAX_MS = 60_000
-_GAPS = (OutOfOrderSequenceError, UnknownProducerError)
-_MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
-
 _log = logging.getLogger(__name__)
 
 
@@ -142,12 +107,9 @@ class Sender:
         self._connection = connection
         self._clock = connection.clock
         self._metadata = metadata
-        self._acks = acks
         self._codec = codec
         self._idempotent = idempotent
         self._request_bytes_max = request_bytes_max
-        self._delivery_timeout_ms = delivery_timeout_ms
-        self._on_done = on_done
         self._on_broken = on_broken
         self._is_closing = False
         self._identities = identities
@@ -167,8 +129,17 @@ class Sender:
         self._has_sentinel = False
         """A task waits for nothing: when somebody cancels it, requests end without an answer."""
         self._is_pump_due = False
-        self.lost_acks_leader = 0
-        """Gaps that lost batches left which had been acknowledged by their leader only."""
+        self.settling = Settling(
+            connection,
+            metadata,
+            acks=acks,
+            idempotent=idempotent,
+            identities=identities,
+            delivery_timeout_ms=delivery_timeout_ms,
+            start=self.start,
+            offer=self.offer,
+            on_done=on_done,
+        )
 
     def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine until it ends or the sender closes."""
@@ -206,7 +177,7 @@ class Sender:
             return
         error = self._identities.lost or self._metadata.recreated(queue.topic, queue.topic_id)
         if error is not None:
-            self._fail_all(queue, error)
+            self.settling.fail_all(queue, error)
             return
         if queue.identity is None and self._identities.current is not None:
             queue.identity, queue.next_sequence = self._identities.current, 0
@@ -216,7 +187,7 @@ class Sender:
                 return  # the last answer offers it again
             queue.is_waiting = True
             away = NotLeaderError(f"{queue.topic}/{queue.partition} has no leader at the moment")
-            self.start(self._retry(queue, None if leader else away))
+            self.start(self.settling.retry(queue, None if leader else away))
             return
         self._sendable.setdefault(leader, {})[queue] = None
         if not self._is_pump_due:
@@ -324,11 +295,11 @@ class Sender:
                 names = self._indexed_headers(queue)
                 encoded = batch.encode(queue.identity, sequence, self._codec, names)
             except IcecoreError as error:
-                self._fail(batch, error)
+                self.settling.fail(batch, error)
                 continue
             except Exception as error:  # it was not sent: definite, and nobody else's fault
                 failure = InvalidRequestError(f"the records cannot be encoded: {error!r}")
-                self._fail(batch, failure)
+                self.settling.fail(batch, failure)
                 continue
             batch.number = number
             queue.next_number = max(queue.next_number, number + 1)
@@ -361,7 +332,7 @@ class Sender:
         try:
             at = 0
             for queue, batches in request.entries:
-                self._settle(queue, batches, results[at : at + len(batches)])
+                self.settling.settle(queue, batches, results[at : at + len(batches)])
                 at += len(batches)
         except Exception as error:  # records without an outcome would be waited for for ever
             event(_log, logging.ERROR, "producer_broken", error=error, exc_info=error)
@@ -381,143 +352,3 @@ class Sender:
         """One request fewer is under way to a node."""
         self._requests[node_id] -= 1
         self._pump_node(node_id)
-
-    # --- outcomes -------------------------------------------------------------------------------
-
-    def _settle(
-        self, queue: PartitionQueue, batches: list[Batch], results: Sequence[Outcome]
-    ) -> None:
-        failed: list[tuple[Batch, IcecoreError]] = []
-        for batch, result in zip(batches, results, strict=True):
-            if isinstance(result, IcecoreError):
-                error = result
-            elif (found := convert.error_from_proto(result.error)) is not None:
-                error = found
-            else:
-                self._succeed(queue, batch, result)
-                continue
-            batch.indeterminate = batch.indeterminate or error.indeterminate
-            failed.append((batch, error))
-        queue.may_overlap = not failed
-        if len(failed) < len(batches):
-            queue.attempts = 0
-        refused = queue.under_way.end(batches, failed)
-        if refused:
-            self._send_again(queue, refused)
-        else:
-            self.offer(queue)
-
-    def _send_again(self, queue: PartitionQueue, refused: list[Refused]) -> None:
-        """All of this came back, and nothing is under way: wait, then send it in its order."""
-        queue.may_overlap, queue.is_waiting = False, True
-        queue.batches_kept = BATCHES_KEPT_FIRST  # the next leader may be of another version
-        queue.ready.extendleft(each.batch for each in reversed(refused))
-        head, error = refused[0].batch, refused[0].error
-        if isinstance(queue.error, RollingError) and isinstance(error, _MOVED):
-            queue.attempts = 0  # the roll is over and the next leader is known
-        queue.error = error
-        if isinstance(error, _GAPS) and not refused[0].was_first:
-            pass  # it overtook what was acknowledged meanwhile: its number is right by now
-        elif isinstance(error, (*_GAPS, ProducerFencedError)) and self._idempotent:
-            self._close_gap(queue, head, error)
-        elif isinstance(error, HeaderHashesError) and queue.learn_headers(head, error):
-            pass  # it is encoded anew
-        elif not error.retriable and not isinstance(error, StorageError):
-            self._drop_head(queue, error)
-        self.start(self._retry(queue, error))
-
-    def _close_gap(self, queue: PartitionQueue, head: Batch, error: IcecoreError) -> None:
-        """The leader misses batches before ``head``, and we know of none that is unresolved; or
-        the epoch is an old one, because another partition's gap made us take the next."""
-        if self._acks is Acks.LEADER and isinstance(error, _GAPS):
-            self.lost_acks_leader += 1
-        if head.indeterminate:
-            self._drop_head(queue, error)
-        else:
-            self._renumber(queue, error)
-
-    def _drop_head(self, queue: PartitionQueue, error: IcecoreError) -> None:
-        head = queue.pop()
-        self._fail(head, error)
-        queue.attempts = 0  # those behind it have not had their turn
-        if head.sequence is not None:
-            self._renumber(queue, error)
-
-    def _renumber(self, queue: PartitionQueue, error: IcecoreError) -> None:
-        """Start over under a fresh producer id with all that certainly was not appended."""
-        kept = []
-        for batch in queue.ready:
-            if batch.indeterminate:
-                self._fail(batch, error)
-            else:
-                batch.sequence = None
-                kept.append(batch)
-        queue.ready.clear()
-        queue.ready.extend(kept)
-        if self._idempotent:
-            self._identities.give_up(queue.identity)
-            queue.identity = None
-
-    def _succeed(
-        self, queue: PartitionQueue, batch: Batch, result: data_pb2.ProducePartitionResult
-    ) -> None:
-        queue.batches_kept = result.batches_kept or BATCHES_KEPT_FIRST
-        batch.succeed(
-            BatchMetadata(
-                topic=queue.topic,
-                partition=queue.partition,
-                base_offset=result.base_offset,
-                end_offset=result.base_offset + batch.count,
-                append_timestamp_ms=result.append_timestamp_ms,
-                durable_copies=result.durable_copies,
-                segment_id=result.segment_id,
-                duplicate=result.duplicate,
-            )
-        )
-        self._on_done(batch)
-
-    def _fail(self, batch: Batch, error: IcecoreError) -> None:
-        batch.fail(error)
-        self._on_done(batch)
-
-    def _fail_all(self, queue: PartitionQueue, error: IcecoreError) -> None:
-        while queue.ready:
-            self._fail(queue.pop(), error)
-
-    async def _retry(self, queue: PartitionQueue, error: IcecoreError | None) -> None:
-        """Wait as the error asks for, look for the leader, and offer the queue again."""
-        # A new leader is there within moments, and looking for it is one question for everyone.
-        is_moving = isinstance(error, (RollingError, *_MOVED))
-        first_ms = 15 if isinstance(error, RollingError) else 30
-        backoff = Backoff(self._connection.rng, first_ms, 150 if is_moving else 1000)
-        backoff.attempts = queue.attempts
-        queue.attempts += 1
-        failure, has_moved = error, False
-        if error is not None or backoff.attempts:
-            left_ms = float(self._delivery_timeout_ms)
-            if queue.ready:
-                left_ms += queue.ready[0].created_ms - self._clock.monotonic_ms()
-            wait_s = min(backoff.next_s(error), max(0.001, left_ms / 1000))
-            if is_moving:
-                has_moved = await self._metadata.until_moved(queue.topic, queue.partition, wait_s)
-            else:
-                await asyncio.sleep(wait_s)
-        try:
-            if has_moved:
-                queue.attempts = 0  # the next leader may need a moment to hear of it
-            elif isinstance(error, _MOVED) or queue.attempts > 2:
-                await self._metadata.refresh()
-                failure = self._metadata.error(queue.topic) or failure
-            if queue.identity is None:
-                queue.identity, queue.next_sequence = await self._identities.find(), 0
-        except IcecoreError as caught:
-            failure = caught
-        queue.error = failure or queue.error
-        self._expire(queue)
-        queue.is_waiting = False
-        self.offer(queue)
-
-    def _expire(self, queue: PartitionQueue) -> None:
-        oldest_ms = self._clock.monotonic_ms() - self._delivery_timeout_ms
-        while queue.ready and queue.ready[0].created_ms <= oldest_ms:
-            self._drop_head(queue, queue.error or RequestTimeoutError("not sent in time"))

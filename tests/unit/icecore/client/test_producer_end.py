@@ -141,19 +141,19 @@ async def test_what_cannot_be_encoded_is_definite_and_alone(
         assert (await producer.send_and_wait("t", b"good")).offset == 1
 
 
-@pytest.mark.parametrize("place", ["_settle", "_retry"])
+@pytest.mark.parametrize("place", ["settle", "retry"])
 async def test_a_mistake_of_ours_ends_the_producer_but_hangs_nobody(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     async with Producer(cluster.bootstrap, net=cluster.net) as producer:
         cluster.topics["t"][0].tail.record = cluster.topics["t"][0].tail.record.changed(leader=0)
-        if place == "_settle":
+        if place == "settle":
             cluster.topics["t"][0].open(1, (1,))
 
         def fail(*_: object) -> Any:
             raise RuntimeError("a mistake")
 
-        monkeypatch.setattr(producer._sender, place, fail)
+        monkeypatch.setattr(producer._sender.settling, place, fail)
         with pytest.raises(UnavailableError):
             await producer.send_and_wait("t", b"0")
         with pytest.raises(UnavailableError):
