@@ -6,7 +6,7 @@ header), the *leader* part (zero until a leader stamps it) and the *producer* pa
 every byte after itself to the end of the batch, padding included. A leader therefore stamps a batch
 without touching its body, and nobody but compaction may change what the producer wrote. Each header
 names the CRC of the header before it; with the segment's seed this makes a chain
-(``codec/chain.py``). The module is pure: no I/O, no clock, no numpy.
+(``codec/chain.py``). The module is pure: no I/O, no clock.
 """
 
 import struct
@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from icecore.errors import (
     BatchTooLargeError,
@@ -57,6 +58,7 @@ _PEEK = struct.Struct("<I20xqq")
 
 _FIELDS_START = 8
 _LEADER_START = 16
+_PREVIOUS_CRC_AT = 72
 _PRODUCER_START = 80
 _PRODUCER_CRC_FROM = 84
 _PRODUCER_IDS_START = 120
@@ -66,7 +68,7 @@ _RESERVED = bytes(HEADER_LENGTH - _RESERVED_START)
 _UNSTAMPED = bytes(_PRODUCER_START - _LEADER_START)
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_SEQUENCE = (1 << 64) - 1
-_CRC_STEP_BYTES = 1 << 16
+_CRC_VIEW_BYTES = 1 << 14
 
 
 class Codec(IntEnum):
@@ -187,14 +189,15 @@ def pad8(length: int) -> int:
 def crc32c(buffer: Buffer, start: int = 0, end: int | None = None, crc: int = 0) -> int:
     """CRC32C of ``buffer[start:end]``, continuing ``crc``.
 
-    The C function takes only ``bytes``, so other buffers go through it in steps that stay in the
-    processor's cache: a whole copy of a 1 MiB batch costs more than its checksum.
+    The C function takes ``bytes`` and arrays. A large part of a buffer goes to it as an array,
+    because a copy would cost as much as the checksum.
     """
     stop = len(buffer) if end is None else end
-    view = memoryview(buffer)
-    for at in range(start, stop, _CRC_STEP_BYTES):
-        crc = google_crc32c.extend(crc, bytes(view[at : min(at + _CRC_STEP_BYTES, stop)]))
-    return crc
+    if stop - start < _CRC_VIEW_BYTES:
+        found: int = google_crc32c.extend(crc, bytes(memoryview(buffer)[start:stop]))
+        return found
+    viewed: int = google_crc32c.extend(crc, np.frombuffer(buffer, np.uint8, stop - start, start))
+    return viewed
 
 
 def crc32c_of_parts(parts: list[Buffer]) -> int:
@@ -208,6 +211,12 @@ def crc32c_of_parts(parts: list[Buffer]) -> int:
 def peek(buffer: Buffer, position: int = 0) -> tuple[int, int, int]:
     """``(batch_length, base_offset, end_offset)``, unchecked: only for headers checked before."""
     found: tuple[int, int, int] = _PEEK.unpack_from(buffer, position + _FIELDS_START)
+    return found
+
+
+def peek_previous_crc(buffer: Buffer, position: int = 0) -> int:
+    """``prev_header_crc32c``, unchecked as ``peek``."""
+    found: int = _U32.unpack_from(buffer, position + _PREVIOUS_CRC_AT)[0]
     return found
 
 

@@ -28,6 +28,7 @@ _U32: Final = struct.Struct("<I")
 _TWO_U32: Final = struct.Struct("<II")
 _TWO_I32: Final = struct.Struct("<ii")
 _I64: Final = struct.Struct("<q")
+_U64: Final = struct.Struct("<Q")
 
 
 class Picks(Protocol):
@@ -147,12 +148,14 @@ class _Column:
         except UnicodeDecodeError as error:
             raise CorruptBatchError(f"{self.where}: entry {at} is not UTF-8") from error
 
-    def numbers(self, at: int, kind: str) -> list[int]:
-        """The items of an entry, as numbers of 4 or 8 bytes."""
+    def numbers(self, at: int, kind: struct.Struct) -> list[int]:
+        """The items of an entry, as numbers of this kind."""
         low, high = self.bounds(at)
-        width = struct.calcsize(kind)
-        start = self.items_at + width * low
-        return list(struct.unpack_from(f"<{high - low}{kind}", self.data, start))
+        start = self.items_at + kind.size * low
+        if high - low == 1:  # as of most records
+            return list(kind.unpack_from(self.data, start))
+        stop = self.items_at + kind.size * high
+        return [number for (number,) in kind.iter_unpack(self.data[start:stop])]
 
 
 class _Section:
@@ -164,8 +167,9 @@ class _Section:
         self.data, self.position, self.end, self.where = data, position, end, where
 
     def take(self, length: int) -> int:
-        start, self.position = self.position, self.position + pad8(length)
-        if self.position > self.end:
+        start = self.position
+        self.position = position = start + ((length + 7) & ~7)
+        if position > self.end:
             raise CorruptBatchError(f"{self.where}: {length} bytes, {self.end - start} are left")
         return start
 
@@ -206,6 +210,9 @@ class BatchPicks:
 
     def __init__(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
         self._header = header
+        self._made: dict[int, Record] = {}
+        """Who compares a record takes it, too."""
+        self._tag_texts: dict[int, str] = {}
         data = memoryview(buffer)
         if header.batch_length > len(data) - position:
             raise CorruptBatchError("the batch is cut short", position=position)
@@ -265,20 +272,33 @@ class BatchPicks:
         return self._header.base_offset + at
 
     def record_at(self, at: int) -> Record:
-        """See ``Picks.record_at``."""
+        """See ``Picks.record_at``. Made once."""
+        found = self._made.get(at)
+        if found is None:
+            found = self._made[at] = self._record(at)
+        return found
+
+    def _record(self, at: int) -> Record:
         (timestamp_ms,) = _I64.unpack_from(self._data, self._times_at + 8 * at)
         tags: tuple[str, ...] = ()
-        if self._tags is not None and self._tag_names is not None:
-            tags = tuple([self._tag_names.text(each) for each in self._tags.numbers(at, "I")])
+        if self._tags is not None:
+            tags = tuple([self._tag(each) for each in self._tags.numbers(at, _U32)])
         return Record(
-            value=self._values.value(at),
-            key=None if self._keys is None else self._keys.value(at),
-            timestamp_ms=timestamp_ms,
-            tags=tags,
-            headers=self._headers_at(at),
-            offset=self.offset_at(at),
-            append_timestamp_ms=self._header.append_timestamp_ms,
+            self._values.value(at),
+            None if self._keys is None else self._keys.value(at),
+            timestamp_ms,
+            tags,
+            self._headers_at(at),
+            self.offset_at(at),
+            self._header.append_timestamp_ms,
         )
+
+    def _tag(self, number: int) -> str:
+        found = self._tag_texts.get(number)
+        if found is None:
+            assert self._tag_names is not None
+            found = self._tag_texts[number] = self._tag_names.text(number)
+        return found
 
     def _headers_at(self, at: int) -> tuple[tuple[str, bytes | None], ...]:
         if self._headers is None:
@@ -289,4 +309,4 @@ class BatchPicks:
 
     def header_hashes_at(self, at: int) -> list[int]:
         """See ``Picks.header_hashes_at``."""
-        return [] if self._header_hashes is None else self._header_hashes.numbers(at, "Q")
+        return [] if self._header_hashes is None else self._header_hashes.numbers(at, _U64)

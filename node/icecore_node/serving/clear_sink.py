@@ -36,6 +36,16 @@ class ClearSink:
         """Of records."""
         return len(self.part.records)
 
+    def rest(self) -> "ClearSink":
+        """For what comes behind it in the same answer."""
+        return ClearSink(
+            type(self.part)(),
+            self.max_count - self.count,
+            self.max_bytes - self.size_bytes,
+            is_first=self.is_first and not self.count,
+            ends_at_undecodable=self.ends_at_undecodable,
+        )
+
     def encoded(self) -> bytes:
         """``part``, to be taken over as it is: that spares the loop most of the work."""
         return self.part.SerializeToString()

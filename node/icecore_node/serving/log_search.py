@@ -35,7 +35,11 @@ from icecore_node.storage.engine import (
 )
 
 STEP_BYTES: Final = 512 << 10
-"""Read in one step, and a batch more. With the smallest batches that is some 50 ms."""
+"""Scanned in one step, and a batch more. With the smallest batches that is some 50 ms."""
+_LOOK_PART: Final = 8
+"""A look takes one record of what it reads: that is so much less work than to scan it ..."""
+_LOOK_BYTES: Final = 8 << 10
+"""... and at least as much as to scan this."""
 _SCAN_BYTES: Final = 256 << 10
 _WINDOW_OFFSETS_MAX: Final = 1 << 20
 _FEW: Final = 8
@@ -52,6 +56,8 @@ class SearchWork:
 
     index_bytes: int = 0
     data_bytes: int = 0
+    effort_bytes: int = 0
+    """What could have been scanned in the time that it took, about."""
     candidates: int = 0
     scanned: bool = False
     """Something was read because no index covers it."""
@@ -150,14 +156,14 @@ class LogSearch:
             NotReplicaError: The log is gone, or was cut.
         """
         before, sink = self._state.copy(), make_sink()
-        stop_bytes = self.work.data_bytes + STEP_BYTES
+        stop_bytes = self.work.effort_bytes + STEP_BYTES
         try:
             if self.summary is None:
                 self.summary = self._log.index.summary(self._log.segment_id)
                 if skips_by_time(self.summary, self.selection):
                     self._state.work.outside = True
                     self._reach(self.left)
-            while not (self.is_done or sink.is_full or self.work.data_bytes >= stop_bytes):
+            while not (self.is_done or sink.is_full or self.work.effort_bytes >= stop_bytes):
                 self._go_on(sink)
         except BaseException:
             self._state = before
@@ -226,6 +232,7 @@ class LogSearch:
         else:
             data, next_offset = self._read(low, _SCAN_BYTES, high)
             done = low, min(next_offset, high)
+        self._state.work.effort_bytes += len(data)
         if not self._offer(data, done, None, sink):
             left = self.left
             return Scan(low, left[1]) if self._newest_first else Scan(left[0], high)
@@ -238,6 +245,7 @@ class LogSearch:
         at = int(offsets[-1 if self._newest_first else 0])
         length = 1 if self._newest_first else self._look_bytes(offsets)
         data, next_offset = self._read(at, length, self._log.visible_end_offset)
+        self._state.work.effort_bytes += max(_LOOK_BYTES, len(data) // _LOOK_PART)
         if self._newest_first:
             _, first_offset, _ = batch.peek(data)
             stop = int(offsets.searchsorted(first_offset))
@@ -313,6 +321,7 @@ class LogSearch:
         """Give the sink what matches in these batches, of the chosen offsets or of all in a range.
         False when it is full before the end; then ``left`` says where."""
         found = list(_batches(data, done))
+        self._state.work.effort_bytes += sum(map(_inflated_bytes, found)) // _LOOK_PART
         for each in reversed(found) if self._newest_first else found:
             try:
                 picks, places = self._matching(each, done, chosen)
@@ -383,12 +392,21 @@ def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:
     return not selection.may_be_within(*times)
 
 
+def _inflated_bytes(found: StoredBatch) -> int:
+    """A compressed payload is inflated as a whole, whatever is wanted of it."""
+    header = found.header
+    return 0 if header.codec is batch.Codec.NONE else header.uncompressed_length
+
+
 def _edges(low: int, high: int) -> OffsetRange:
     """What ``_reach`` takes so that it stops in front of a range, from either side."""
     return high, low
 
 
 def _batches(data: bytes, asked: OffsetRange) -> Iterator[StoredBatch]:
-    for position, header in batch.iter_batches(data):
-        if header.end_offset > asked[0] and header.base_offset < asked[1]:
-            yield StoredBatch(data, position, header)
+    position = 0
+    while position < len(data):
+        length, base_offset, end_offset = batch.peek(data, position)
+        if end_offset > asked[0] and base_offset < asked[1]:
+            yield StoredBatch(data, position, batch.parse_header(data, position))
+        position += length

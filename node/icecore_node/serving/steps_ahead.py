@@ -67,23 +67,23 @@ class StepsAhead(Iterator[Piece]):
 
 
 def step_together(searches: Sequence[LogSearch], make_sink: MakeSink) -> list[ClearSink]:
-    """A step of each, until one finds something or has more to do; what they found.
+    """A step of each, until one is full or has more to do; what they found.
 
     Raises:
         IcecoreError: The first one failed. Another one that fails is left to a step of its own.
     """
     sinks: list[ClearSink] = []
-    read_bytes = 0
+    effort_bytes = 0
     for number, search in enumerate(searches):
         try:
-            sink = search.step(make_sink)
+            sink = search.step(sinks[-1].rest if sinks else make_sink)
         except IcecoreError:
             if number == 0:
                 raise
             break
         sinks.append(sink)
-        read_bytes += search.work.data_bytes + search.work.index_bytes
-        if sink.count or sink.is_full or not search.is_done or read_bytes >= STEP_BYTES:
+        effort_bytes += search.work.effort_bytes + search.work.index_bytes
+        if sink.is_full or not search.is_done or effort_bytes >= STEP_BYTES:
             break
     return sinks
 

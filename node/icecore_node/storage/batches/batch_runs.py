@@ -10,7 +10,7 @@ import struct
 
 import google_crc32c
 
-from icecore.codec.batch import HEADER_LENGTH, crc32c, peek
+from icecore.codec.batch import BATCH_BYTES_LIMIT, HEADER_LENGTH, crc32c, peek
 from icecore.errors import CorruptBatchError
 from icecore_node.storage.batches.batch_log import Readable
 from icecore_node.storage.engine import SegmentIdentity
@@ -34,14 +34,9 @@ def check_run(
     position, length = 0, len(data)
     while position < length:
         raw = data[position : position + HEADER_LENGTH]
-        if len(raw) < HEADER_LENGTH:
-            raise CorruptBatchError(f"cut short at {position}")
-        crc, segment_id = _CRC_AND_SEGMENT.unpack_from(raw, 12)
-        batch_length, base_offset, end_offset = peek(raw)
-        if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != crc:
-            raise CorruptBatchError(f"header CRC mismatch at {position}")
-        if segment_id != identity.segment_id or base_offset > offset or end_offset <= offset:
-            raise CorruptBatchError(f"segment {segment_id} offset {base_offset} at {position}")
+        batch_length, base_offset, end_offset = check_header(raw, identity, position)
+        if base_offset > offset or end_offset <= offset:
+            raise CorruptBatchError(f"offset {base_offset} where {offset} is due, at {position}")
         if with_bodies:
             (crc,) = _CRC.unpack_from(raw, _PRODUCER_CRC_AT)
             body_start = position + _PRODUCER_CRC_AT + _CRC.size
@@ -54,6 +49,27 @@ def check_run(
     return offset
 
 
+def check_header(raw: bytes, identity: SegmentIdentity, position: int) -> tuple[int, int, int]:
+    """``peek`` of a header that is whole and belongs to this segment.
+
+    Args:
+        raw: Its bytes.
+        identity: Of the segment.
+        position: For the error.
+
+    Raises:
+        CorruptBatchError: It is cut short, damaged or another segment's.
+    """
+    if len(raw) < HEADER_LENGTH:
+        raise CorruptBatchError(f"cut short at {position}")
+    crc, segment_id = _CRC_AND_SEGMENT.unpack_from(raw, 12)
+    if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != crc:
+        raise CorruptBatchError(f"header CRC mismatch at {position}")
+    if segment_id != identity.segment_id:
+        raise CorruptBatchError(f"a batch of segment {segment_id} at {position}")
+    return peek(raw)
+
+
 def walk_to(file: Readable, position: int, end_position: int, offset: int) -> tuple[int, int, int]:
     """(position, length, end offset) of the batch that holds ``offset``, at or after ``position``.
 
@@ -62,11 +78,11 @@ def walk_to(file: Readable, position: int, end_position: int, offset: int) -> tu
     Raises:
         CorruptBatchError: The hops lead nowhere.
     """
-    chunk, start, length = b"", position, 0
+    chunk, start, length = b"", position, BATCH_BYTES_LIMIT
     while position + HEADER_LENGTH <= end_position:
         at = position - start
         if at + HEADER_LENGTH > len(chunk):
-            # A hop tells whether batches are large: then headers only.
+            # Headers only, until a hop has told that batches are small.
             want = HEADER_LENGTH if length > _WALK_BYTES // 4 else _WALK_BYTES
             chunk, start, at = file.pread(want, position), position, 0
             if len(chunk) < HEADER_LENGTH:

@@ -5,13 +5,13 @@ file, and a walk then starts from an earlier place (``batch_reader.py``).
 """
 
 import logging
-from dataclasses import replace
 
-from icecore.codec.batch import HEADER_LENGTH, parse_header
+from icecore.codec.batch import HEADER_LENGTH, peek_previous_crc
 from icecore.errors import CorruptBatchError, OutOfResourcesError, StorageError
 from icecore.process.log import event
 from icecore_node.storage.batches.batch_log import Place, Readable
-from icecore_node.storage.engine import NO_TAIL
+from icecore_node.storage.batches.batch_runs import check_header
+from icecore_node.storage.engine import LogTail
 from icecore_node.storage.index import points
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 
@@ -45,15 +45,14 @@ class SegmentShortcuts:
             point = None
         if point is None or not near[1] < point[1] < log.end[1]:
             return near
+        raw = file.pread(HEADER_LENGTH, point[1])
         try:
-            header = parse_header(file.pread(HEADER_LENGTH, point[1]))
+            _, base_offset, _ = check_header(raw, log.identity, point[1])
         except CorruptBatchError:
             return near
-        if header.base_offset != point[0] or header.segment_id != log.identity.segment_id:
+        if base_offset != point[0]:
             return near
-        # Enough to follow the chain from there; what has to be added up from the base is not known.
-        tail = replace(NO_TAIL, end_offset=point[0], last_header_crc32c=header.prev_header_crc32c)
-        return tail, point[1]
+        return _chained_behind(base_offset, raw), point[1]
 
     def offset_before(self, log: SegmentLog, timestamp_ms: int) -> int:
         """See ``Shortcuts.offset_before``."""
@@ -63,6 +62,18 @@ class SegmentShortcuts:
             _report(log, error)
             found = None
         return log.identity.base_offset if found is None else found
+
+
+def _chained_behind(base_offset: int, raw: bytes) -> LogTail:
+    """Enough to follow the chain from a batch on; what is added up from the base is not known."""
+    return LogTail(
+        end_offset=base_offset,
+        last_header_crc32c=peek_previous_crc(raw),
+        digest=b"",
+        max_append_timestamp_ms=0,
+        max_known_high_watermark=0,
+        length_bytes=0,
+    )
 
 
 def _report(log: SegmentLog, error: Exception) -> None:

@@ -14,7 +14,7 @@ from icecore_node.serving import log_search
 from icecore_node.serving.clear_sink import ClearSink
 from icecore_node.serving.log_search import LogSearch, LogView
 from icecore_node.serving.search_sink import StoredBatch
-from tests.support.query_setup import NothingKnown, QueryNode, Stored
+from tests.support.query_setup import HashIndex, NothingKnown, QueryNode, Stored
 
 NOBODY = Selection(keys=frozenset({b"nobody"}))
 
@@ -141,3 +141,15 @@ def test_the_first_record_comes_whatever_its_size() -> None:
     assert search.left == (1, 3)
     assert search.step(lambda: small(is_first=False)).count == 0
     assert search.left == (1, 3)
+
+
+def test_a_step_makes_a_bounded_number_of_looks() -> None:
+    node = node_with([5] * 100, value_bytes=10_000)
+    node.index = HashIndex(node)
+    search = LogSearch(view(node), Selection(keys=frozenset({b"k1"})), (0, node.end_offset))
+    found: list[int] = []
+    while not search.is_done:
+        step = search.step(ListSink).records
+        assert len(step) <= log_search.STEP_BYTES // (8 << 10)
+        found += [each.offset for each in step]
+    assert found == [at for at in range(node.end_offset) if at % 5 == 1]

@@ -16,7 +16,7 @@ class Search:
 
     def __init__(self, count: int = 0, *, fails: int = 0, read: int = 0, done: bool = True) -> None:
         self.count, self.fails, self.is_done = count, fails, done
-        self.work = SimpleNamespace(data_bytes=read, index_bytes=0)
+        self.work = SimpleNamespace(effort_bytes=read, index_bytes=0)
         self.steps = 0
 
     def step(self, make_sink: Any) -> Any:
@@ -24,21 +24,24 @@ class Search:
         if self.steps <= self.fails:
             raise StorageError("damaged")
         sink = make_sink()
-        sink.count = self.count
+        sink.count = min(self.count, sink.room)
+        sink.is_full = sink.count == sink.room
         return sink
 
 
-def sink() -> Any:
-    return SimpleNamespace(count=0, is_full=False)
+def sink(room: int = 100) -> Any:
+    made = SimpleNamespace(count=0, is_full=False, room=room)
+    made.rest = lambda: sink(made.room - made.count)
+    return made
 
 
 def together(*searches: Search) -> list[int]:
     return [each.count for each in step_together(searches, sink)]  # type: ignore[arg-type]
 
 
-def test_they_go_on_until_one_finds_something() -> None:
-    searches = [Search(), Search(), Search(2), Search()]
-    assert together(*searches) == [0, 0, 2]
+def test_they_go_on_until_one_is_full() -> None:
+    searches = [Search(), Search(60), Search(70), Search()]
+    assert together(*searches) == [0, 60, 40]
     assert [each.steps for each in searches] == [1, 1, 1, 0]
 
 
@@ -60,7 +63,7 @@ def piece(number: int, *, intact: bool = True) -> Piece:
 
 
 async def test_each_piece_gets_its_own_search_and_no_thread_without_need() -> None:
-    searches = [Search(), Search(), Search(1), Search(fails=1), Search()]
+    searches = [Search(), Search(), Search(1), Search(fails=2), Search()]
     pieces = [piece(number) for number in range(5)]
     calls: list[int] = []
 
