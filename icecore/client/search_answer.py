@@ -87,6 +87,7 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     if any(each.sealed and each.segment_id in taking_appends for each in result.segments):
         raise NotLeaderError(f"{who} has sealed the segment that took appends")
     records = [_record(question, group, each) for each in result.records]
+    _check_records(question, group, records)
     offsets = [each.offset for each in records]
     if offsets != sorted(set(offsets), reverse=question.newest_first):
         raise InternalError(f"{who} answered with records in a wrong order")
@@ -127,25 +128,30 @@ def merged(before: SegmentOutcome | None, now: SegmentOutcome) -> SegmentOutcome
 
 
 def _record(question: Question, group: Group, each: common_pb2.Record) -> Record:
-    record = Record(
+    headers = each.headers
+    return Record(
         each.value if each.HasField("value") else None,
         each.key if each.HasField("key") else None,
         each.timestamp_ms,
         tuple(each.tags),
-        tuple((h.name, h.value if h.HasField("value") else None) for h in each.headers),
+        tuple([(h.name, h.value if h.HasField("value") else None) for h in headers])
+        if headers
+        else (),
         each.offset,
         each.append_timestamp_ms,
         group.partition,
         question.topic,
     )
-    is_below = not group.to_offset or record.offset < group.to_offset
-    is_inside = is_below and record.offset >= group.from_offset
-    if not is_inside or not question.selection.wants(record):
-        raise InternalError(
-            f"node {group.node_id} answered with {question.topic}/{group.partition} offset "
-            f"{record.offset}, which was not asked for"
-        )
-    return record
+
+
+def _check_records(question: Question, group: Group, records: Sequence[Record]) -> None:
+    low, high, wants = group.from_offset, group.to_offset or 1 << 63, question.selection.wants
+    for record in records:
+        if not low <= record.offset < high or not wants(record):
+            raise InternalError(
+                f"node {group.node_id} answered with {question.topic}/{group.partition} offset "
+                f"{record.offset}, which was not asked for"
+            )
 
 
 def _missing(

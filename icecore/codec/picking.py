@@ -8,6 +8,8 @@ gives, which is for whoever wants all.
 
 import struct
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,7 +22,7 @@ from icecore.codec.batch import (
     ProducerFlag,
     pad8,
 )
-from icecore.codec.columns import BatchColumns, BinaryColumn, ListColumn, Record
+from icecore.codec.columns import BatchColumns, BinaryColumn, Int64s, ListColumn, Record
 from icecore.codec.decoding import payload_of
 from icecore.errors import CorruptBatchError
 
@@ -29,6 +31,8 @@ _TWO_U32: Final = struct.Struct("<II")
 _TWO_I32: Final = struct.Struct("<ii")
 _I64: Final = struct.Struct("<q")
 _U64: Final = struct.Struct("<Q")
+_MANY: Final = 8
+"""From so many records on, arrays are faster than one after the other."""
 
 
 class Picks(Protocol):
@@ -40,7 +44,7 @@ class Picks(Protocol):
         """Absolute."""
         ...
 
-    def record_at(self, at: int) -> Record:
+    def records_at(self, places: Sequence[int]) -> list[Record]:
         """Raises CorruptBatchError."""
         ...
 
@@ -63,8 +67,11 @@ class ColumnPicks:
         deltas = self._columns.index.offset_deltas
         return self._columns.base_offset + (at if deltas is None else int(deltas[at]))
 
-    def record_at(self, at: int) -> Record:
-        """See ``Picks.record_at``."""
+    def records_at(self, places: Sequence[int]) -> list[Record]:
+        """See ``Picks.records_at``."""
+        return [self._record(at) for at in places]
+
+    def _record(self, at: int) -> Record:
         columns = self._columns
         return Record(
             value=_value(columns.values, at),
@@ -156,6 +163,36 @@ class _Column:
             return list(kind.unpack_from(self.data, start))
         stop = self.items_at + kind.size * high
         return [number for (number,) in kind.iter_unpack(self.data[start:stop])]
+
+    def all_bounds(self, places: Int64s) -> tuple[list[int], list[int]]:
+        """As ``bounds`` of each: where they begin, and where they end."""
+        if places.min() < 0 or places.max() >= self.count:
+            raise CorruptBatchError(f"{self.where}: entries of {self.count} are out of range")
+        ends = np.frombuffer(self.data, "<i4", self.count + 1, self.ends_at)
+        lows, highs = ends[places], ends[places + 1]
+        if lows.min() < 0 or highs.max() > self.length or (lows > highs).any():
+            raise CorruptBatchError(f"{self.where}: an entry has items beyond {self.length}")
+        return lows.tolist(), highs.tolist()
+
+    def all_values(self, places: Int64s) -> list[bytes | None]:
+        """As ``value`` of each."""
+        data = self.data[self.items_at : self.items_at + self.length]
+        values: list[bytes | None] = [
+            bytes(data[low:high]) for low, high in zip(*self.all_bounds(places), strict=True)
+        ]
+        if self.bits_at < 0:
+            return values
+        bits = np.frombuffer(self.data, np.uint8, (self.count + 7) // 8, self.bits_at)
+        is_valid = bits[places >> 3] >> (places & 7) & 1
+        if is_valid.all():
+            return values
+        return [each if ok else None for each, ok in zip(values, is_valid.tolist(), strict=True)]
+
+    def all_numbers(self, places: Int64s, kind: str) -> list[list[int]]:
+        """As ``numbers`` of each; ``kind`` is that of numpy."""
+        items = np.frombuffer(self.data, kind, self.length, self.items_at)
+        lows, highs = self.all_bounds(places)
+        return [items[low:high].tolist() for low, high in zip(lows, highs, strict=True)]
 
 
 class _Section:
@@ -271,12 +308,15 @@ class BatchPicks:
             return self._header.base_offset + int(delta)
         return self._header.base_offset + at
 
-    def record_at(self, at: int) -> Record:
-        """See ``Picks.record_at``. Made once."""
-        found = self._made.get(at)
-        if found is None:
-            found = self._made[at] = self._record(at)
-        return found
+    def records_at(self, places: Sequence[int]) -> list[Record]:
+        """See ``Picks.records_at``. Each is made once."""
+        made = self._made
+        missing = [at for at in places if at not in made]
+        if len(missing) >= _MANY:
+            made.update(zip(missing, self._records(np.array(missing)), strict=True))
+        else:
+            made.update((at, self._record(at)) for at in missing)
+        return [made[at] for at in places]
 
     def _record(self, at: int) -> Record:
         (timestamp_ms,) = _I64.unpack_from(self._data, self._times_at + 8 * at)
@@ -292,6 +332,29 @@ class BatchPicks:
             self.offset_at(at),
             self._header.append_timestamp_ms,
         )
+
+    def _records(self, places: Int64s) -> Iterable[Record]:
+        """As ``_record``, column by column: that takes a third of the time for each."""
+        times = np.frombuffer(self._data, "<i8", len(self), self._times_at)[places]
+        tags: Iterable[tuple[str, ...]] = repeat(())
+        if self._tags is not None:
+            tags = [tuple(map(self._tag, ids)) for ids in self._tags.all_numbers(places, "<u4")]
+        return map(
+            Record,
+            self._values.all_values(places),
+            repeat(None) if self._keys is None else self._keys.all_values(places),
+            times.tolist(),
+            tags,
+            repeat(()) if self._headers is None else map(self._headers_at, places.tolist()),
+            self._offsets(places).tolist(),
+            repeat(self._header.append_timestamp_ms),
+        )
+
+    def _offsets(self, places: Int64s) -> Int64s:
+        if self._deltas_at < 0:
+            return places + self._header.base_offset
+        deltas = np.frombuffer(self._data, "<i4", len(self), self._deltas_at)
+        return deltas[places].astype(np.int64) + self._header.base_offset
 
     def _tag(self, number: int) -> str:
         found = self._tag_texts.get(number)

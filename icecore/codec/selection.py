@@ -59,6 +59,17 @@ class Selection:
         Args:
             indexed_headers: Names of those whose hashes are with every record.
         """
+        found = self._conditions.get(indexed_headers)
+        if found is None:
+            found = self._conditions[indexed_headers] = self._hashed(indexed_headers)
+        return found
+
+    @cached_property
+    def _conditions(self) -> dict[frozenset[str], tuple[tuple[int, ...], ...]]:
+        """They are asked for once for each log that is searched."""
+        return {}
+
+    def _hashed(self, indexed_headers: frozenset[str]) -> tuple[tuple[int, ...], ...]:
         are_indexed = all(name in indexed_headers for name, _ in self.headers)
         groups = [
             sorted(self.key_hashes),
@@ -99,6 +110,8 @@ class Selection:
             return False
         if self.tags_any and self.tags_any.isdisjoint(record.tags):
             return False
+        if not self.tags_all and not self.tags_none:
+            return True
         return self.tags_all.issubset(record.tags) and self.tags_none.isdisjoint(record.tags)
 
     def may_match(self, index: IndexColumns) -> Mask:

@@ -14,7 +14,7 @@ from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader
 from icecore.codec.columns import BatchColumns
 from icecore.errors import BatchTooLargeError, CorruptBatchError
-from icecore.v1 import common_pb2, data_pb2
+from icecore.v1 import data_pb2
 from icecore_node.ports import Buffer
 
 ANSWER_BYTES_MAX = 3 << 20
@@ -111,9 +111,14 @@ def _records(columns: BatchColumns, offset: int) -> Iterator[record.Record]:
 
 def record_size(each: record.Record) -> int:
     """Bytes of a record as it is sent, or a few more."""
-    size = _RECORD_BYTES + len(each.key or b"") + len(each.value or b"")
+    size = _RECORD_BYTES
+    if each.key is not None:
+        size += len(each.key)
+    if each.value is not None:
+        size += len(each.value)
     # At most four bytes of UTF-8 a character; tags are short, and encoding them costs more.
-    size += sum(_ITEM_BYTES + 4 * len(tag) for tag in each.tags)
+    for tag in each.tags:
+        size += _ITEM_BYTES + 4 * len(tag)
     for name, value in each.headers:
         size += 2 * _ITEM_BYTES + 4 * len(name) + len(value or b"")
     return size
@@ -121,12 +126,13 @@ def record_size(each: record.Record) -> int:
 
 def append_record(part: ClearPart, each: record.Record) -> None:
     """Add a record to a piece of an answer."""
-    part.records.add(
+    added = part.records.add(
         offset=each.offset,
         timestamp_ms=each.timestamp_ms,
         append_timestamp_ms=each.append_timestamp_ms,
         key=each.key,
         value=each.value,
         tags=each.tags,
-        headers=[common_pb2.Header(name=name, value=value) for name, value in each.headers],
     )
+    for name, value in each.headers:
+        added.headers.add(name=name, value=value)

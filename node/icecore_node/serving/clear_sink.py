@@ -1,8 +1,10 @@
 """Where a search puts what it finds: clear records, as many as there is room for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from icecore.codec.columns import Record
 from icecore.codec.picking import Picks
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 from icecore_node.serving.clear_records import (
@@ -12,6 +14,8 @@ from icecore_node.serving.clear_records import (
     record_size,
 )
 from icecore_node.serving.search_sink import StoredBatch
+
+_AT_ONCE: Final = 256
 
 
 @dataclass(slots=True)
@@ -52,17 +56,18 @@ class ClearSink:
 
     def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
         """See ``Sink.take``."""
-        for number, at in enumerate(places):
-            each = picks.record_at(at)
+        part, count, taken = self.part, self.count, 0
+        for each in _records(picks, places[: max(1, self.max_count - count)]):
             size = record_size(each)
-            has_room = self.size_bytes + size <= self.max_bytes and self.count < self.max_count
-            if not has_room and (self.count or not self.is_first):
+            has_room = self.size_bytes + size <= self.max_bytes and count < self.max_count
+            if not has_room and (count or not self.is_first):
                 self.is_full = True
-                return number
-            append_record(self.part, each)
+                return taken
+            append_record(part, each)
+            count, taken = count + 1, taken + 1
             self.size_bytes += size
-        self.is_full = self.count >= self.max_count
-        return len(places)
+        self.is_full = count >= self.max_count
+        return taken
 
     def refuse(self, found: StoredBatch, error: CorruptBatchError | BatchTooLargeError) -> bool:
         """See ``Sink.refuse``. One that ends the answer is named when it comes first (R71)."""
@@ -70,3 +75,9 @@ class ClearSink:
             self.undecodable = corrupt_batch(found.header, error)
         self.is_full = self.is_full or self.ends_at_undecodable
         return not self.ends_at_undecodable
+
+
+def _records(picks: Picks, places: Sequence[int]) -> Iterator[Record]:
+    """Some at a time: how many there is room for is known when they are there."""
+    for start in range(0, len(places), _AT_ONCE):
+        yield from picks.records_at(places[start : start + _AT_ONCE])

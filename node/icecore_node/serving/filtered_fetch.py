@@ -100,7 +100,7 @@ class BatchSink:
 
 def only(header: BatchHeader, picks: Picks, places: Sequence[int]) -> bytes:
     """A stamped batch with some records of another one, at the same offsets."""
-    chosen = [picks.record_at(at) for at in places]
+    chosen = picks.records_at(places)
     raw = record.encode_columns(
         values=[each.value for each in chosen],
         timestamps_ms=[each.timestamp_ms for each in chosen],

@@ -5,7 +5,7 @@ from the log, whose bytes are CRC-checked, and compared with what is wanted. Wha
 *sink*, which says when it has enough; the search then goes on from exactly there, if at all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -353,8 +353,7 @@ class LogSearch:
             if low == high:
                 return None, []
             picks = BatchPicks(found.data, found.position, header)
-            places = picks.places_of(chosen[low:high])
-            return picks, [at for at in places if selection.wants(picks.record_at(at))]
+            return picks, self._wanted(picks, picks.places_of(chosen[low:high]))
         if header.record_count <= _FEW:
             return self._matching_few(found, asked)
         if not selection.is_empty:
@@ -370,17 +369,17 @@ class LogSearch:
         self, found: StoredBatch, asked: OffsetRange
     ) -> tuple[Picks | None, list[int]]:
         """Of a batch with a few records: to build columns takes longer than to look at each."""
-        selection, keys = self.selection, self.selection.key_hashes
+        keys = self.selection.key_hashes
         hashes = key_hashes_of(found.data, found.position, found.header) if keys else ()
         if keys and keys.isdisjoint(hashes):
             return None, []
         picks = BatchPicks(found.data, found.position, found.header)
-        places = [
-            at
-            for at in range(len(picks))
-            if asked[0] <= picks.offset_at(at) < asked[1] and selection.wants(picks.record_at(at))
-        ]
-        return picks, places
+        places = [at for at in range(len(picks)) if asked[0] <= picks.offset_at(at) < asked[1]]
+        return picks, self._wanted(picks, places)
+
+    def _wanted(self, picks: Picks, places: Sequence[int]) -> list[int]:
+        wants, records = self.selection.wants, picks.records_at(places)
+        return [at for at, each in zip(places, records, strict=True) if wants(each)]
 
 
 def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:

@@ -55,7 +55,7 @@ def sorted_entries(entries: Entries) -> Entries:
 
 def wanted_hashes(hashes: Iterable[int]) -> UInt64s:
     """As ``find`` functions take them: ascending, each once."""
-    return np.unique(np.fromiter(hashes, np.uint64))
+    return np.array(sorted(set(hashes)), np.uint64)
 
 
 def find_sorted(entries: Entries, wanted: UInt64s) -> list[UInt32s]:

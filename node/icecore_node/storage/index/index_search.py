@@ -7,6 +7,7 @@ goes on from there misses nothing.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -86,12 +87,9 @@ class IndexSearch:
         return start, end
 
     def _candidates(self, searched: OffsetRange, used: Sequence[Cover]) -> Candidates:
-        low, high = searched
-        columns = []
-        for slot in range(len(self._found)):
-            offsets = self._offsets(slot)
-            ends = offsets.searchsorted([low, high])
-            columns.append(offsets[ends[0] : ends[1]])
+        columns = [self._offsets(slot) for slot in range(len(self._found))]
+        if searched != self._asked:
+            columns = [offsets[slice(*offsets.searchsorted(searched))] for offsets in columns]
         gaps = tuple(gaps_between(used, searched))
         return Candidates(searched, tuple(columns), gaps, self._read)
 
@@ -99,6 +97,12 @@ class IndexSearch:
         """Of one hash so far, ascending, each once."""
         parts = self._found[slot]
         if not parts:
-            return np.empty(0, np.int64)
-        offsets: Int64s = np.unique(np.concatenate(parts)).astype(np.int64) + self._base
+            return _NO_OFFSETS
+        ordinals = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(ordinals) > 1 and (ordinals[1:] <= ordinals[:-1]).any():
+            ordinals = np.unique(ordinals)
+        offsets: Int64s = ordinals.astype(np.int64) + self._base
         return offsets
+
+
+_NO_OFFSETS: Final = np.empty(0, np.int64)

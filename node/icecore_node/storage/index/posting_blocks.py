@@ -39,19 +39,19 @@ class Block(NamedTuple):
     """None when each hash has one ordinal."""
     ordinals: UInt32s
 
-    def find(self, wanted: UInt64s) -> list[UInt32s]:
-        """For each wanted hash its ordinals in this block."""
+    def find(self, wanted: UInt64s) -> list[tuple[int, UInt32s]]:
+        """Of wanted hashes that are in this block: the place in ``wanted``, and the ordinals."""
         at = self.hashes.searchsorted(wanted)
-        found = at < len(self.hashes)
-        found[found] = self.hashes[at[found]] == wanted[found]
-        ordinals, starts, nothing = self.ordinals, self.starts, self.ordinals[:0]
-        if starts is None:
-            pairs = zip(at.tolist(), found.tolist(), strict=True)
-            return [ordinals[i : i + 1] if ok else nothing for i, ok in pairs]
-        return [
-            ordinals[starts[i] : starts[i + 1]] if ok else nothing
-            for i, ok in zip(at.tolist(), found.tolist(), strict=True)
-        ]
+        is_here = at < len(self.hashes)
+        is_here[is_here] = self.hashes[at[is_here]] == wanted[is_here]
+        places, ordinals = np.flatnonzero(is_here), self.ordinals
+        found = at[places]
+        if self.starts is None:
+            pairs = zip(places.tolist(), found.tolist(), strict=True)
+            return [(place, ordinals[start : start + 1]) for place, start in pairs]
+        bounds = self.starts[found].tolist(), self.starts[found + 1].tolist()
+        spans = zip(places.tolist(), *bounds, strict=True)
+        return [(place, ordinals[start:end]) for place, start, end in spans]
 
     def entries(self) -> Entries:
         """All of it."""
@@ -122,14 +122,24 @@ def encode_blocks(parts: Iterable[Entries], entries_per_block: int) -> Iterator[
         yield int(rest.hashes[0]), encode_block(rest)
 
 
-def blocks_with(first_hashes: UInt64s, wanted: UInt64s) -> list[tuple[int, int]]:
-    """For each wanted hash the blocks, from and exclusive end, that may hold it.
+def blocks_with(first_hashes: UInt64s, wanted: UInt64s) -> list[tuple[int, int, int]]:
+    """Each block that may hold wanted hashes, and which: its number, and from the first of them to
+    the exclusive end.
 
     Args:
         first_hashes: Of all blocks, ascending.
         wanted: Ascending.
     """
-    lefts = first_hashes.searchsorted(wanted, "left").tolist()
-    rights = first_hashes.searchsorted(wanted, "right").tolist()
+    lefts = first_hashes.searchsorted(wanted, "left")
+    rights = first_hashes.searchsorted(wanted, "right")
     # The block before the first that begins with it may end with it.
-    return [(max(left - 1, 0), right) for left, right in zip(lefts, rights, strict=True)]
+    lefts = np.maximum(lefts, 1) - 1
+    if len(wanted) == 1:
+        return [(number, 0, 1) for number in range(int(lefts[0]), int(rights[0]))]
+    # Both ascend: the hashes of a block follow each other.
+    numbers = np.arange(len(first_hashes))
+    starts = rights.searchsorted(numbers, "right")
+    ends = lefts.searchsorted(numbers, "right")
+    needed = np.flatnonzero(starts < ends)
+    columns = (needed.tolist(), starts[needed].tolist(), ends[needed].tolist())
+    return list(zip(*columns, strict=True))

@@ -99,20 +99,15 @@ class Run:
         Neighbouring blocks are read together, and each once.
         """
         spans = blocks_with(self.directory.first_hashes, wanted)
-        needed = sorted({number for span in spans for number in range(*span)})
-        blocks = {}
+        found: list[list[UInt32s]] = [[] for _ in wanted]
         read = 0
-        for first, end in _stretches(needed):
-            for number, data in enumerate(self.source(first, end), first):
-                blocks[number] = decode_block(data)
+        for at, stop in _stretches([number for number, _, _ in spans]):
+            blocks = self.source(spans[at][0], spans[stop - 1][0] + 1)
+            for (_, low, high), data in zip(spans[at:stop], blocks, strict=True):
                 read += len(data)
-        found: list[UInt32s] = []
-        for at, span in enumerate(spans):
-            one = wanted[at : at + 1]
-            parts = [blocks[number].find(one)[0] for number in range(*span)]
-            parts = [part for part in parts if len(part)]
-            found.append(parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts]))
-        return found, read
+                for place, ordinals in decode_block(data).find(wanted[low:high]):
+                    found[low + place].append(ordinals)
+        return [_joined(parts) for parts in found], read
 
     def walk(self) -> Iterator[Entries]:
         """All entries in order, in parts."""
@@ -125,17 +120,20 @@ class Run:
 _NOTHING: Final = NO_ENTRIES.ordinals
 
 
+def _joined(parts: Sequence[UInt32s]) -> UInt32s:
+    if not parts:
+        return _NOTHING
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as ranges without holes, ends exclusive."""
-    start = end = -1
-    for number in numbers:
-        if number != end:
-            if end > start:
-                yield start, end
-            start = number
-        end = number + 1
-    if end > start:
-        yield start, end
+    """Where ascending numbers follow each other without a hole: places, ends exclusive."""
+    start = 0
+    for at in range(1, len(numbers) + 1):
+        is_next = at < len(numbers) and numbers[at] == numbers[at - 1] + 1
+        if not is_next or at - start == BLOCKS_AT_ONCE:
+            yield start, at
+            start = at
 
 
 def merge(walks: Sequence[Iterable[Entries]]) -> Iterator[Entries]:

@@ -85,10 +85,12 @@ def test_one_record_is_what_all_records_are(
     picks = BatchPicks(b"before" + raw, 6, batch.parse_header(raw))
     for each in (picks, ColumnPicks(columns)):
         assert len(each) == len(records)
-        assert [each.record_at(at) for at in range(len(columns))] == every
+        assert each.records_at(range(len(columns))) == every
         assert [each.offset_at(at) for at in range(len(columns))] == columns.offsets.tolist()
         got = [each.header_hashes_at(at) for at in range(len(columns))]
         assert got == (hashes if columns.index.header_hashes is not None else [[]] * len(every))
+    picks = BatchPicks(raw, 0, batch.parse_header(raw))
+    assert [picks.records_at([at])[0] for at in range(len(columns))] == every
     if columns.index.key_hashes is not None:
         found = key_hashes_of(raw, 0, batch.parse_header(raw))
         assert list(found) == columns.index.key_hashes.tolist()
@@ -117,16 +119,22 @@ def test_nothing_outside_of_the_batch_is_ever_looked_at(
         every: list[Record] | None = record.decode(raw, 0, header).to_records()
     except CorruptBatchError:
         every = None
-    try:
-        picks = BatchPicks(raw, 0, header)
-        got = [picks.record_at(at) for at in range(len(picks))]
-    except CorruptBatchError:
-        assert every is None
-        return
-    if every is not None:
-        assert got == every
-    for each in got:
-        assert all(part in raw for part in (each.key or b"", each.value or b""))
+    for at_once in (1, len(records)):
+        places = range(len(records))
+        try:
+            picks = BatchPicks(raw, 0, header)
+            got = [
+                each
+                for at in places[::at_once]
+                for each in picks.records_at(places[at : at + at_once])
+            ]
+        except CorruptBatchError:
+            assert every is None
+            continue
+        if every is not None:
+            assert got == every
+        for each in got:
+            assert all(part in raw for part in (each.key or b"", each.value or b""))
 
 
 @given(RECORDS, SELECTIONS)

@@ -32,7 +32,7 @@ class ListSink:
 
     def take(self, found: StoredBatch, picks: Picks, places: Any) -> int:
         taken = places[: self._room - len(self.records)]
-        self.records += [picks.record_at(at) for at in taken]
+        self.records += picks.records_at(taken)
         return len(taken)
 
     def refuse(self, found: StoredBatch, error: Exception) -> bool:
