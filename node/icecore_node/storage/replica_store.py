@@ -65,7 +65,6 @@ class ReplicaStore:
         """
         self._control = control
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
-        self._only = next(iter(engines.values())) if len(engines) == 1 else None
         self.reader = ReplicaReader(catalog)
         self.index = ReplicaIndex(catalog)
         self.salvage = ReplicaSalvage(catalog)
@@ -113,9 +112,6 @@ class ReplicaStore:
 
     def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
         """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
-        if self._only is not None:
-            self._only.append_group(requests)
-            return requests
         groups: defaultdict[str, list[AppendRequest]] = defaultdict(list)
         for request in requests:
             try:
