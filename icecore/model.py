@@ -162,6 +162,11 @@ class SegmentSettings:
         return self.engine if self.file_model == OWN_FILE else f"{self.engine}/{self.file_model}"
 
     @property
+    def acked_mode(self) -> FlushMode:
+        """What an ack means: SYNC = replicas have it on disk, ASYNC = they hold it."""
+        return FlushMode.ASYNC if self.engine == MEMORY_ENGINE else self.flush_mode
+
+    @property
     def quorum(self) -> int:
         """Majority of the *replication factor*, never of the in-sync set or of fewer replicas."""
         return self.replication_factor // 2 + 1

@@ -105,6 +105,13 @@ class NodeSettings(Settings):
         64 * MIB, "Newest index entries of all segments kept in memory.", least=1 * MIB
     )
 
+    memory_engine_bytes: ByteSize = _size(
+        1 * GIB,
+        "Active segments of topics with engine memory, of all of them together; beyond it appends"
+        " are refused as by a full disk.",
+        least=0,
+    )
+
     disk_read_only_percent: float = Field(
         90.0, gt=0, le=100, description="From this use of the disk on no new replicas come here."
     )

@@ -1,11 +1,13 @@
 """Every storage engine keeps the promises of its port, alone and in a store.
 
-The second engine is one in memory. It shows that a store needs to know nothing of an engine but its
-name, and its user nothing at all.
+A store needs to know nothing of an engine but its name, and its user nothing at all. The memory of
+the engine ``memory`` outlives its process here, as a disk would: what is true of every engine is
+shown with that. That it does not in production is in ``test_memory_engine.py``.
 """
 
 import random
 import sqlite3
+from bisect import bisect_right
 
 import pytest
 
@@ -16,6 +18,9 @@ from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import Engine, LogTail
+from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
+from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
+from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
@@ -30,7 +35,6 @@ from tests.simulation.executor import SimExecutor
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.loop import SimLoop
 from tests.simulation.ports import SimClock, memory_database
-from tests.support.memory_engine import MemoryDisk, MemoryEngine
 
 
 class SegmentBench:
@@ -66,11 +70,16 @@ class TestSegmentEngine(EngineConformance):
         return SegmentBench(request.param)
 
 
+def new_memory() -> LogMemory:
+    """Of a process, with room for all that a test has."""
+    return LogMemory(MemoryBudget(64 << 20))
+
+
 class MemoryBench:
     """The engine in memory."""
 
     def __init__(self) -> None:
-        self.disk = MemoryDisk()
+        self.disk = new_memory()
         self.condemned: dict[int, str] = {}
         self.kill()
 
@@ -82,7 +91,7 @@ class MemoryBench:
 
 
 class TestMemoryEngine(EngineConformance):
-    """tests.support.memory_engine."""
+    """icecore_node.storage.memory_engine.memory_engine."""
 
     @pytest.fixture
     def bench(self) -> MemoryBench:
@@ -93,7 +102,7 @@ class MemoryHarness:
     """A store whose only engine is the one in memory, under the name of the usual one."""
 
     def __init__(self) -> None:
-        self.disk, self._control = MemoryDisk(), memory_database()
+        self.disk, self._control = new_memory(), memory_database()
         self._open()
 
     def _open(self) -> list[FoundReplica]:
@@ -110,14 +119,15 @@ class MemoryHarness:
         return self._open()
 
     def damage(self, segment_id: int, position: int) -> None:
-        log = self.disk.logs[segment_id]
-        changed = bytearray(log.data)
-        changed[position] ^= 0x10
-        log.data = bytes(changed)
+        held = self.disk.logs[segment_id].held
+        number = bisect_right(held.places.positions, position) - 1
+        changed = bytearray(held.batches[number])
+        changed[position - held.places.positions[number]] ^= 0x10
+        held.batches[number] = bytes(changed)
 
 
 class TestStoreOverMemoryEngine(ReplicaStoreConformance):
-    """icecore_node.storage.replica_store over tests.support.memory_engine."""
+    """icecore_node.storage.replica_store over node.storage.memory_engine."""
 
     @pytest.fixture
     def harness(self) -> MemoryHarness:
@@ -129,7 +139,7 @@ class TwoEngines:
 
     def __init__(self) -> None:
         self.files, self.index = SimDisk(), SimIndexDisk()
-        self.memory = MemoryDisk()
+        self.memory = new_memory()
         self.control: sqlite3.Connection = memory_database()
         self.start()
 

@@ -9,7 +9,8 @@ wait is bounded by the callers (bytes in flight of produces, credits of replicat
 A lone small append has nobody to share with. While its worker is idle and recent syncs were short
 (``short_syncs.py``), the loop writes and syncs it itself, at the end of the turn in which it came:
 what followers are to get has left by then. The worker and the loop never process at the same time,
-and everything else is as on the worker, the end of the process included.
+and everything else is as on the worker, the end of the process included. Appends that wait for no
+disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all of a turn.
 
 Order within a group: runs of appends go to ``Store.append_group``; an operation ends the
 run before it, so it sees a log whose appends are all durable.
@@ -57,6 +58,8 @@ class AppendOwner(Protocol):
 class _Append:
     request: AppendRequest
     owner: AppendOwner
+    blocks: bool
+    """It waits for a disk."""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ class _Group:
 
     items: list[_Append | _Operation]
     appends_ms: list[float]
-    """How long each run of appends took."""
+    """How long each run of appends took that waited for a disk."""
 
 
 class IoWorker:
@@ -97,6 +100,8 @@ class IoWorker:
         self._syncs = syncs
         self._lone: list[_Append | _Operation] = []
         """Appends of this turn that the loop may write itself at its end."""
+        self._lone_blocking = 0
+        """So many of them wait for a disk, with"""
         self._lone_bytes = 0
         self._lone_max = min(LONE_APPENDS_MAX, group_items_max)
         self._on_loop_since_ms: float | None = None
@@ -107,19 +112,29 @@ class IoWorker:
 
     def append(self, request: AppendRequest, owner: AppendOwner) -> None:
         """Enqueue an append; ``owner.on_appended`` is called when its group is durable."""
-        item = _Append(request, owner)
+        blocks = self._store.reader.appends_block(request.segment_id)
+        item = _Append(request, owner, blocks)
         lone = self._lone
         if not lone:
-            if not (self._queue.is_idle and self._syncs.may_inline()):
+            if not (self._queue.is_idle and (not blocks or self._syncs.may_inline())):
                 self._queue.submit(item)
                 return
-            self._lone_bytes = 0
+            self._lone_blocking = self._lone_bytes = 0
             asyncio.get_running_loop().call_soon(self._end_of_turn)
         lone.append(item)
-        for mark in request.marks:
-            self._lone_bytes += mark.length_bytes
-        if len(lone) > self._lone_max or self._lone_bytes > LONE_BYTES_MAX:
-            self._hand_over()
+        if blocks:
+            self._lone_blocking += 1
+            for mark in request.marks:
+                self._lone_bytes += mark.length_bytes
+            if not self._may_stay():
+                self._hand_over()
+
+    def _may_stay(self) -> bool:
+        """Whether the loop may write what is here."""
+        if not self._lone_blocking:
+            return True
+        is_small = self._lone_blocking <= self._lone_max and self._lone_bytes <= LONE_BYTES_MAX
+        return is_small and self._syncs.may_inline()
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function after all appends enqueued so far. Raises what it raises."""
@@ -140,22 +155,23 @@ class IoWorker:
             self._queue.submit(item)
 
     def _end_of_turn(self) -> None:
-        if not self._syncs.may_inline():  # another worker's sync was a long one, this very turn
+        if not self._may_stay():  # another worker's sync was a long one, this very turn
             self._hand_over()
             return
         lone, self._lone = self._lone, []
         if lone:
-            self._on_loop_since_ms = self._clock.monotonic_ms()
+            if self._lone_blocking:
+                self._on_loop_since_ms = self._clock.monotonic_ms()
             self._queue.run_here(lone)
 
     def _process(self, items: list[_Append | _Operation]) -> _Group:
         """On the worker's thread, or the loop's. Errors of a disk end the process (see
         Executor.worker)."""
         group = _Group(items, [])
-        run: list[AppendRequest] = []
+        run: list[_Append] = []
         for item in items:
             if isinstance(item, _Append):
-                run.append(item.request)
+                run.append(item)
                 continue
             self._append(run, group.appends_ms)
             run = []
@@ -168,17 +184,18 @@ class IoWorker:
         self._append(run, group.appends_ms)
         return group
 
-    def _append(self, run: list[AppendRequest], appends_ms: list[float]) -> None:
+    def _append(self, run: list[_Append], appends_ms: list[float]) -> None:
         if not run:
             return
         started_ms = self._clock.monotonic_ms()
-        self._store.append_group(run)
+        self._store.append_group([item.request for item in run])
         elapsed_ms = self._clock.monotonic_ms() - started_ms
-        appends_ms.append(elapsed_ms)
+        if any(item.blocks for item in run):  # others say nothing about the disk
+            appends_ms.append(elapsed_ms)
         self._metrics.group_seconds.observe(elapsed_ms / 1000)
         self._metrics.group_appends.observe(len(run))
         self._metrics.group_bytes.observe(
-            sum(mark.length_bytes for request in run for mark in request.marks)
+            sum(mark.length_bytes for item in run for mark in item.request.marks)
         )
 
     def _deliver(self, group: object) -> None:

@@ -13,6 +13,8 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
+    MEMORY_ENGINE,
+    SEGMENT_ENGINE,
     Epoch,
     NodeState,
     ProducerEpoch,
@@ -47,7 +49,7 @@ NUMBER_MAX: Final = 1 << 62
 """Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
 
 IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "engine": ("segment",),
+    "engine": (SEGMENT_ENGINE, MEMORY_ENGINE),
     "file_model": ("partition",),
     "recovery_rule": ("quorum",),
 }

@@ -19,6 +19,7 @@ from icecore.errors import IcecoreError
 from icecore.model import (
     Acks,
     Epoch,
+    FlushMode,
     NodeId,
     Segment,
     SegmentId,
@@ -58,6 +59,8 @@ class Produced:
     duplicate: bool
     batches_kept: int
     """How many batches of a producer the segment remembers."""
+    flush_mode: FlushMode = FlushMode.SYNC
+    """What ``durable_copies`` are: on disk, or held."""
 
 
 class ProduceWaiter(Protocol):
@@ -357,6 +360,7 @@ class Leader:
                 durable_copies=effect.durable_copies,
                 duplicate=effect.duplicate,
                 batches_kept=self.core.producers.batches_kept,
+                flush_mode=self.segment.settings.acked_mode,
             ),
         )
 

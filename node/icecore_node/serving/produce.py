@@ -15,7 +15,7 @@ ends.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from icecore.codec import record
 from icecore.codec.hashes import header_hashes
@@ -30,7 +30,7 @@ from icecore.rpc import convert, framing
 from icecore.rpc.handling import failure_of
 from icecore.rpc.methods import DATA
 from icecore.rpc.ports import Admitted, Answer, Body, CallContext, DirectHandler, Received
-from icecore.v1 import common_pb2, data_pb2
+from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.leaders import Leaders
@@ -321,7 +321,7 @@ class ProduceHandler:
                 result.durable_copies = outcome.durable_copies
                 result.duplicate = outcome.duplicate
                 result.batches_kept = outcome.batches_kept
-                result.flush_mode = common_pb2.FLUSH_MODE_SYNC
+                result.flush_mode = cast(Any, int(outcome.flush_mode))
                 if outcome.duplicate:
                     metrics.produce_duplicates.inc()
                 else:

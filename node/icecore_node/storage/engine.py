@@ -18,7 +18,7 @@ OutOfSpaceError or OutOfResourcesError: a shortage, which says nothing about any
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from icecore.codec.batch import Buffer
 from icecore.codec.columns import Int64s
@@ -388,6 +388,9 @@ class SealedLogs(Protocol):
 
 class Engine(Protocol):
     """All logs of one node that this engine keeps."""
+
+    appends_block: ClassVar[bool]
+    """Whether ``append_group`` waits for a disk. One that doesn't may run on the loop."""
 
     @property
     def reader(self) -> LogReader:

@@ -1,8 +1,12 @@
 """Which storage engines a node has. The one place that names them; another one is a line here."""
 
-from icecore.model import SEGMENT_ENGINE
+from icecore.model import MEMORY_ENGINE, SEGMENT_ENGINE
 from icecore_node.ports import FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engine import Engine
+from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
+from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
+from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
@@ -29,5 +33,10 @@ def make_store(
     Raises:
         StorageError: The folder can't be used.
     """
-    engine = SegmentEngine(file_system, index, settings, control.condemn)
-    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id, engine.sealed_logs)
+    memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
+    files = SegmentEngine(file_system, index, settings, control.condemn)
+    engines: dict[str, Engine] = {
+        SEGMENT_ENGINE: files,
+        MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
+    }
+    return ReplicaStore(control, engines, cluster_id, files.sealed_logs)

@@ -35,7 +35,11 @@ class FoundReplica:
 
 
 class StoredReplicas(LogReader, Protocol):
-    """Reads of replicas, each from the engine that keeps it."""
+    """Reads of replicas, each from the engine that keeps it, and what is known of them."""
+
+    def appends_block(self, segment_id: SegmentId) -> bool:
+        """Whether an append to this replica may wait for a disk."""
+        ...
 
     def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:
         """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.

@@ -73,6 +73,12 @@ class ReplicaReader:
         """See ``LogReader.verification``."""
         return self._catalog.ask(segment_id, lambda engine: engine.reader.verification(segment_id))
 
+    def appends_block(self, segment_id: SegmentId) -> bool:
+        """Whether an append to this replica may wait for a disk."""
+        row = self._catalog.control.row(segment_id)
+        engine = None if row is None else self._catalog.engines.get(row.engine)
+        return engine is None or engine.appends_block
+
     def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:
         """The producer snapshot and ``max_append_timestamp_ms`` that ``confirm`` stored.
 

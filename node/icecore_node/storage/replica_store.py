@@ -75,7 +75,6 @@ class ReplicaStore:
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
         self.hand_over = HandOver(catalog, sealed_logs)
         self.index = ReplicaIndex(catalog, self.hand_over)
-        self._only = next(iter(engines.values())) if len(engines) == 1 else None
         self.reader = ReplicaReader(catalog)
         self.salvage = ReplicaSalvage(catalog)
         self.creation = ReplicaCreation(catalog)
@@ -125,9 +124,6 @@ class ReplicaStore:
 
     def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
         """As ``Engine.append_group``, for replicas of all engines. Returns ``requests``."""
-        if self._only is not None:
-            self._only.append_group(requests)
-            return requests
         groups: defaultdict[str, list[AppendRequest]] = defaultdict(list)
         for request in requests:
             try:

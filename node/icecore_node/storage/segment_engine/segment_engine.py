@@ -13,6 +13,7 @@ it that only one thread at a time creates, sets aside and drops.
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import SegmentId
@@ -64,6 +65,8 @@ _log = logging.getLogger(__name__)
 
 class SegmentEngine:
     """``Engine`` over the segment files of one data folder."""
+
+    appends_block: ClassVar[bool] = True
 
     def __init__(
         self,

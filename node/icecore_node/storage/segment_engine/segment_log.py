@@ -4,13 +4,13 @@ I/O workers change it, reader threads only look: whatever both touch is replaced
 edited in place.
 """
 
-from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
 from icecore_node.ports import File
 from icecore_node.storage.batches.batch_log import Place
+from icecore_node.storage.batches.recent_batches import RecentBatches
 from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
 from icecore_node.storage.files.open_files import LogFile
 from icecore_node.storage.index.coverage import Coverage
@@ -24,7 +24,7 @@ FIRST_ALLOCATION_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Sizes of the segment engine; tests shrink them."""
+    """Sizes of the segment engine and of those beside it; tests shrink them."""
 
     group_bytes_max: int = 16 << 20
     """G: no more than this is written to one file between two syncs; recovery relies on it."""
@@ -48,59 +48,10 @@ class StoreSettings:
     not indexed before it is tended."""
     entries_per_run: int = 64 << 10
     """Of recent ones, from which a run is made."""
+    memory_engine_bytes: int = 1 << 30
+    """Of all logs that the engine in memory keeps."""
     open_indexes_max: int = 256
     """Index files of sealed logs whose directories are kept in memory, 64 KiB each at most."""
-
-
-class Recent:
-    """Start offsets and positions of the newest batches, contiguous up to the end of the log.
-
-    Append-only for its one writer; readers may look at any moment, since a position is there
-    before its offset.
-    """
-
-    __slots__ = ("offsets", "positions")
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.positions: list[int] = []
-
-    def add(self, offset: int, position: int) -> None:
-        """One more batch."""
-        self.positions.append(position)
-        self.offsets.append(offset)
-
-    def newest(self, count: int) -> "Recent":
-        """A copy of the last ``count``."""
-        copy = Recent()
-        copy.offsets = self.offsets[-count:]
-        copy.positions = self.positions[-count:]
-        return copy
-
-    def span(
-        self, offset: int, max_bytes: int, end_offset: int, log_end_offset: int, log_position: int
-    ) -> tuple[int, int, int] | None:
-        """(position, length, next offset) of the batches to read; None when ``offset`` is older.
-
-        The log's end is passed in as it was *before* this object was looked at.
-        """
-        offsets = self.offsets
-        count = bisect_right(offsets, log_end_offset - 1)
-        first = bisect_right(offsets, offset, 0, count) - 1
-        if first < 0:
-            return None
-        positions = self.positions
-        start = positions[first]
-        stop = bisect_right(positions, start + max_bytes, first, count) - 1
-        if stop == count - 1 and log_position - start <= max_bytes:
-            stop = count
-        # A batch that starts at end_offset or ends beyond it is not for this reader.
-        if end_offset < log_end_offset:
-            stop = min(stop, bisect_right(offsets, end_offset, first, count) - 1)
-        stop = max(stop, first + 1)
-        if stop >= count:
-            return start, log_position - start, log_end_offset
-        return start, positions[stop] - start, offsets[stop]
 
 
 class SegmentLog:
@@ -150,7 +101,7 @@ class SegmentLog:
         """The end is about to move back: an index that is made anew must not tell of it."""
         self.failed: IcecoreError | None = None
         """What went wrong in the middle of an append: nothing more until truncated or deleted."""
-        self.recent = Recent()
+        self.recent = RecentBatches()
         self.tails: deque[Place] = deque(maxlen=_RECENT_TAILS)
         self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
 
@@ -182,7 +133,7 @@ class SegmentLog:
 
     def rewind(self, tail: LogTail, position: int, settings: StoreSettings) -> None:
         """The file was cut to ``position``."""
-        self.recent = Recent()
+        self.recent = RecentBatches()
         self.tails.clear()
         self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)
         self.end = (tail, position)

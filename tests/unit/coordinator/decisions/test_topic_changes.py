@@ -14,7 +14,14 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import FlushMode, NodeState, SegmentSettings, check_topic_name
+from icecore.model import (
+    MEMORY_ENGINE,
+    SEGMENT_ENGINE,
+    FlushMode,
+    NodeState,
+    SegmentSettings,
+    check_topic_name,
+)
 from icecore_coordinator.decisions.node_changes import (
     HeldReplica,
     Registration,
@@ -226,6 +233,29 @@ def test_a_flush_mode_that_would_promise_less_is_refused(state: Cluster) -> None
 
     with pytest.raises(UnsupportedError, match="fsynced"):
         create_topic(state, state.live, "fast", bytes(16), 1, settings)
+
+
+@pytest.mark.parametrize("engine", [SEGMENT_ENGINE, MEMORY_ENGINE])
+def test_an_engine_is_chosen_for_the_segments_that_come(state: Cluster, engine: str) -> None:
+    commit(state, alter_topic(state, state.live, "events", replace(SETTINGS, engine=engine)))
+    assert segment(state).settings.engine == SEGMENT_ENGINE
+    assert segment(state, prepared_successor(state)).settings.engine == engine
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"engine": "paper"}, "engine 'paper' must be one of segment, rocksdb, memory"),
+        ({"engine": ""}, "must be one of"),
+        ({"engine": MEMORY_ENGINE, "file_model": "shared"}, "is one of engine segment"),
+        ({"on_total_loss": "weep"}, "must be one of unavailable, restart_empty"),
+    ],
+)
+def test_storage_that_there_is_not(state: Cluster, wrong: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        create_topic(state, state.live, "new", b"u" * 16, 1, replace(SETTINGS, **wrong))
+    with pytest.raises(InvalidRequestError, match=why):
+        alter_topic(state, state.live, "events", replace(SETTINGS, **wrong))
 
 
 def test_headers_are_indexed_from_the_next_segment_on(state: Cluster) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
@@ -22,6 +23,13 @@ TAIL = replace(NO_TAIL, end_offset=1)
 
 class Store:
     """Appends that always work."""
+
+    @property
+    def reader(self) -> "Store":
+        return self
+
+    def appends_block(self, segment_id: SegmentId) -> bool:
+        return True
 
     def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
         return requests

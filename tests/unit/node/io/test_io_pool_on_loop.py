@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId
 from icecore.process.system import SystemClock
 from icecore_node.io.executor import EXIT_STATUS, ThreadExecutor
 from icecore_node.io.io_pool import LONE_APPENDS_MAX, LONE_BYTES_MAX, IoPool, IoWorker
@@ -22,6 +23,7 @@ from tests.simulation.ports import SimClock
 from tests.simulation.process import SimProcess
 
 LIMIT_MS = 50.0
+IN_MEMORY: SegmentId = 2
 
 
 class Store:
@@ -33,6 +35,10 @@ class Store:
         self.error: Exception | None = None
         self._loop_thread = threading.get_ident()
         self._busy = threading.Lock()
+        self.reader = self
+
+    def appends_block(self, segment_id: SegmentId) -> bool:
+        return segment_id != IN_MEMORY
 
     def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
         assert self._busy.acquire(blocking=False), "two threads at once"
@@ -86,10 +92,10 @@ class Bench:
             syncs=ShortSyncs(limit_ms),
         )
 
-    def append(self, length_bytes: int = 100) -> None:
+    def append(self, length_bytes: int = 100, segment_id: SegmentId = 1) -> None:
         tail = replace(NO_TAIL, end_offset=self.next)
         marks = [BatchMark(self.next - 1, 0, length_bytes)]
-        self.worker.append(AppendRequest(1, [], marks, tail), self.owner)
+        self.worker.append(AppendRequest(segment_id, [], marks, tail), self.owner)
         self.next += 1
 
     async def settled(self) -> None:
@@ -181,6 +187,52 @@ async def test_with_zero_all_goes_to_the_worker() -> None:
         bench.append()
         await bench.settled()
     assert {here for here, _ in bench.store.groups} == {False}
+    bench.executor.close()
+
+
+async def test_what_waits_for_no_disk_is_appended_here_whatever_the_disk_is_like() -> None:
+    bench = Bench(0)
+    for _ in range(3):
+        for _ in range(LONE_APPENDS_MAX + 3):
+            bench.append(LONE_BYTES_MAX, IN_MEMORY)
+        await asyncio.sleep(0)
+        assert bench.owner.ends[-1] == bench.next - 1
+    assert {here for here, _ in bench.store.groups} == {True} and len(bench.store.groups) == 3
+    bench.executor.close()
+
+
+async def test_short_appends_in_memory_are_no_reason_to_trust_the_disk() -> None:
+    bench = Bench()
+    gate = threading.Event()
+    running = asyncio.ensure_future(bench.worker.run(gate.wait, 10))
+    await asyncio.sleep(0.01)
+    for _ in range(PATIENCE_MIN):  # on the worker, which is busy
+        bench.append(10, IN_MEMORY)
+    gate.set()
+    await running
+    await bench.settled()
+    for _ in range(PATIENCE_MIN):  # on the loop
+        bench.append(10, IN_MEMORY)
+        await asyncio.sleep(0)
+    bench.append()
+    await bench.settled()
+    assert [here for here, _ in bench.store.groups[-1:]] == [False]
+    bench.executor.close()
+
+
+async def test_appends_of_both_kinds_keep_their_order() -> None:
+    bench, rng = Bench(), random.Random(7)
+    await bench.trusted()
+    for _ in range(3000):
+        bench.append(rng.choice([10, 1000, LONE_BYTES_MAX]), rng.choice([1, IN_MEMORY]))
+        if rng.random() < 0.1:
+            await bench.worker.run(lambda: None)
+        elif rng.random() < 0.7:
+            await asyncio.sleep(0 if rng.random() < 0.9 else 0.002)
+    await bench.settled()
+    order = [end for _, ends in bench.store.groups for end in ends]
+    assert order == list(range(PATIENCE_MIN + 1, bench.next))
+    assert {here for here, _ in bench.store.groups} == {False, True}
     bench.executor.close()
 
 

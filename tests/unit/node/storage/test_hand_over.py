@@ -9,8 +9,12 @@ import pytest
 from icecore.errors import OutOfSpaceError, StorageError
 from icecore.model import SEGMENT_ENGINE
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.engine import SegmentIdentity
+from icecore_node.storage.engine import KnownLog, SegmentIdentity
 from icecore_node.storage.hand_over import HandOver
+from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
+from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
+from icecore_node.storage.memory_engine.memory_log import MemoryLog
+from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
@@ -21,7 +25,6 @@ from tests.conformance.test_segment_store import SMALL
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.ports import memory_database
-from tests.support.memory_engine import MemoryDisk, MemoryEngine
 
 
 class Memory(MemoryEngine):
@@ -36,10 +39,15 @@ class Memory(MemoryEngine):
 
 
 class Node:
-    """The store of one node, and a sealed log in the engine that is not the last one."""
+    """The store of one node, and a sealed log in the engine that is not the last one. What that one
+    has in memory outlives the process here, as a disk would."""
 
     def __init__(self) -> None:
-        self.files, self.index, self.memory = SimDisk(), SimIndexDisk(), MemoryDisk()
+        self.files, self.index, self.memory = (
+            SimDisk(),
+            SimIndexDisk(),
+            LogMemory(MemoryBudget(1 << 20)),
+        )
         self.database: sqlite3.Connection = memory_database()
         self.start()
         self.log = LogBuilder(1, 7, engine="memory")
@@ -208,15 +216,17 @@ def test_a_full_disk_only_delays_it(node: Node) -> None:
 
 
 def test_a_copy_that_differs_is_never_used(node: Node) -> None:
-    log = node.memory.logs[1]
-    second = LogBuilder(1, 7, engine="memory")
-    second.request(60, size=101)
-    whole = log.data
-    log.data = (b"".join(second.batches))[: len(whole)]
+    memory, whole = node.memory, node.memory.logs[1]
+    other = LogBuilder(1, 7, engine="memory")
+    memory.logs[1] = MemoryLog(other.identity, 0)
+    node.engine.start_up([KnownLog(other.identity)], [])
+    request = other.request(60, size=101)
+    node.engine.append_group([request])
+    assert request.error is None
     node.hand_over()
-    assert node.keeper == "memory"
-    assert not node.log_files
-    log.data = whole
+    assert node.keeper == "memory" and not node.log_files
+    memory.logs[1] = whole
+    node.start()
     node.check()
 
 

@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import NotReplicaError
+from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import NewLog
+from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
+from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
+from icecore_node.storage.memory_engine.memory_log import HeldBatches, MemoryLog
+from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from tests.conformance.log_builder import LogBuilder
 from tests.conformance.store_harness import FAR, append, opened
-from tests.support.memory_engine import Log, MemoryDisk, MemoryEngine
 from tests.unit.node.storage.segment_engine.test_start_up_crash_points import Disk
 
 
@@ -50,20 +54,43 @@ def test_a_stored_digest_in_an_earlier_format_is_computed_again(tmp_path: Path) 
     disk.store.close()
 
 
+class NoShortcuts:
+    """Where a walk may begin if nothing but the base is known."""
+
+    def span(self, *_: object) -> None:
+        return None
+
+    def tail_before(self, log: MemoryLog, _: int) -> Place:
+        return log.base
+
+    def batch_before(self, log: MemoryLog, *_: object) -> Place:
+        return log.base
+
+    def offset_before(self, log: MemoryLog, _: int) -> int:
+        return log.identity.base_offset
+
+
+def in_memory(log: LogBuilder) -> tuple[MemoryEngine, BatchReader[MemoryLog]]:
+    """An engine with an empty log, and a reader that must walk."""
+    memory = LogMemory(MemoryBudget(64 << 20))
+    engine = MemoryEngine(memory, lambda _: None)
+    engine.create([NewLog(log.identity)], lambda _: None)
+    return engine, BatchReader(memory.logs, NoShortcuts())
+
+
 def test_a_log_that_grows_under_a_walk_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogBuilder(1)
-    engine = MemoryEngine(MemoryDisk(), lambda _: None)
-    engine.create([NewLog(log.identity)], lambda _: None)
+    engine, reader = in_memory(log)
     engine.append_group([log.request()])
-    read = Log.pread
+    read = HeldBatches.pread
 
-    def grow(kept: Log, length: int, position: int) -> bytes:
+    def grow(kept: HeldBatches, length: int, position: int) -> bytes:
         data = read(kept, length, position)
         engine.append_group([log.request()])
         return data
 
-    monkeypatch.setattr(Log, "pread", grow)
-    assert engine.reader.headers(1, FAR) == log.headers()[:1]
+    monkeypatch.setattr(HeldBatches, "pread", grow)
+    assert reader.headers(1, FAR) == log.headers()[:1]
     assert len(log.headers()) > 1
 
 
@@ -72,16 +99,15 @@ def test_a_walk_reads_small_batches_by_the_chunk_and_headers_of_large_ones(
     monkeypatch: pytest.MonkeyPatch, size: int, batches: int, most: int
 ) -> None:
     log = LogBuilder(1)
-    engine = MemoryEngine(MemoryDisk(), lambda _: None)
-    engine.create([NewLog(log.identity)], lambda _: None)
+    engine, reader = in_memory(log)
     engine.append_group([log.request(batches, size=size)])
-    read, lengths = Log.pread, []
+    read, lengths = HeldBatches.pread, []
 
-    def counted(kept: Log, length: int, position: int) -> bytes:
+    def counted(kept: HeldBatches, length: int, position: int) -> bytes:
         lengths.append(length)
         return read(kept, length, position)
 
-    monkeypatch.setattr(Log, "pread", counted)
-    assert engine.reader.read(1, batches - 1, 1, FAR) == (log.batches[-1], batches)
+    monkeypatch.setattr(HeldBatches, "pread", counted)
+    assert reader.read(1, batches - 1, 1, FAR) == (log.batches[-1], batches)
     assert len(lengths) <= most
     assert sum(lengths) < len(log.batches[0]) * batches + (3 << 16)

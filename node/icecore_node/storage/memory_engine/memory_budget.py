@@ -1,0 +1,38 @@
+"""How much logs in memory may take together; what finds no room is refused as by a full disk."""
+
+from typing import Final
+
+from icecore.errors import OutOfSpaceError
+from icecore_node.storage.files.locks import Lock
+
+BATCH_BYTES: Final = 256
+"""What a batch takes besides its bytes: an object, and where it is."""
+
+
+class MemoryBudget:
+    """A bound that all logs of a node share; used by all I/O workers.
+
+    Args:
+        bytes_max: Setting ``memory_engine_bytes``.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._lock = Lock()
+
+    def take(self, size_bytes: int, batches: int) -> None:
+        """Count batches that come. Raises OutOfSpaceError, and counts nothing, beyond the bound."""
+        need = size_bytes + batches * BATCH_BYTES
+        with self._lock:
+            if self.used_bytes + need > self.bytes_max:
+                raise OutOfSpaceError(
+                    f"active segments in memory take {self.used_bytes} bytes, {need} more are "
+                    f"beyond memory_engine_bytes {self.bytes_max}"
+                )
+            self.used_bytes += need
+
+    def give_back(self, size_bytes: int, batches: int) -> None:
+        """Count batches that went."""
+        with self._lock:
+            self.used_bytes -= size_bytes + batches * BATCH_BYTES
