@@ -133,6 +133,16 @@ class NodeState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FlushBounds:
+    """What a log may leave unsynced."""
+
+    interval_ms: int
+    """Longest time from a write to its sync."""
+    length_bytes: int
+    """Once so many are not synced, a sync is due at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSettings:
     """Pinned in the segment record when it opens: nobody decides by newer settings."""
 
@@ -160,6 +170,13 @@ class SegmentSettings:
         """Who keeps the bytes of an active segment: the engine, and its file model if it is not
         the usual one. All are sealed into files of the segment engine."""
         return self.engine if self.file_model == OWN_FILE else f"{self.engine}/{self.file_model}"
+
+    @property
+    def flush(self) -> FlushBounds | None:
+        """What a replica may leave unsynced; None = it syncs each append before it counts."""
+        if self.flush_mode is FlushMode.SYNC:
+            return None
+        return FlushBounds(self.flush_interval_ms, self.flush_bytes)
 
     @property
     def quorum(self) -> int:

@@ -11,7 +11,13 @@ import uvloop
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.process.settings import load_from_arguments
-from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
+from icecore.process.system import (
+    SystemClock,
+    SystemRng,
+    boot_id,
+    raise_descriptor_limit,
+    tune_process,
+)
 from icecore.rpc.transports import Transports
 from icecore_node import metrics as node_metrics
 from icecore_node import offline
@@ -101,6 +107,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             recent_entries_bytes_max=settings.index_memory_bytes,
             descriptors_reserve=settings.descriptors_reserve,
         ),
+        boot_id(),
     )
 
 

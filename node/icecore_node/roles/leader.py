@@ -19,6 +19,7 @@ from icecore.errors import IcecoreError
 from icecore.model import (
     Acks,
     Epoch,
+    FlushMode,
     NodeId,
     Segment,
     SegmentId,
@@ -56,6 +57,7 @@ class Produced:
     append_timestamp_ms: int
     durable_copies: int
     duplicate: bool
+    flush_mode: FlushMode
     batches_kept: int
     """How many batches of a producer the segment remembers."""
 
@@ -356,6 +358,7 @@ class Leader:
                 append_timestamp_ms=pending.append_timestamp_ms,
                 durable_copies=effect.durable_copies,
                 duplicate=effect.duplicate,
+                flush_mode=self.segment.settings.flush_mode,
                 batches_kept=self.core.producers.batches_kept,
             ),
         )
@@ -425,12 +428,7 @@ class Leader:
             self.feed(inputs.SuccessorPrepared(successor))
 
     async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
-        digests = {
-            self._identity.node_id: (
-                self.replica.log.tail.digest,
-                self.replica.log.producers.digest(),
-            )
-        }
+        digests = await self._own_digests()
         others = [node for node in effect.nodes if node != self._identity.node_id]
         answers = await asyncio.gather(
             *(self._ask_digest(node, effect.end_offset) for node in others)
@@ -441,6 +439,20 @@ class Leader:
             if answer is not None
         )
         self.feed(inputs.SealDigests(effect.end_offset, digests))
+
+    async def _own_digests(self) -> dict[NodeId, tuple[bytes, bytes]]:
+        """Of what is on this disk; none when it could not be synced, and then the seal is given
+        up."""
+        replica = self.replica
+        try:
+            await replica.log.stay_synced()
+        except IcecoreError as error:
+            segment_id = replica.segment_id
+            event(_log, logging.WARNING, "not_synced", segment_id=segment_id, error=error)
+            return {}
+        if replica.role is not self:
+            return {}
+        return {self._identity.node_id: (replica.log.tail.digest, replica.log.producers.digest())}
 
     async def _ask_digest(self, node_id: NodeId, end_offset: int) -> tuple[bytes, bytes] | None:
         request = replication_pb2.SealPrepareRequest(

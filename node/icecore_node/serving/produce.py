@@ -25,7 +25,7 @@ from icecore.errors import (
     RequestTimeoutError,
     ThrottledError,
 )
-from icecore.model import Acks
+from icecore.model import Acks, FlushMode
 from icecore.rpc import convert, framing
 from icecore.rpc.handling import failure_of
 from icecore.rpc.methods import DATA
@@ -47,6 +47,10 @@ DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
 _Line: TypeAlias = tuple[str, bytes, str, int]
 """A connection and a partition: what is appended in the order in which it was sent."""
+FLUSH_MODES = {
+    FlushMode.SYNC: common_pb2.FLUSH_MODE_SYNC,
+    FlushMode.ASYNC: common_pb2.FLUSH_MODE_ASYNC,
+}
 _ACKS = {0: Acks.ALL, 1: Acks.ALL, 2: Acks.QUORUM, 3: Acks.LEADER}
 
 _Outcome: TypeAlias = Produced | IcecoreError | None
@@ -321,7 +325,7 @@ class ProduceHandler:
                 result.durable_copies = outcome.durable_copies
                 result.duplicate = outcome.duplicate
                 result.batches_kept = outcome.batches_kept
-                result.flush_mode = common_pb2.FLUSH_MODE_SYNC
+                result.flush_mode = FLUSH_MODES[outcome.flush_mode]
                 if outcome.duplicate:
                     metrics.produce_duplicates.inc()
                 else:

@@ -16,6 +16,7 @@ def make_store(
     control: ControlStore,
     cluster_id: bytes,
     settings: StoreSettings = _DEFAULTS,
+    boot_id: str = "",
 ) -> ReplicaStore:
     """The store of one data folder, with all engines; call its ``start_up`` before anything else.
 
@@ -25,9 +26,10 @@ def make_store(
         control: What must never be forgotten.
         cluster_id: Empty before the first registration.
         settings: Sizes.
+        boot_id: See ``LastStop``.
 
     Raises:
         StorageError: The folder can't be used.
     """
     engine = SegmentEngine(file_system, index, settings, control.condemn)
-    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id)
+    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id, boot_id)
