@@ -133,6 +133,16 @@ class NodeState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FlushBounds:
+    """What a log may leave unsynced."""
+
+    interval_ms: int
+    """Longest time from a write to its sync."""
+    length_bytes: int
+    """Once so many are not synced, a sync is due at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSettings:
     """Pinned in the segment record when it opens: nobody decides by newer settings."""
 
@@ -165,6 +175,13 @@ class SegmentSettings:
     def acked_mode(self) -> FlushMode:
         """What an ack means: SYNC = replicas have it on disk, ASYNC = they hold it."""
         return FlushMode.ASYNC if self.engine == MEMORY_ENGINE else self.flush_mode
+
+    @property
+    def flush(self) -> FlushBounds | None:
+        """What a replica may leave unsynced; None = it syncs each append before it counts."""
+        if self.flush_mode is FlushMode.SYNC:
+            return None
+        return FlushBounds(self.flush_interval_ms, self.flush_bytes)
 
     @property
     def quorum(self) -> int:

@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import time
+from pathlib import Path
 
 from icecore.errors import ConfigurationError
 from icecore.process.log import event
@@ -17,6 +18,7 @@ DESCRIPTORS_MIN = 1024
 """What a server needs to be of use; most systems allow far more."""
 _DESCRIPTORS_MAX = 1 << 20
 """More would be of no use, and some hard limits are larger than anything."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
 _M_TRIM_THRESHOLD = -1
@@ -50,6 +52,15 @@ class SystemRng:
     def bytes(self, count: int) -> bytes:
         """``count`` random bytes, fit for identifiers that must never collide."""
         return os.urandom(count)
+
+
+def boot_id() -> str:
+    """A random name of this run of the kernel, and so of its page cache: what was written before is
+    there as long as it is the same. Empty where nobody can tell."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:

@@ -11,7 +11,13 @@ import uvloop
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore.process.settings import load_from_arguments
-from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
+from icecore.process.system import (
+    SystemClock,
+    SystemRng,
+    boot_id,
+    raise_descriptor_limit,
+    tune_process,
+)
 from icecore.rpc.transports import Transports
 from icecore_node import metrics as node_metrics
 from icecore_node import offline
@@ -102,6 +108,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             descriptors_reserve=settings.descriptors_reserve,
             memory_engine_bytes=settings.memory_engine_bytes,
         ),
+        boot_id(),
     )
 
 

@@ -112,9 +112,23 @@ def decide_end(
     return EndDecision(end_offset, donor, longest[donor].last_header_crc32c)
 
 
+def is_total_loss(replies: Mapping[NodeId, FenceReply], segment: Segment) -> bool:
+    """Whether every replica has said that it is UNKNOWN (R82).
+
+    One that has not answered may hold everything. What is UNKNOWN stays so until the segment is
+    sealed, so no later answer can make this untrue.
+
+    Args:
+        replies: By node id, each of the registered incarnation.
+        segment: The record as frozen by the move to RECOVERING.
+    """
+    answers = [replies.get(node_id) for node_id in segment.replicas]
+    return all(reply is not None and not reply.intact for reply in answers)
+
+
 def decide_unclean(replies: Mapping[NodeId, FenceReply]) -> EndDecision | None:
-    """An admin's choice when nothing is provable: the longest log of those that are intact or
-    salvageable, whatever it lacks.
+    """The choice when nothing decides and the loss is accepted (R46, R82): the longest log of those
+    that are intact or salvageable, whatever it lacks.
 
     Records that were acknowledged may be missing; who calls this records that. None when there is
     no such reply. Of equally long logs an intact one is taken, and of the lowest node.

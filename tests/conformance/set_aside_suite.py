@@ -38,7 +38,7 @@ class SetAsideConformance(OnHarness):
         log = opened(harness.store, 1)
         append(harness.store, log)
         opened(harness.store, 2)
-        harness.store.condemn([1, 99], "an old copy")
+        harness.store.salvage.condemn([1, 99], "an old copy")
         first, second = harness.kill()
         assert (first.intact, first.why, second.intact) == (False, "an old copy", True)
         [error] = harness.store.creation.create([log.identity])
@@ -94,7 +94,7 @@ class SetAsideConformance(OnHarness):
         log = opened(harness.store, 1, 100)
         append(harness.store, log, 3, records=1, size=5000)
         whole = log.tail
-        harness.store.condemn([1], "a sync had failed")
+        harness.store.salvage.condemn([1], "a sync had failed")
         (found,) = harness.kill()
         assert not found.intact
         assert harness.store.salvage.tail(1) == whole  # nothing was changed by looking

@@ -108,7 +108,7 @@ class MemoryHarness:
     def _open(self) -> list[FoundReplica]:
         control = ControlStore(self._control)
         engine = MemoryEngine(self.disk, control.condemn)
-        self.store = ReplicaStore(control, {SEGMENT_ENGINE: engine}, CLUSTER)
+        self.store = ReplicaStore(control, {SEGMENT_ENGINE: engine}, CLUSTER, "boot")
         return self.store.start_up()
 
     def kill(self) -> list[FoundReplica]:
@@ -151,7 +151,7 @@ class TwoEngines:
         }
         if has_memory:
             engines["memory"] = MemoryEngine(self.memory, control.condemn)
-        self.store = ReplicaStore(control, engines, CLUSTER)
+        self.store = ReplicaStore(control, engines, CLUSTER, "boot")
         return self.store.start_up()
 
 

@@ -39,7 +39,8 @@ def append(model: Model, world: World) -> Steps:
         return
     if model.rules.gives_out_offsets(ROLLS[leader.roll]):
         log = own.log + ("a" if own.incarnation == 1 else "b")
-        after = with_replica(world, 0, log=log, says=model.says(log, own.says))
+        says, durable = model.says(log, own.says), len(log) if own.kept else own.durable
+        after = with_replica(world, 0, log=log, says=says, durable=durable)
         yield 0, model.settle(after)
 
 
@@ -57,7 +58,7 @@ def fetch(model: Model, world: World) -> Steps:
         log = sent[: len(replica.log) + 1]
         is_chained = sent.startswith(replica.log)  # the batch headers show where logs part
         if model.may_follow(replica) and is_chained and log != replica.log:
-            if model.hides_unsynced:
+            if model.hides_unsynced or replica.kept:
                 yield i, with_replica(world, i, log=log, durable=len(log), says=len(log))
             else:
                 yield i, with_replica(world, i, log=log, says=model.says(log, replica.says))
@@ -299,7 +300,7 @@ def send_seal(model: Model, world: World) -> Steps:
         agreeing = model.rules.agreeing_nodes(LEADER, in_sync, digests)
         peers = tuple(  # SealPrepare syncs what a not-synced replica holds
             [
-                Peer(p.replica._replace(durable=len(p.replica.log)), p.member, p.view)
+                Peer(model.settled(p.replica, len(p.replica.log)), p.member, p.view)
                 if i + 1 in agreeing
                 else p
                 for i, p in enumerate(peers)
@@ -383,19 +384,23 @@ def start_recovery(model: Model, world: World) -> Steps:
 def fence(model: Model, world: World) -> Steps:
     """A replica ends its appends, persists the promise, then says where it ends (R30).
 
-    An UNKNOWN replica says only that, which changes nothing: left out.
+    An UNKNOWN replica says only that, which changes nothing: left out where nobody gives up.
     """
     if world.record.state != RECOVERING or any(p.member.verified for p in world.peers):
         return  # the end was decided by the replies there were
     for i in model.everyone:
         replica, member, view = world.peers[i]
-        if member.reply or not replica.intact:
+        if member.reply or not (replica.intact or model.config.restart_empty):
+            continue
+        if not replica.intact:
+            unknown = member._replace(reply=(0, "", 0))
+            yield i, with_peer(world, i, Peer(replica, unknown, view))
             continue
         if model.rules.fence_before_report:
             end = len(replica.log)
             if world.leader.leads and replica.says > view.end:
                 view = view._replace(late=(replica.incarnation, replica.says))
-            after = replica._replace(promised=1, durable=end, says=end)
+            after = model.settled(replica, end)._replace(promised=1, says=end)
         else:
             end, after = replica.says, replica
         stops = model.rules.fence_before_report and model.rules.fence_stops_leader
@@ -439,7 +444,8 @@ def write_back(model: Model, world: World) -> Steps:
         is_donor = bool(member.reply) and replica.intact and replica.log == content
         if is_donor or has_donor:
             end = len(content)
-            after = replica._replace(log=content, durable=end, says=end, intact=1)
+            after = model.settled(replica._replace(log=content), end)
+            after = after._replace(says=end, intact=1)
             member = member._replace(verified=1)
             following = with_peer(world, i, Peer(after, member, view))
             yield i, following if i else stopped(following)
@@ -464,6 +470,18 @@ def next_round(model: Model, world: World) -> Steps:
             [Peer(p.replica, p.member._replace(reply=(), verified=0), p.view) for p in world.peers]
         )
         yield 0, World(world.record, world.leader, peers)
+
+
+def give_up(model: Model, world: World) -> Steps:
+    """No copy can be whole, and the segment was opened to go on without (R82)."""
+    record = world.record
+    replies = tuple([peer.member.reply for peer in world.peers])
+    frozen = node_ids([peer.member.frozen for peer in world.peers])
+    if record.state == RECOVERING and model.ask.total_loss(replies, frozen):
+        is_early = any(peer.replica.intact for peer in world.peers)
+        broken = "R82: given up although a copy is whole" if is_early else record.broken
+        after = record._replace(state=SEALED, lossy=1, seal_sent="", broken=broken)
+        yield 0, stopped(world._replace(record=after))
 
 
 ALWAYS: tuple[Action, ...] = (

@@ -27,7 +27,7 @@ class Result:
 def violation(world: World, synced: bool) -> str:
     """The invariant that this state breaks, "" if none."""
     record = world.record
-    if record.broken:
+    if record.broken or record.lossy:
         return record.broken
     if record.state == SEALED:
         if max(record.acked_all, record.acked_quorum) > len(record.end):

@@ -20,6 +20,8 @@ class Config:
     """A replica that lost its data may copy the log again and be certified by the leader."""
     synced: bool = True
     """False = appends count as durable before they are synced (flush_mode async, memory)."""
+    restart_empty: bool = False
+    """The coordinator may give up a segment of which every copy is UNKNOWN (R82)."""
     isr_changes: bool = True
     live_seal: bool = False
     altered_to: int = 0
@@ -46,4 +48,21 @@ CONFIGS: tuple[Config, ...] = (
     Config("opened with 3 of RF 5, m=2", replication_factor=5),
     Config("opened with 2 of RF 3, m=1", nodes=2, min_insync=1, crashes=2, live_seal=True),
     Config("not-synced replicas, m=2", synced=False, rebuild=True, crashes=2),
+    Config("not-synced, both seals, m=2", synced=False, live_seal=True),
+    Config(
+        "not-synced, 2 replicas, may restart",
+        nodes=2,
+        min_insync=1,
+        synced=False,
+        restart_empty=True,
+        live_seal=True,
+        crashes=2,
+    ),
+    Config(
+        "not-synced, all lost, may restart",
+        synced=False,
+        restart_empty=True,
+        isr_changes=False,
+        crashes=3,
+    ),
 )

@@ -8,6 +8,9 @@ from tests.model.state import ACTIVE, Leader, Peer, Record, Replica, View, World
 def crash(model: Model, world: World) -> Steps:
     """Process or power goes: any part of what was not synced may survive; perhaps the disk dies.
 
+    A replica that is not synced is UNKNOWN then (R80); one whose process alone was killed is as
+    after a clean stop, for the start syncs what it finds in the page cache.
+
     The restart is in the same step: a node that is down, for a while or for ever, is one that
     nothing happens to. Once the leader is gone, nobody can tell a synced follower that was started
     again on its disk from one that was not: left out.
@@ -22,7 +25,8 @@ def crash(model: Model, world: World) -> Steps:
         gone = replica._replace(promised=replica.promised * model.rules.promise_is_durable)
         if i and model.hides_unsynced and not world.leader.leads and not record.losses:
             continue
-        if model.config.synced or replica.clean:
+        is_trusted = model.config.synced or replica.clean or replica.kept
+        if is_trusted or not model.rules.doubts_unsynced:
             for end in range(replica.durable, len(replica.log) + 1):
                 yield i, restart(model, world, once, i, gone._replace(log=replica.log[:end]))
         else:
@@ -30,7 +34,7 @@ def crash(model: Model, world: World) -> Steps:
             yield i, restart(model, world, once, i, unknown)
         if record.losses:
             intact = int(not model.rules.missing_is_unknown)
-            empty = gone._replace(log="", durable=0, intact=intact, promised=0, clean=0)
+            empty = gone._replace(log="", durable=0, intact=intact, promised=0, clean=0, kept=0)
             yield i, restart(model, world, lost, i, empty)
 
 

@@ -27,6 +27,12 @@ class Model:
         """What a process takes for durable after an append, before any fsync."""
         return before if self.config.synced and self.rules.reports_only_durable else len(log)
 
+    def settled(self, replica: Replica, end: int) -> Replica:
+        """Before where it ends is told to anybody (R30, R28, R33, R81)."""
+        if self.config.synced:
+            return replica._replace(durable=end)
+        return replica._replace(durable=end, kept=1) if self.rules.settles else replica
+
     def may_follow(self, replica: Replica) -> bool:
         """UNKNOWN replicas take no part, unless they are being rebuilt; fenced ones neither."""
         return not replica.promised and bool(replica.intact or self.config.rebuild)

@@ -141,6 +141,11 @@ def shortest_log(replies: Mapping[int, FenceReply], _: int = 0) -> EndDecision:
     return EndDecision(end, min(replies), 0)
 
 
+def lost_by_who_answered(replies: Mapping[int, FenceReply], segment: Segment) -> bool:
+    """Who does not answer counts for nothing."""
+    return bool(replies) and not any(reply.intact for reply in replies.values())
+
+
 def progress_kept(followers: Followers, node: NodeInfo) -> None:
     """What an earlier incarnation reported goes on counting."""
     follower = followers.by_node[node.node_id]
@@ -229,6 +234,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "principle",
         {"marker_is_removed": False},
         replace(CRASH, synced=False, crashes=2),
+    ),
+    Mutant(
+        "async_replica_counts_after_crash",
+        "R80",
+        {"doubts_unsynced": False},
+        replace(CRASH, synced=False),
+    ),
+    Mutant("late_seal_not_synced", "R81", {"settles": False}, replace(SEAL, synced=False)),
+    Mutant(
+        "restart_empty_too_early",
+        "R82",
+        {"is_total_loss": lost_by_who_answered},
+        replace(CRASH, synced=False, restart_empty=True),
     ),
     Mutant("scan_counts_as_synced", "R11", {"scan_is_synced": False}, replace(CRASH, crashes=2)),
 )

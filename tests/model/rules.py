@@ -95,6 +95,7 @@ class Rules:
     settings_of: Callable[..., Segment] = settings_of
     may_decide: Callable[..., Any] = recovery.may_decide
     decide_end: Callable[..., Any] = recovery.decide_end
+    is_total_loss: Callable[..., bool] = recovery.is_total_loss
     start_recovery: Callable[..., Change] = segment_changes.start_recovery
     seal: Callable[..., Change] = segment_changes.seal
 
@@ -114,6 +115,10 @@ class Rules:
     """A replica whose disk is gone says UNKNOWN, not "empty"."""
     marker_is_removed: bool = True
     """The marker of a clean shutdown is removed before the node registers."""
+    doubts_unsynced: bool = True
+    """A replica that was not synced is UNKNOWN after an unclean stop of its machine (R80)."""
+    settles: bool = True
+    """A replica that was not synced is, before its end is told to anybody (R81)."""
     restart_ends_leadership: bool = True
     """See ``may_lead``; False also lets the resumed leader use the stored in-sync set."""
     seal_waits: bool = True
@@ -148,6 +153,7 @@ class Decisions:
                 "decision",
                 "can_recover",
                 "seal_change",
+                "total_loss",
                 "open_error",
             ),
         ):
@@ -311,6 +317,15 @@ class Decisions:
         if isinstance(end, recovery.Undecidable):
             return None
         return end.donor - 1, replies[end.donor - 1][1][: end.end_offset]
+
+    def total_loss(self, replies: tuple[Any, ...], frozen: tuple[int, ...]) -> bool:
+        """Whether no copy can be whole, by the replies so far (R82)."""
+        given = {
+            index + 1: recovery.FenceReply(bool(reply[0]))
+            for index, reply in enumerate(replies)
+            if reply
+        }
+        return bool(self.rules.is_total_loss(given, self.segment(RECOVERING, frozen, 0)))
 
     def can_recover(self, state: int, stored: tuple[int, ...]) -> bool:
         """Whether the coordinator may move the record to RECOVERING."""

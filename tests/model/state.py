@@ -39,6 +39,8 @@ class Record(NamedTuple):
     acked_all: int = 0
     """Highest end acked at ``all`` and at ``quorum`` (ghosts)."""
     acked_quorum: int = 0
+    lossy: int = 0
+    """1 = SEALED without a proof of its end, because no copy is whole (R82)."""
     broken: str = ""
     """An invariant that a step itself has violated."""
 
@@ -68,6 +70,8 @@ class Replica(NamedTuple):
     """1 = the epoch of the recovery is promised, durably."""
     clean: int = 0
     """The marker of a clean shutdown lies on the disk."""
+    kept: int = 0
+    """Of a replica that is not synced: it was, and is from now on (R81)."""
 
 
 class Member(NamedTuple):

@@ -35,6 +35,7 @@ class Protocol(Model):
             (config.rebuild, (actions.certify,)),
             (config.crashes > 0, (faults.crash,)),
             (config.crashes > 0 and not config.synced, (faults.clean_stop,)),
+            (config.restart_empty, (actions.give_up,)),
             (config.altered_to > 0, (faults.alter_topic,)),
         )
         self.actions = [each for is_wanted, kind in kinds if is_wanted for each in kind]

@@ -37,11 +37,12 @@ def test_every_step_of_the_model_can_happen(synced: bool) -> None:
     everything = Config(
         "all",
         nodes=2,
-        crashes=1,
+        crashes=1 if synced else 2,
         losses=1,
         min_insync=1,
         rebuild=True,
         synced=synced,
+        restart_empty=not synced,
         live_seal=True,
         altered_to=2,
     )

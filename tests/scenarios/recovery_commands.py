@@ -4,8 +4,13 @@ Each calls the decisions of the coordinator on what the story says that nodes ha
 1 is the one that ends. Ends are exclusive offsets.
 """
 
-from icecore.model import NodeState, SegmentSettings
-from icecore_coordinator.decisions.lossy_changes import allow_unclean, begin_unclean, declare_lost
+from icecore.model import UNAVAILABLE_ON_LOSS, NodeState, SegmentSettings
+from icecore_coordinator.decisions.lossy_changes import (
+    allow_total_loss,
+    allow_unclean,
+    begin_unclean,
+    declare_lost,
+)
 from icecore_coordinator.decisions.segment_changes import (
     Sealing,
     alter_isr,
@@ -37,9 +42,12 @@ def cluster(
     leader: int = 1,
     replication_factor: int = 3,
     min_insync: int = 2,
+    on_total_loss: str = UNAVAILABLE_ON_LOSS,
 ) -> list[str]:
     """Begin: nodes 1, 2, … are up, and segment 1 is ACTIVE."""
-    settings = SegmentSettings(replication_factor=replication_factor, min_insync=min_insync)
+    settings = SegmentSettings(
+        replication_factor=replication_factor, min_insync=min_insync, on_total_loss=on_total_loss
+    )
     room.open(count, replicas, leader, settings)
     return [segment_line(room.segment())]
 
@@ -150,6 +158,13 @@ def decide(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
 def admin_accepts_loss(room: RecoveryRoom) -> list[str]:
     """A person says that the segment may end without a proof."""
     lines = room.commit(allow_unclean(room.record()))
+    return lines and ["the record says that it may end unclean"]
+
+
+@RECOVERY.command
+def allow_loss(room: RecoveryRoom) -> list[str]:
+    """The coordinator looks whether the segment may end without a proof, as it was opened."""
+    lines = room.commit(allow_total_loss(room.state, FIRST, room.open_case.replies))
     return lines and ["the record says that it may end unclean"]
 
 

@@ -83,6 +83,7 @@ class Host:
     slowness: float = 1.0
     """How many times as long its threads take."""
     machine: Machine = field(default_factory=Machine)
+    power_cuts: int = 0
 
     def __post_init__(self) -> None:
         self.machine.changing = lambda: self.disk.changing()
@@ -225,6 +226,7 @@ class World:
             files=SimFileSystem(host.disk, process, host.machine),
             index=SimIndex(host.index, process, host.machine),
             control=SimConnection(host.control, process, host.machine),
+            boot_id=f"{process.name} {host.power_cuts}",
         )
         node = shells.make_node(host.node_id, process.name, COORDINATOR, ports, self.knobs)
         self.shells[process.name] = node
@@ -306,6 +308,7 @@ class World:
         self._end(self.processes[name], "power cut" if power_cut else "kill")
         host = self.hosts.get(name)
         if power_cut and host is not None:
+            host.power_cuts += 1
             host.disk.power_cut(self.rng)
             host.index.power_cut(self.rng)
 

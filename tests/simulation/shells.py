@@ -67,6 +67,7 @@ class NodePorts:
     files: FileSystem
     index: Index
     control: SimConnection
+    boot_id: str
 
 
 class SimFolder:
@@ -150,6 +151,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             entries_per_run=20,
             open_indexes_max=2,
         ),
+        ports.boot_id,
     )
     return Node(
         settings,

@@ -228,7 +228,7 @@ class QueryNode:
             SimFileSystem(self.disk, None), SimIndex(SimIndexDisk(), None), SMALL, lambda _: None
         )
         control = ControlStore(memory_database())
-        self.store = ReplicaStore(control, {SEGMENT_ENGINE: engine}, CLUSTER)
+        self.store = ReplicaStore(control, {SEGMENT_ENGINE: engine}, CLUSTER, "")
         self.store.start_up()
         self.readers, self.clock, self.executor = Readers(), RunningClock(), DirectExecutor()
         self.table = ReplicaTable(self.readers)

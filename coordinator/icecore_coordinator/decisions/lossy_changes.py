@@ -1,16 +1,18 @@
-"""Decisions that give up data: only an admin makes them, and the segment's record keeps them. Pure.
+"""Decisions that give up data, and the segment's record keeps them. Pure.
 
 The cluster itself never chooses a log that may lack acknowledged records, and never forgets a
-segment. These two acts are for when the alternative is to wait for ever.
+segment. These acts are for when the alternative is to wait for ever: an admin's, and the one that
+a topic orders beforehand for the case that no copy can be trusted (``on_total_loss``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from icecore.errors import InvalidRequestError
-from icecore.model import NodeId, SegmentId, SegmentState
+from icecore.model import RESTART_EMPTY, NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
+from icecore_replication.recovery import FenceReply, is_total_loss
 
 
 def named(state: ClusterState, topic: str, partition: int, segment_id: SegmentId) -> SegmentRecord:
@@ -69,11 +71,39 @@ def allow_unclean(record: SegmentRecord) -> Change:
     return Change((updated_segment(record, {}, is_unclean_allowed=True),))
 
 
+def allow_total_loss(
+    state: ClusterState, segment_id: SegmentId, replies: Mapping[NodeId, FenceReply]
+) -> Change:
+    """The same without a person, as the segment was opened: no copy of it can be trusted (R82).
+
+    Args:
+        state: As it is now.
+        segment_id: Of a segment whose recovery is undecided.
+        replies: To its fence, by node id.
+
+    Raises InvalidRequestError: the segment waits for a person, or some copy may be whole.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or record.segment.state != SegmentState.RECOVERING:
+        raise InvalidRequestError(f"segment {segment_id} is not RECOVERING any more")
+    segment = record.segment
+    if segment.settings.on_total_loss != RESTART_EMPTY:
+        raise InvalidRequestError(f"segment {segment_id} waits for a person")
+    current = {
+        node_id: reply
+        for node_id, reply in replies.items()
+        if reply.incarnation == state.incarnation(node_id)
+    }
+    if not is_total_loss(current, segment):
+        raise InvalidRequestError(f"a copy of segment {segment_id} may be whole")
+    return allow_unclean(record)
+
+
 def begin_unclean(state: ClusterState, segment_id: SegmentId) -> Change:
     """Nodes are about to be brought to an end that nothing proves. From then on their copies look
     like any others, also to a coordinator that comes after this one.
 
-    Raises InvalidRequestError: an admin did not allow it, or the segment is recovered by now.
+    Raises InvalidRequestError: nobody allowed it, or the segment is recovered by now.
     """
     record = state.segments.get(segment_id)
     if record is None or record.segment.state != SegmentState.RECOVERING:

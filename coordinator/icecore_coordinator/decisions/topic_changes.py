@@ -21,7 +21,6 @@ from icecore.model import (
     SEGMENT_ENGINE,
     SHARED_FILE,
     UNAVAILABLE_ON_LOSS,
-    FlushMode,
     SegmentSettings,
     check_indexed_headers,
     check_topic_name,
@@ -48,6 +47,8 @@ PARTITIONERS = ("xxh64", "custom")
 STORAGE = {"engine": ENGINES, "file_model": FILE_MODELS, "on_total_loss": ON_TOTAL_LOSS}
 OFFERED = (SEGMENT_ENGINE, MEMORY_ENGINE)
 """What active segments can be kept in."""
+FLUSH_BOUNDS = {"flush_interval_ms": 3_600_000, "flush_bytes": 1 << 30}
+"""Greatest values; beyond them nobody would mean what they say."""
 SEGMENT_BYTES_MIN = 64 << 10
 BATCH_CAPS = {
     "record_bytes_max": RECORD_BYTES_CAP,
@@ -122,8 +123,9 @@ def check_storage(settings: SegmentSettings) -> None:
             f"file_model {SHARED_FILE} is one of engine {SEGMENT_ENGINE}; engine "
             f"{settings.engine} keeps no files of active segments"
         )
-    if settings.flush_mode is not FlushMode.SYNC:
-        raise UnsupportedError("flush_mode async is not offered yet: every ack means fsynced")
+    for name, greatest in FLUSH_BOUNDS.items():
+        if not 1 <= getattr(settings, name) <= greatest:
+            raise InvalidRequestError(f"{name} must be between 1 and {greatest}")
     if settings.active_engine not in OFFERED:
         raise UnsupportedError(f"storage {settings.active_engine} is not offered yet")
 

@@ -13,7 +13,8 @@ case, with what leads to the next one; ``*`` is a commit::
       |
       +-- replies prove no end, or contradict each other (paged)
       |     |
-      |     +-- no admin allowed a loss: left
+      |     +-- every replica is UNKNOWN, restart_empty: * allowed, left
+      |     +-- no loss is allowed: left
       |     +-- allowed: fence with salvage, * begin_unclean
       |           |
       |           +-- a log was found ----> decided, lossy
@@ -86,6 +87,7 @@ from icecore_coordinator.work.case_calls import CaseCalls
 from icecore_coordinator.work.decided_case import DecidedCase
 from icecore_coordinator.work.recovery_case import Case
 from icecore_coordinator.work.segment_opening import SegmentOpening
+from icecore_coordinator.work.total_loss import TotalLosses
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.recovery import FenceReply, Undecidable
 
@@ -136,6 +138,7 @@ class Recovery:
         self._timing = ports.timing
         self._opening = opening
         self._case_calls = CaseCalls(ports)
+        self._losses = TotalLosses(ports)
         self._requested: dict[SegmentId, None] = {}
 
     def request(self, segment_id: SegmentId) -> None:
@@ -250,6 +253,8 @@ class Recovery:
             lambda: all(case.may_decide() for case in cases),
         )
         decided = {case.segment_id: self._decide(case) for case in cases}
+        undecided = [each for each in cases if not (each.may_decide() or each.is_unclean_allowed)]
+        await self._losses.allow([(each.segment, each.replies) for each in undecided])
         stuck = [
             case for case in cases if decided[case.segment_id] is None and case.is_unclean_allowed
         ]
@@ -273,7 +278,7 @@ class Recovery:
         return begun
 
     async def _look_for_more(self, cases: Sequence[Case]) -> None:
-        """An admin accepted the loss, so what can be proved of UNKNOWN logs is worth having."""
+        """The loss is accepted, so what can be proved of UNKNOWN logs is worth having."""
 
         def take(case: Case, node_id: NodeId, reply: FenceReply) -> None:
             case.replies[node_id] = reply
@@ -314,7 +319,7 @@ class Recovery:
         return self._heard.high_watermark(case.segment_id) or 0
 
     def _decide_unclean(self, case: Case) -> DecidedCase:
-        """The end that an admin accepted; say loudly what it is."""
+        """The end that was accepted; say loudly what it is."""
         decided = case.decide_unclean(self._tripwire(case), self._clock.now_ms())
         end = decided.end
         if decided.is_donor_unknown:

@@ -12,6 +12,9 @@ what followers are to get has left by then. The worker and the loop never proces
 and everything else is as on the worker, the end of the process included. Appends that wait for no
 disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all of a turn.
 
+Logs with ``flush_mode=async`` are written and not synced (``AppendRequest.sync_within_ms``). The
+worker asks for their sync in time, as an operation like any other; one that fails ends the process.
+
 Order within a group: runs of appends go to ``Store.append_group``; an operation ends the
 run before it, so it sees a log whose appends are all durable.
 """
@@ -19,11 +22,13 @@ run before it, so it sees a log whose appends are all durable.
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_node.io.short_syncs import ShortSyncs
@@ -40,6 +45,7 @@ _log = logging.getLogger(__name__)
 LONE_APPENDS_MAX: Final = 2
 """In one turn of the loop, for one worker; more of them share a sync on the worker."""
 LONE_BYTES_MAX: Final = 32 << 10
+SYNC_RETRY_MS: Final = 1_000
 
 
 class AppendOwner(Protocol):
@@ -106,6 +112,10 @@ class IoWorker:
         self._lone_max = min(LONE_APPENDS_MAX, group_items_max)
         self._on_loop_since_ms: float | None = None
         """Set while the loop writes."""
+        self._put_off: set[SegmentId] = set()
+        """Logs that were written and must be synced when the timer ends."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
             name, self._process, self._deliver, group_items_max=group_items_max
         )
@@ -144,7 +154,10 @@ class IoWorker:
         return await future
 
     def close(self) -> None:
-        """Finish what is queued, then end."""
+        """Finish what is queued, then end. What was put off is left to the end of the store."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._hand_over()
         self._queue.close()
 
@@ -212,6 +225,8 @@ class IoWorker:
             _, tail, error = outcome.get(id(owner), (owner, None, None))
             if request.error is None:
                 tail = request.tail
+                if request.sync_within_ms is not None:
+                    self._sync_later(request.segment_id, request.sync_within_ms)
             outcome[id(owner)] = (owner, tail, error or request.error)
         for owner, tail, error in outcome.values():
             _tell(owner, tail, error)
@@ -222,6 +237,35 @@ class IoWorker:
                 operation.future.set_exception(operation.error)
             else:
                 operation.future.set_result(operation.result)
+
+    def _sync_later(self, segment_id: SegmentId, within_ms: int) -> None:
+        """A log was written, and has so long until it must be synced."""
+        if self._is_closed:
+            return
+        loop = asyncio.get_running_loop()
+        self._put_off.add(segment_id)
+        at = loop.time() + within_ms / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._sync_now)
+
+    def _sync_now(self) -> None:
+        """All of them at once: what is due with them shares the sync."""
+        self._timer = None
+        segment_ids, self._put_off = list(self._put_off), set()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(partial(self._synced, segment_ids))
+        self._hand_over()
+        self._queue.submit(_Operation(self._store.sync, (segment_ids,), future))
+
+    def _synced(self, segment_ids: Sequence[SegmentId], done: "asyncio.Future[None]") -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:  # a shortage: it could not even be tried
+            event(_log, logging.WARNING, "sync_put_off", segment_ids=segment_ids, error=error)
+            for segment_id in segment_ids:
+                self._sync_later(segment_id, SYNC_RETRY_MS)
 
     def _note_syncs(self, group: _Group) -> None:
         since_ms, self._on_loop_since_ms = self._on_loop_since_ms, None

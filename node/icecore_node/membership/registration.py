@@ -149,7 +149,7 @@ class Registration:
                 replica.move(Condemned(why))
         for each in inventory:  # should this process have to register once more
             each.intact = each.intact and each.segment_id not in segment_ids
-        await self._context.executor.run(self._context.store.condemn, segment_ids, why)
+        await self._context.executor.run(self._context.store.salvage.condemn, segment_ids, why)
 
     def _keep(self, answer: coordinator_pb2.RegisterResponse) -> None:
         """Durable before the first beat: this folder's cluster and the process's incarnation."""

@@ -54,7 +54,8 @@ class Damage:
     async def _remember(self, replica: Replica, why: str) -> None:
         """Durable first: after a crash the damage must not be forgotten, for it may not show."""
         try:
-            await self._context.executor.run(self._context.store.condemn, [replica.segment_id], why)
+            condemn = self._context.store.salvage.condemn
+            await self._context.executor.run(condemn, [replica.segment_id], why)
         except IcecoreError as error:
             event(
                 _log, logging.ERROR, "damage_not_stored", segment_id=replica.segment_id, error=error

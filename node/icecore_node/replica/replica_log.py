@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from icecore.codec.batch import HEADER_LENGTH, BatchHeader
 from icecore.codec.chain import digest_step
+from icecore.model import SegmentId
 from icecore_node.io.io_pool import LogIo
 from icecore_node.io.tail_cache import CachedBatch
 from icecore_node.ports import Buffer
 from icecore_node.replica.producer_state import producers_at
 from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
+from icecore_node.storage.port import Store
 from icecore_replication.producers import ProducerTable
 
 
@@ -60,6 +62,8 @@ class ReplicaLog:
         self._io = io
         self._segment_id = identity.segment_id
         self._producers = producers
+        self._may_lag = identity.flush is not None
+        """Whether what counts as durable may be written only."""
         self.worker = io.pool.worker_for(identity.topic_id, identity.partition)
         self.tail = tail
         self.durable_tail = tail
@@ -136,6 +140,15 @@ class ReplicaLog:
         if self.tail.end_offset != self.durable_tail.end_offset:
             await self.cut(self.durable_tail.end_offset)
 
+    async def stay_synced(self) -> None:
+        """All of it is durable, and so is each append from now on; also to the next start (R81).
+
+        Before anybody relies on this copy alone: where the log ends is about to be decided.
+        """
+        if self._may_lag:
+            await self.worker.run(_sync_from_now_on, self._io.store, self._segment_id)
+            self._may_lag = False
+
     async def cut(self, end_offset: int) -> None:
         """Truncate the log, durably, and bring what was derived from it back to that point.
 
@@ -152,3 +165,7 @@ class ReplicaLog:
             f"segment {self._segment_id}: durable to {self.durable_tail.end_offset}, "
             f"the log ends at {self.tail.end_offset}"
         )
+
+
+def _sync_from_now_on(store: Store, segment_id: SegmentId) -> None:
+    store.sync([segment_id], from_now_on=True)

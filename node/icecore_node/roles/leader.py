@@ -429,12 +429,7 @@ class Leader:
             self.feed(inputs.SuccessorPrepared(successor))
 
     async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
-        digests = {
-            self._identity.node_id: (
-                self.replica.log.tail.digest,
-                self.replica.log.producers.digest(),
-            )
-        }
+        digests = await self._own_digests()
         others = [node for node in effect.nodes if node != self._identity.node_id]
         answers = await asyncio.gather(
             *(self._ask_digest(node, effect.end_offset) for node in others)
@@ -445,6 +440,20 @@ class Leader:
             if answer is not None
         )
         self.feed(inputs.SealDigests(effect.end_offset, digests))
+
+    async def _own_digests(self) -> dict[NodeId, tuple[bytes, bytes]]:
+        """Of what is on this disk; none when it could not be synced, and then the seal is given
+        up."""
+        replica = self.replica
+        try:
+            await replica.log.stay_synced()
+        except IcecoreError as error:
+            segment_id = replica.segment_id
+            event(_log, logging.WARNING, "not_synced", segment_id=segment_id, error=error)
+            return {}
+        if replica.role is not self:
+            return {}
+        return {self._identity.node_id: (replica.log.tail.digest, replica.log.producers.digest())}
 
     async def _ask_digest(self, node_id: NodeId, end_offset: int) -> tuple[bytes, bytes] | None:
         request = replication_pb2.SealPrepareRequest(

@@ -40,8 +40,8 @@ class Fencing:
         """Stop appends below the new epochs; answer with the durable ends after that.
 
         In this order: no new append is accepted, write-backs under way stop, queued appends finish
-        (and are fsynced), the promises are persisted, then we answer. So the answer is the last
-        word of this replica.
+        (and are fsynced, in every flush mode), the promises are persisted, then we answer. So the
+        answer is the last word of this replica.
 
         Args:
             request: In whose order the answers are.
@@ -112,6 +112,7 @@ class Fencing:
                 return None
             try:
                 await replica.log.settle()
+                await replica.log.stay_synced()
             except SHORTAGES as error:
                 return error
             except IcecoreError as error:

@@ -107,6 +107,7 @@ class Opening:
 
     def _identity(self, item: coordinator_pb2.OpenSegment) -> SegmentIdentity:
         segment = item.segment
+        settings = convert.settings_from_proto(segment.settings)
         return SegmentIdentity(
             cluster_id=self._context.identity.cluster_id,
             topic_id=segment.topic_id,
@@ -114,7 +115,8 @@ class Opening:
             segment_id=SegmentId(segment.segment_id),
             generation=Generation(segment.generation),
             epoch=Epoch(segment.epoch),
-            engine=convert.settings_from_proto(segment.settings).active_engine,
+            engine=settings.active_engine,
+            flush=settings.flush,
         )
 
     async def _confirm(

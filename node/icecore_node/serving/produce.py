@@ -15,7 +15,7 @@ ends.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 from icecore.codec import record
 from icecore.codec.hashes import header_hashes
@@ -25,12 +25,12 @@ from icecore.errors import (
     RequestTimeoutError,
     ThrottledError,
 )
-from icecore.model import Acks
+from icecore.model import Acks, FlushMode
 from icecore.rpc import convert, framing
 from icecore.rpc.handling import failure_of
 from icecore.rpc.methods import DATA
 from icecore.rpc.ports import Admitted, Answer, Body, CallContext, DirectHandler, Received
-from icecore.v1 import data_pb2
+from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.leaders import Leaders
@@ -47,6 +47,10 @@ DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
 _Line: TypeAlias = tuple[str, bytes, str, int]
 """A connection and a partition: what is appended in the order in which it was sent."""
+FLUSH_MODES = {
+    FlushMode.SYNC: common_pb2.FLUSH_MODE_SYNC,
+    FlushMode.ASYNC: common_pb2.FLUSH_MODE_ASYNC,
+}
 _ACKS = {0: Acks.ALL, 1: Acks.ALL, 2: Acks.QUORUM, 3: Acks.LEADER}
 
 _Outcome: TypeAlias = Produced | IcecoreError | None
@@ -321,7 +325,7 @@ class ProduceHandler:
                 result.durable_copies = outcome.durable_copies
                 result.duplicate = outcome.duplicate
                 result.batches_kept = outcome.batches_kept
-                result.flush_mode = cast(Any, int(outcome.flush_mode))
+                result.flush_mode = FLUSH_MODES[outcome.flush_mode]
                 if outcome.duplicate:
                     metrics.produce_duplicates.inc()
                 else:

@@ -109,14 +109,14 @@ class ReplicationService:
         return framing.frame_bulk(header.SerializeToString(), [data])
 
     async def seal_prepare(self, body: Received, _: CallContext) -> bytes:
-        """An in-sync follower's digests through the leader's end."""
+        """An in-sync follower's digests through the leader's end, of what is on this disk."""
         request = framing.parse(replication_pb2.SealPrepareRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
         if request.node_id != self._context.identity.node_id:
             raise FencedError(f"this is not node {request.node_id}")
-        replica = self._donor(SegmentId(request.segment_id))
-        if replica.promised_epoch > request.epoch or replica.life is not Life.FOLLOWED:
-            raise FencedError(f"segment {request.segment_id} is not followed here any more")
+        replica = self._followed(request)
+        await replica.log.stay_synced()
+        replica = self._followed(request)
         assert replica.role is not None
         durable_end_offset = replica.role.durable_end_offset
         if not durable_end_offset == replica.log.tail.end_offset == request.end_offset:
@@ -126,6 +126,12 @@ class ReplicationService:
         return replication_pb2.SealPrepareResponse(
             seal_digest=replica.log.tail.digest, producer_digest=replica.log.producers.digest()
         ).SerializeToString()
+
+    def _followed(self, request: replication_pb2.SealPrepareRequest) -> Replica:
+        replica = self._donor(SegmentId(request.segment_id))
+        if replica.promised_epoch > request.epoch or replica.life is not Life.FOLLOWED:
+            raise FencedError(f"segment {request.segment_id} is not followed here any more")
+        return replica
 
     def _donor(self, segment_id: SegmentId) -> Replica:
         replica = self._table.get(segment_id)

@@ -23,7 +23,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 from icecore.codec.batch import Buffer
 from icecore.codec.columns import Int64s
 from icecore.errors import IcecoreError
-from icecore.model import SEGMENT_ENGINE, Epoch, Generation, SegmentId
+from icecore.model import SEGMENT_ENGINE, Epoch, FlushBounds, Generation, SegmentId
 
 Condemn: TypeAlias = Callable[[Mapping[SegmentId, str]], None]
 """Stores for each segment id why its log can't be trusted, durably, in one sync."""
@@ -53,6 +53,8 @@ class SegmentIdentity:
     """-1 while prepared; ``confirm`` writes the real one."""
     engine: str = SEGMENT_ENGINE
     """Who keeps the bytes until they are sealed: ``active_engine`` of the segment's settings."""
+    flush: FlushBounds | None = field(default=None, compare=False)
+    """None = each append is synced before it counts. Kept with the records, not with the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,9 @@ class AppendRequest:
     """The tail once these batches are in the log."""
     error: IcecoreError | None = None
     """Set by ``append_group``: these batches are not durable and not readable."""
+    sync_within_ms: int | None = None
+    """Set by ``append_group``: they count, but are only written, and a sync is due by then
+    (``LateSyncs``). None = durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +453,7 @@ class Engine(Protocol):
         Sets ``error`` on requests that did not become durable; nothing of them is readable, and
         later requests of the same log fail too until it is truncated or dropped. A sync that fails
         raises DiskFailedError: the process must end (fail-stop).
+
         """
         ...
 

@@ -20,6 +20,7 @@ def make_store(
     control: ControlStore,
     cluster_id: bytes,
     settings: StoreSettings = _DEFAULTS,
+    boot_id: str = "",
 ) -> ReplicaStore:
     """The store of one data folder, with all engines; call its ``start_up`` before anything else.
 
@@ -29,6 +30,7 @@ def make_store(
         control: What must never be forgotten.
         cluster_id: Empty before the first registration.
         settings: Sizes.
+        boot_id: See ``LastStop``.
 
     Raises:
         StorageError: The folder can't be used.
@@ -39,4 +41,4 @@ def make_store(
         SEGMENT_ENGINE: files,
         MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
     }
-    return ReplicaStore(control, engines, cluster_id, files.sealed_logs)
+    return ReplicaStore(control, engines, cluster_id, boot_id, files.sealed_logs)

@@ -67,7 +67,11 @@ class StoredPromises(Protocol):
 
 
 class StoredRemains(Protocol):
-    """What can be proved of UNKNOWN replicas (R46)."""
+    """Which replicas are UNKNOWN, and what can be proved of them (R46)."""
+
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
+        """Replicas are UNKNOWN from now on, durably; their bytes stay."""
+        ...
 
     def tail(self, segment_id: SegmentId) -> LogTail | None:
         """The end of the longest part that CRCs and chain prove; None when nothing of this replica
@@ -201,10 +205,11 @@ class Store(Protocol):
         """
         ...
 
-    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
-        """Replicas are UNKNOWN from now on, durably; their bytes stay."""
+    def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:
+        """As ``LateSyncs.sync``, for replicas of all engines. With ``from_now_on`` it is remembered
+        durably, so that an unclean stop costs nothing of these."""
         ...
 
     def close(self) -> None:
-        """Close all logs."""
+        """Sync what was put off, close all logs, and remember that this was a clean stop."""
         ...

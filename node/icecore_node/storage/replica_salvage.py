@@ -1,5 +1,6 @@
-"""What can be proved of UNKNOWN replicas, for the decisions that only a person makes (R46)."""
+"""Which replicas are UNKNOWN, and what can be proved of them for who gives up data (R46, R82)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from icecore.errors import NotReplicaError
@@ -15,6 +16,10 @@ class ReplicaSalvage:
 
     def __init__(self, catalog: ReplicaCatalog) -> None:
         self._catalog = catalog
+
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
+        """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
+        self._catalog.control.condemn(dict.fromkeys(segment_ids, why))
 
     def tail(self, segment_id: SegmentId) -> LogTail | None:
         """The end of the longest part that CRCs and chain prove; None when nothing of this replica

@@ -23,6 +23,7 @@ from icecore.model import (
     SegmentId,
 )
 from icecore.process.log import event
+from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
     QUARANTINED,
@@ -39,6 +40,7 @@ from icecore_node.storage.engine import (
     SealedLogs,
 )
 from icecore_node.storage.hand_over import HandOver
+from icecore_node.storage.late_syncs import LateSyncs
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
 from icecore_node.storage.replica_creation import ReplicaCreation
@@ -61,6 +63,7 @@ class ReplicaStore:
         control: ControlStore,
         engines: Mapping[str, Engine],
         cluster_id: bytes,
+        boot_id: str,
         sealed_logs: SealedLogs | None = None,
     ) -> None:
         """
@@ -68,10 +71,12 @@ class ReplicaStore:
             control: Promises, records, delete orders.
             engines: By the name that ``SegmentSettings.active_engine`` has for each.
             cluster_id: Whose replicas these are; empty before the first registration.
+            boot_id: See ``LastStop``.
             sealed_logs: The one of the engines in which sealed logs end up; without it they stay
                 where they are.
         """
         self._control = control
+        self._boot_id = boot_id
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
         self.hand_over = HandOver(catalog, sealed_logs)
         self.index = ReplicaIndex(catalog, self.hand_over)
@@ -91,6 +96,7 @@ class ReplicaStore:
         """
         self.removal.finish_deletions()
         self._obey_earlier_version()
+        self._doubt_unsynced()
         rows = self._control.rows()
         logs: dict[SegmentId, FoundLog] = {}
         for name, engine in self._catalog.engines.items():
@@ -117,8 +123,21 @@ class ReplicaStore:
         noted = self._control.database.get("poisoned")
         if noted is not None:
             unsealed = [row.segment_id for row in self._control.rows() if row.state == CONFIRMED]
-            self.condemn(unsealed, f"a sync had failed: {noted.decode()}")
+            self.salvage.condemn(unsealed, f"a sync had failed: {noted.decode()}")
             self._control.database.put(poisoned=None)
+
+    def _doubt_unsynced(self) -> None:
+        """What was acknowledged before it was synced may be gone, and a log that lost its end looks
+        like one that never was longer (R80)."""
+        if not self._control.last_stop.kept_all(self._boot_id):
+            why = "it was not all synced, and the machine stopped before it was"
+            self.salvage.condemn(self._may_lag(), why)
+        self._control.last_stop.begin(self._boot_id)
+
+    def _may_lag(self) -> list[SegmentId]:
+        """Logs of which not everything need be synced."""
+        rows = self._control.rows()
+        return [row.segment_id for row in rows if row.flush and row.state == CONFIRMED]
 
     # --- append -------------------------------------------------------------------------------
 
@@ -133,6 +152,21 @@ class ReplicaStore:
         for name, group in groups.items():
             self._catalog.engine_named(name).append_group(group)
         return requests
+
+    def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:
+        """As ``LateSyncs.sync``, for replicas of all engines. With ``from_now_on`` it is remembered
+        durably."""
+        groups: defaultdict[str, list[SegmentId]] = defaultdict(list)
+        for segment_id in segment_ids:
+            row = self._control.row(segment_id)
+            if row is not None:
+                groups[row.engine].append(segment_id)
+        for name, group in groups.items():
+            engine: object = self._catalog.engines.get(name)
+            if isinstance(engine, LateSyncs):
+                engine.sync(group, from_now_on=from_now_on)
+        if from_now_on:
+            self._control.end_async(segment_ids)
 
     # --- the end of a log ---------------------------------------------------------------------
 
@@ -169,14 +203,17 @@ class ReplicaStore:
 
         self._catalog.engine(segment_id).seal(segment_id, end_offset, seal_digest, remember)
 
-    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
-        """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
-        self._control.condemn(dict.fromkeys(segment_ids, why))
-
     # --- the end of the process ---------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all logs. Who opened the control store closes it."""
+        """Sync what was put off, close all logs, and remember that this was a clean stop. Who
+        opened the control store closes it."""
+        try:
+            self.sync(self._may_lag())
+        except DiskFailedError as error:  # its log is condemned; of the others nobody knows
+            event(_log, logging.CRITICAL, "stopped_unsynced", error=error)
+        else:
+            self._control.last_stop.end()
         for engine in self._catalog.engines.values():
             engine.close()
         self._control.database.keep_reserve()

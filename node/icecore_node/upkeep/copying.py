@@ -323,6 +323,8 @@ class SegmentCopier:
     async def _report(self, replica: Replica, segment: Segment) -> coordinator_pb2.WrittenBack:
         """What the coordinator needs to seal, or to go on from a sealed segment."""
         store, segment_id, tail = self._context.store, replica.segment_id, replica.log.tail
+        if not replica.sealed:
+            await replica.log.stay_synced()
         if replica.life is Life.COPYING:
             await replica.log.worker.run(store.creation.certify, segment_id)
             replica.move(CopyWhole())

@@ -35,6 +35,11 @@ CREATE TABLE IF NOT EXISTS replicas (
   seal_digest BLOB NOT NULL, full_digest BLOB NOT NULL, engine TEXT NOT NULL
 );
 """
+_ADDED = {
+    "flush_interval_ms": "INTEGER NOT NULL DEFAULT 0",
+    "flush_bytes": "INTEGER NOT NULL DEFAULT 0",
+}
+"""Columns of ``replicas`` that files of earlier versions lack."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +69,7 @@ class ControlDatabase:
             self._connection = source
             source.execute("PRAGMA synchronous=FULL")
             source.executescript(_SCHEMA)
+            _add_columns(source)
         except sqlite3.Error as error:
             raise _error(error, "open") from error
 
@@ -151,6 +157,14 @@ class ControlDatabase:
         if self._owns_connection:
             with self.lock:
                 self._connection.close()
+
+
+def _add_columns(connection: sqlite3.Connection) -> None:
+    """Each by itself: what a crash left undone is done by the next start."""
+    have = {name for _, name, *_ in connection.execute("PRAGMA table_info(replicas)")}
+    for name, kind in _ADDED.items():
+        if name not in have:
+            connection.execute(f"ALTER TABLE replicas ADD COLUMN {name} {kind}")
 
 
 def _error(error: sqlite3.Error, what: str) -> IcecoreError:

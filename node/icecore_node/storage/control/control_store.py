@@ -14,10 +14,11 @@ from pathlib import Path
 from icecore.errors import (
     NotReplicaError,
 )
-from icecore.model import SEGMENT_ENGINE, Epoch, Generation, SegmentId, Token
+from icecore.model import SEGMENT_ENGINE, Epoch, FlushBounds, Generation, SegmentId, Token
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
 from icecore_node.storage.control.disk_identity import DiskIdentity
+from icecore_node.storage.control.last_stop import LastStop
 from icecore_node.storage.engine import SegmentIdentity
 
 PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"
@@ -50,6 +51,9 @@ class ReplicaRow:
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
     """Who keeps the bytes now: that of its identity until it is sealed and handed over."""
+    flush_interval_ms: int = 0
+    """0 = all that was appended is synced, and always was."""
+    flush_bytes: int = 0
 
     @classmethod
     def prepared(cls, identity: SegmentIdentity, rebuilding: int) -> "ReplicaRow":
@@ -62,7 +66,16 @@ class ReplicaRow:
             epoch=identity.epoch,
             rebuilding=rebuilding,
             engine=identity.engine,
+            flush_interval_ms=identity.flush.interval_ms if identity.flush else 0,
+            flush_bytes=identity.flush.length_bytes if identity.flush else 0,
         )
+
+    @property
+    def flush(self) -> FlushBounds | None:
+        """What its log may leave unsynced; None = nothing."""
+        if not self.flush_interval_ms:
+            return None
+        return FlushBounds(self.flush_interval_ms, self.flush_bytes)
 
     def identity(self, cluster_id: bytes) -> SegmentIdentity:
         """Its identity; the base offset is -1 while prepared."""
@@ -75,6 +88,7 @@ class ReplicaRow:
             epoch=self.epoch,
             base_offset=self.base_offset,
             engine=self.engine,
+            flush=self.flush,
         )
 
     def confirmed(self, base_offset: int, snapshot: bytes, start_timestamp_ms: int) -> "ReplicaRow":
@@ -114,6 +128,7 @@ class ControlStore:
         self._rows = {row.segment_id: row for row in rows}
         self.promises = Promises(database)
         self.disk = DiskIdentity(database)
+        self.last_stop = LastStop(database)
         database.keep_reserve()
 
     # --- replicas -----------------------------------------------------------------------------
@@ -143,6 +158,12 @@ class ControlStore:
             row = replace(row, **changes)  # type: ignore[arg-type]
             self._put_rows([row])
             return row
+
+    def end_async(self, segment_ids: Iterable[SegmentId]) -> None:
+        """All of these logs is synced, and stays so: one synced commit."""
+        with self.database.lock:
+            rows = [row for one in segment_ids if (row := self._rows.get(one)) and row.flush]
+            self._put_rows([replace(row, flush_interval_ms=0, flush_bytes=0) for row in rows])
 
     def condemn(self, damage: Mapping[SegmentId, str]) -> None:
         """These replicas are UNKNOWN, each for its reason, in one synced commit; an earlier reason

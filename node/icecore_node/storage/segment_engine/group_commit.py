@@ -18,6 +18,12 @@ raised: after it nobody knows what is on disk, and a second one would succeed an
 **The order** is that of ADR 0003: write, sync, index, answer. The index may lag behind the file and
 never leads it (R55); ``log.end``, which readers and acks go by, moves between sync and index.
 
+**Logs that are not synced at once** (``log.flush``, R80): write, index, answer, and ``sync`` later.
+Index and ``log.end`` then tell of bytes that a power cut may take. A start asks first whether there
+was one and, if so, does not look at the log at all. If there was none, an index that tells of more
+than there is shows that a sync had failed and that nobody could store it. The file is held until it
+is synced, and the log is among ``_unsynced``.
+
 **The bound.** At most ``group_bytes_max`` (G) go to one file between two syncs. That is no limit
 for memory but a promise to start-up, which tells a torn tail from damage by it: a whole batch at G
 or more behind the first bad byte proves that this byte had been synced (``start_up.py``). So what
@@ -45,11 +51,12 @@ instead of two changed nothing.
 
 from collections.abc import Callable, Sequence
 
-from icecore.errors import IcecoreError, InvalidRequestError, OutOfSpaceError
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, OutOfSpaceError
 from icecore.model import SegmentId
 from icecore_node.ports import Buffer, DiskFailedError, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import AppendRequest, BatchMark
+from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, pack_durable
 from icecore_node.storage.segment_engine.appended_entries import AppendedEntries
@@ -63,7 +70,7 @@ from icecore_node.storage.segment_engine.segment_log import (
 class _Part:
     """What one segment gets in one round."""
 
-    __slots__ = ("buffers", "log", "marks", "requests", "total_bytes")
+    __slots__ = ("buffers", "is_put_off", "log", "marks", "requests", "total_bytes")
 
     def __init__(self, log: SegmentLog) -> None:
         self.log = log
@@ -71,6 +78,8 @@ class _Part:
         self.buffers: list[Buffer] = []
         self.marks: list[BatchMark] = []
         self.total_bytes = 0
+        self.is_put_off = False
+        """Its file stays held until it is synced."""
 
 
 class GroupCommit:
@@ -99,6 +108,8 @@ class GroupCommit:
         self._entries = entries
         self._unsynced: set[SegmentId] = set()
         """Segments with bytes that were written and not yet synced, of all workers."""
+        self._settling = Lock()
+        """For ``is_synced``: a log may go while its worker syncs it."""
 
     def append(self, requests: Sequence[AppendRequest]) -> None:
         """See ``Engine.append_group``."""
@@ -154,6 +165,7 @@ class GroupCommit:
             return
         if not self._is_next(log, request):
             return
+        self.sync([log])  # what comes now is synced, and with it what was put off
         try:
             with log.handle.using():
                 self._unsynced.add(request.segment_id)
@@ -204,24 +216,73 @@ class GroupCommit:
             written += (
                 part for part in parts if part.requests and self._write(part, is_alone=is_alone)
             )
-            if not written:
-                return
+            put_off = [part for part in written if part.log.flush is not None]
+            synced = [part for part in written if part.log.flush is None]
             try:
-                self._sync([part.log for part in written])
+                self._sync([part.log for part in synced])
             except DiskFailedError:
                 raise
             except IcecoreError as error:  # it could not even be tried
-                for part in written:
+                for part in synced:
                     _fail(part, error)
-                return
+                synced = []
+            for part in put_off:
+                self._put_off(part)
         finally:
             for part in written:
-                self._unsynced.discard(part.log.identity.segment_id)
-                part.log.handle.leave()
+                if not part.log.unsynced_bytes:
+                    self._unsynced.discard(part.log.identity.segment_id)
+                if not part.is_put_off:
+                    part.log.handle.leave()
         puts: list[Put] = []
-        for part in written:
+        for part in [*synced, *put_off]:
             puts += self._became_durable(part)
-        self._index.write(puts)
+        if puts:
+            self._index.write(puts)
+
+    # --- what is synced later -----------------------------------------------------------------
+
+    def _put_off(self, part: _Part) -> None:
+        """Count it as it is; its file stays held, so that no error of a write-back is missed."""
+        log, flush = part.log, part.log.flush
+        assert flush is not None
+        before = log.unsynced_bytes
+        part.is_put_off = not before
+        log.unsynced_bytes = before + part.total_bytes
+        is_due = before < flush.length_bytes <= log.unsynced_bytes
+        for request in part.requests:
+            request.sync_within_ms = 0 if is_due else flush.interval_ms
+
+    def sync(self, logs: Sequence[SegmentLog]) -> None:
+        """Make durable what was put off of these logs. The caller is their worker, or its end."""
+        lagging: list[SegmentLog] = []
+        try:
+            lagging.extend(log for log in logs if log.unsynced_bytes and self._holds(log))
+            if len(lagging) > 1:
+                for log in lagging:
+                    log.file.start_write_back(log.end[1] - log.unsynced_bytes, log.unsynced_bytes)
+            self._sync(lagging)
+            for log in lagging:
+                self.is_synced(log)
+        finally:
+            for log in lagging:
+                log.handle.leave()
+
+    def _holds(self, log: SegmentLog) -> bool:
+        """Hold its file, unless it is going away."""
+        try:
+            log.handle.hold()
+        except NotReplicaError:
+            return False
+        return True
+
+    def is_synced(self, log: SegmentLog) -> None:
+        """Its file was synced, or is of no use any more."""
+        with self._settling:
+            was_lagging, log.unsynced_bytes = log.unsynced_bytes > 0, 0
+        if was_lagging:
+            self._unsynced.discard(log.identity.segment_id)
+            log.handle.leave()
 
     def _became_durable(self, part: _Part) -> list[Put]:
         """Move the end of the log over a part. Its entries come first, so that nobody who looks
@@ -251,10 +312,12 @@ class GroupCommit:
                 self._reserve(log, position + part.total_bytes)
             self._unsynced.add(log.identity.segment_id)
             file.pwritev(part.buffers, position)
-            if not is_alone:  # the disk works on all files while they are synced in turn
+            # The disk works on all files while they are synced in turn.
+            if not is_alone and log.flush is None:
                 file.start_write_back(position, part.total_bytes)
         except BaseException as error:
-            self._unsynced.discard(log.identity.segment_id)
+            if not log.unsynced_bytes:
+                self._unsynced.discard(log.identity.segment_id)
             log.handle.leave()
             if not isinstance(error, IcecoreError):
                 raise
@@ -268,6 +331,8 @@ class GroupCommit:
         A ``syncfs`` that fails does not say whose bytes are lost: all that were on their way are in
         doubt, also those of other workers.
         """
+        if not logs:
+            return
         if len(logs) >= self._settings.sync_all_files_min and self._fs.can_sync_all:
             doubtful = self._unsynced.union(log.identity.segment_id for log in logs)
             self._fail_stop.sync(sorted(doubtful), self._fs.sync_all)

@@ -262,6 +262,14 @@ class SegmentEngine:
         check_writable(log)
         return log
 
+    def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:
+        """See ``LateSyncs.sync``."""
+        logs = [log for one in segment_ids if (log := self._logs.get(one)) is not None]
+        if from_now_on:
+            for log in logs:
+                log.flush = None
+        self._commit.sync(logs)
+
     def _sync_file(self, log: SegmentLog) -> None:
         """Sync outside a group: after an error the file is never trusted again."""
         try:
@@ -269,6 +277,7 @@ class SegmentEngine:
         except DiskFailedError as error:
             log.failed = error
             raise
+        self._commit.is_synced(log)
 
     # --- the end of a log ---------------------------------------------------------------------
 
@@ -335,6 +344,7 @@ class SegmentEngine:
         log = self._logs.pop(segment_id, None)
         if log is not None:
             log.coverage.close()  # so that nobody writes of it once it is forgotten
+            self._commit.is_synced(log)  # nobody asks for it any more
         return log
 
     def _sync_folder(self, name: str) -> None:

@@ -63,6 +63,7 @@ class SegmentLog:
         "coverage",
         "end",
         "failed",
+        "flush",
         "handle",
         "identity",
         "is_being_cut",
@@ -71,6 +72,7 @@ class SegmentLog:
         "prefix",
         "recent",
         "tails",
+        "unsynced_bytes",
     )
 
     def __init__(
@@ -94,7 +96,11 @@ class SegmentLog:
         self.prefix = key_prefix(identity)
         self.base: Place = (start, FILE_HEADER_LENGTH)
         self.end: Place = self.base
-        """Durable tail and position (bytes); they move together."""
+        """Durable tail and position (bytes), but for ``unsynced_bytes``; they move together."""
+        self.flush = identity.flush
+        """What may be left unsynced; None = nothing."""
+        self.unsynced_bytes = 0
+        """Written, counted, and not synced: the file is held meanwhile."""
         self.allocated = size_bytes
         self.is_sealed = False
         self.is_being_cut = False

@@ -161,7 +161,8 @@ class StartUp:
         start = empty_tail(identity, log.start_timestamp_ms)
         durable = self._durable_entry(identity)
         durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
-        self._show_disk(identity, file, durable_position)
+        # Of a log that was synced late the index tells what was written, not what is on disk.
+        self._show_disk(identity, file, FILE_HEADER_LENGTH if identity.flush else durable_position)
         size = file.size()
 
         # Below the durable end headers are enough: their chain must arrive exactly there.

@@ -11,12 +11,12 @@ from icecore.errors import (
     NotEnoughReplicasError,
     SupersededError,
     TopicExistsError,
-    UnsupportedError,
     WrongClusterError,
 )
 from icecore.model import (
     MEMORY_ENGINE,
     SEGMENT_ENGINE,
+    FlushBounds,
     FlushMode,
     NodeState,
     SegmentSettings,
@@ -228,10 +228,19 @@ def test_partitions_only_grow(state: Cluster) -> None:
     assert add_partitions(state, "events", 250) == Change()
 
 
-def test_a_flush_mode_that_would_promise_less_is_refused(state: Cluster) -> None:
-    settings = replace(SETTINGS, flush_mode=FlushMode.ASYNC)
+def test_a_topic_may_sync_later_within_bounds(state: Cluster) -> None:
+    settings = replace(SETTINGS, flush_mode=FlushMode.ASYNC, flush_bytes=1)
+    commit(state, alter_topic(state, state.live, "events", settings))
+    assert segment(state).settings.flush is None  # as it was opened
+    opened_later = segment(state, prepared_successor(state)).settings
+    assert opened_later.flush == FlushBounds(1_000, 1)
 
-    with pytest.raises(UnsupportedError, match="fsynced"):
+
+@pytest.mark.parametrize("name", ["flush_interval_ms", "flush_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1 << 31])
+def test_bounds_that_nobody_can_mean_are_refused(state: Cluster, name: str, value: int) -> None:
+    settings = replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=f"{name} must be between 1 and"):
         create_topic(state, state.live, "fast", bytes(16), 1, settings)
 
 

@@ -1,7 +1,12 @@
-"""The limit of open files: raised to what is allowed, refused when that is too little."""
+"""What a process learns of its system: how many files it may open, and which boot this is."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from icecore.process import system
 
 
 def limited(soft: int, hard: int, least: int) -> str:
@@ -28,3 +33,16 @@ def test_too_low_a_hard_limit_is_refused_with_advice() -> None:
     told = limited(200, 512, 1024)
     assert told.startswith("only 512 files and connections")
     assert "LimitNOFILE" in told
+
+
+def test_the_boot_id_is_that_of_the_kernel_or_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert system.boot_id() == system.boot_id() != ""
+    name = tmp_path / "boot_id"
+    monkeypatch.setattr(system, "_BOOT_ID", name)
+    assert system.boot_id() == ""
+    name.write_text("one\n")
+    assert system.boot_id() == "one"
+    name.write_bytes(b"\xff")
+    assert system.boot_id() == ""

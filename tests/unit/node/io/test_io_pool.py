@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, OutOfResourcesError
 from icecore.model import SegmentId
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.io.short_syncs import ShortSyncs
@@ -85,3 +86,87 @@ def test_a_broken_owner_costs_no_other_its_result(loop: SimLoop, mistakes: int) 
     assert (first.told, last.told) == (["appended"], ["appended"])
     assert broken.told == ["appended", "broken"]
     assert loop.failures == []
+
+
+# --- syncs that were put off ----------------------------------------------------------------------
+
+
+class LateStore(Store):
+    """Says of each append that it is to be synced later."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.within_ms = {1: 500, 2: 200}
+        self.synced: list[tuple[float, list[int]]] = []
+        self.errors: list[IcecoreError] = []
+
+    def append_group(self, requests: list[AppendRequest]) -> list[AppendRequest]:
+        for request in requests:
+            request.sync_within_ms = self.within_ms[request.segment_id]
+        return requests
+
+    def sync(self, segment_ids: list[int]) -> None:
+        self.synced.append((round(self._loop.time(), 1), sorted(segment_ids)))
+        if self.errors:
+            raise self.errors.pop()
+
+
+def late_worker(store: LateStore, loop: SimLoop) -> IoWorker:
+    return IoWorker(
+        "io-0",
+        cast(ReplicaStore, store),
+        SimExecutor(None, random.Random(1)),
+        SimClock(loop),
+        NodeMetrics(),
+        group_items_max=100,
+        syncs=ShortSyncs(0),
+    )
+
+
+def test_what_was_put_off_is_synced_in_time_and_together(loop: SimLoop) -> None:
+    store = LateStore(loop)
+
+    async def main() -> None:
+        worker = late_worker(store, loop)
+        for segment_id in (1, 2, 2, 1):
+            worker.append(AppendRequest(segment_id, [], [], TAIL), Owner())
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert store.synced == [(0.2, [1, 2])]
+        worker.append(AppendRequest(1, [], [], TAIL), Owner())
+        store.within_ms[1] = 0  # so much was written that it is due now
+        worker.append(AppendRequest(1, [], [], TAIL), Owner())
+        await asyncio.sleep(1)
+        assert [segment_ids for _, segment_ids in store.synced] == [[1, 2], [1]]
+
+    loop.run_until_complete(main())
+    assert loop.failures == []
+
+
+def test_a_sync_that_could_not_be_tried_is_tried_again(loop: SimLoop) -> None:
+    store = LateStore(loop)
+    store.errors.append(OutOfResourcesError("a test"))
+
+    async def main() -> None:
+        worker = late_worker(store, loop)
+        worker.append(AppendRequest(1, [], [], TAIL), Owner())
+        await asyncio.sleep(5)
+
+    loop.run_until_complete(main())
+    assert store.synced == [(0.5, [1]), (1.5, [1])]
+    assert loop.failures == []
+
+
+def test_a_closed_worker_leaves_what_was_put_off_to_the_store(loop: SimLoop) -> None:
+    store = LateStore(loop)
+
+    async def main() -> None:
+        worker = late_worker(store, loop)
+        worker.append(AppendRequest(1, [], [], TAIL), Owner())
+        await asyncio.sleep(0.1)
+        worker.append(AppendRequest(2, [], [], TAIL), Owner())
+        worker.close()
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(main())
+    assert store.synced == []

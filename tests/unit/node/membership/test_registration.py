@@ -90,7 +90,9 @@ class World:
         self.answer = answer
         self.on_register: Callable[[], None] = lambda: None
         store = SimpleNamespace(
-            condemn=lambda ids, why: self.done.append(f"condemned {list(ids)}"),
+            salvage=SimpleNamespace(
+                condemn=lambda ids, why: self.done.append(f"condemned {list(ids)}")
+            ),
         )
         self.context: Any = SimpleNamespace(
             identity=Identity(1),

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError
-from icecore.model import Acks
+from icecore.model import Acks, FlushMode
 from icecore.v1 import replication_pb2
 from icecore_node.replica.life import Led, Life
 from icecore_node.roles.leader import Leader, LeaderParts, Offered, Produced
@@ -82,8 +82,8 @@ def test_offsets_and_answers() -> None:
     assert [request.marks[0].base_offset for request, _ in led.worker.queue] == [0, 2]
     led.replicate()
     assert led.waiter.answers == {
-        0: Produced(0, 7, 1, 500, 3, duplicate=False, batches_kept=5),
-        1: Produced(2, 7, 1, 500, 3, duplicate=False, batches_kept=5),
+        0: Produced(0, 7, 1, 500, 3, duplicate=False, batches_kept=5, flush_mode=FlushMode.SYNC),
+        1: Produced(2, 7, 1, 500, 3, duplicate=False, batches_kept=5, flush_mode=FlushMode.SYNC),
     }
 
 

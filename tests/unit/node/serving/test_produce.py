@@ -11,7 +11,7 @@ import pytest_asyncio
 from icecore.codec import record
 from icecore.codec.batch import Codec
 from icecore.errors import IcecoreError, InvalidRequestError, NotLeaderError, ThrottledError
-from icecore.model import SegmentSettings
+from icecore.model import FlushMode, SegmentSettings
 from icecore.rpc import framing
 from icecore.rpc.ports import Admitted, CallContext, Outcome, join
 from icecore.rpc.waiting import as_unary
@@ -26,6 +26,13 @@ from tests.support.poison import garbage
 
 CALL = CallContext("one", "anonymous", None)
 OTHER_CALL = CallContext("another", "anonymous", None)
+
+
+def produced(base_offset: int) -> Produced:
+    """What the leader here says of a batch."""
+    return Produced(
+        base_offset, 1, 1, 0, 1, duplicate=False, batches_kept=5, flush_mode=FlushMode.SYNC
+    )
 
 
 class OneLeader:
@@ -48,7 +55,7 @@ class OneLeader:
         for each in group:
             base, count = sum(self.appended), each.header.record_count
             self.appended.append(count)
-            waiter.produced(each.slot, Produced(base, 1, 1, 0, 1, duplicate=False, batches_kept=5))
+            waiter.produced(each.slot, produced(base))
 
 
 @pytest_asyncio.fixture
@@ -186,7 +193,7 @@ async def test_what_a_leader_still_holds_counts_after_the_answer(executor: Threa
     assert len(held) == 2 and produce.inflight_bytes > 0
     for waiter, each in held:
         assert produce.inflight_bytes > 0
-        waiter.produced(each.slot, Produced(0, 1, 1, 0, 1, duplicate=False, batches_kept=5))
+        waiter.produced(each.slot, produced(0))
     assert produce.inflight_bytes == 0
 
 

@@ -62,7 +62,7 @@ class Node:
         engine = SegmentEngine(files, index, SMALL, self.control.condemn)
         self.engine = Memory(self.memory, self.control.condemn)
         engines = {SEGMENT_ENGINE: engine, "memory": self.engine}
-        self.store = ReplicaStore(self.control, engines, CLUSTER, engine.sealed_logs)
+        self.store = ReplicaStore(self.control, engines, CLUSTER, "boot", engine.sealed_logs)
         return self.store.start_up()
 
     def power_cut(self) -> list[FoundReplica]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from icecore.errors import IcecoreError
+from icecore.model import FlushBounds
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.port import FoundReplica
@@ -48,6 +49,10 @@ class Expected:
     """Batches that were acknowledged; later ones were attempted."""
     sealed: bool = False
     aside: bool = False
+    late: bool = False
+    """It may be written and not synced (R80)."""
+    unknown: bool = False
+    """It was that at a power cut."""
 
 
 @dataclass
@@ -71,6 +76,9 @@ class Life:
         self.disk.can_sync_all = bool(seed % 2)
         self.control = sqlite3.connect(":memory:", isolation_level=None)
         self.model = Model()
+        self.power_cuts = 0
+        self.is_stopped = False
+        """Cleanly: nothing was put off."""
         self.cuts = 0
 
     def start(self) -> list[FoundReplica]:
@@ -80,6 +88,7 @@ class Life:
             ControlStore(self.control),
             CLUSTER,
             SETTINGS,
+            f"boot {self.power_cuts}",
         )
         return self.store.start_up()
 
@@ -88,8 +97,11 @@ class Life:
         if self.control.in_transaction:
             self.control.rollback()
         if self.rng.random() < 0.7:
+            self.power_cuts += 1
             self.disk.power_cut(self.rng)
             self.index_disk.power_cut(self.rng)
+            for one in self.model.segments.values():
+                one.unknown |= one.late and not one.sealed and not self.is_stopped
         if self.rng.random() < 0.1:
             self.index_disk.wipe()
 
@@ -109,10 +121,12 @@ class Life:
         one = model.next_id
         model.next_id += 1
         model.creating = {one}
-        log = LogBuilder(one)
+        log, is_late = LogBuilder(one), self.rng.random() < 0.5
+        if is_late:
+            log.identity = replace(log.identity, flush=FlushBounds(1_000, 8 << 10))
         assert self.store.creation.create([log.identity], {one: (b"state", 0)}) == [None]
         model.creating = set()
-        model.segments[one] = Expected(log, confirmed=True)
+        model.segments[one] = Expected(log, confirmed=True, late=is_late)
 
     def confirm(self) -> None:
         for one in self.model.segments.values():
@@ -134,6 +148,23 @@ class Life:
         for request, one in zip(requests, owners, strict=True):
             assert request.error is None, request.error
             one.done = len(one.log.batches)
+
+    def sync_late(self) -> None:
+        late = [number for number, one in self.model.segments.items() if one.late]
+        self.store.sync(late)
+
+    def settle_late(self) -> None:
+        for segment_id, one in self.model.segments.items():
+            if one.late and not one.aside:
+                self.store.sync([segment_id], from_now_on=True)
+                one.late = False
+                return
+
+    def stop(self) -> None:
+        if self.rng.random() < 0.2:
+            self.store.close()
+            self.is_stopped = True
+            raise ProcessKilled
 
     def seal(self) -> None:
         for segment_id, one in self.model.segments.items():
@@ -171,10 +202,12 @@ class Life:
 
     def run(self) -> None:
         """Until death."""
+        self.is_stopped = False
         self.disk.faults.operations_to_live = self.rng.randrange(1, 120)
         operations = [self.append] * 6 + [self.create, self.confirm, self.seal, self.delete]
         operations.append(self.create_confirmed)
         operations += [self.quarantine, self.promise, self.sync_index]
+        operations += [self.sync_late, self.settle_late, self.stop]
         try:
             while True:
                 self.rng.choice(operations)()
@@ -198,8 +231,11 @@ class Life:
             replica = replicas[segment_id]
             if segment_id in model.asiding and not replica.intact:
                 one.aside = True
+            one.sealed |= replica.sealed_end_offset is not None
             if one.aside:
                 assert not replica.intact
+            elif one.unknown and not replica.intact:
+                one.aside = True  # it stays so, and nothing more is asked of it
             else:
                 self.check_intact(segment_id, one, replica)
         model.creating, model.deleting, model.asiding = set(), set(), set()
@@ -209,7 +245,6 @@ class Life:
     def check_intact(self, segment_id: int, one: Expected, replica: FoundReplica) -> None:
         assert replica.intact, replica.why
         log = one.log
-        one.sealed |= replica.sealed_end_offset is not None
         if not one.confirmed and replica.identity.base_offset < 0:
             return
         one.confirmed = True

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from icecore.errors import (
     StorageError,
     WrongClusterError,
 )
+from icecore.model import FlushBounds
 from icecore_node.storage.control.control_database import RESERVE_BYTES
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
@@ -203,3 +205,20 @@ def test_the_reserve_pays_for_promises_on_a_full_disk(
     store = reopened(store, path)
     assert (store.promises.epoch_of(1), store.promises.max_token) == (2, 3)
     store.close()
+
+
+def test_a_file_of_an_earlier_version_gets_what_it_lacks(store: ControlStore, path: Path) -> None:
+    store.put_rows([row(1)])
+    store.close()
+    old = sqlite3.connect(path)
+    for column in ("flush_interval_ms", "flush_bytes"):
+        old.execute(f"ALTER TABLE replicas DROP COLUMN {column}")
+        old.commit()
+    old.close()
+    with_late = replace(row(2), flush_interval_ms=9, flush_bytes=10)
+    for _ in range(2):  # the second time there is nothing to do
+        store = ControlStore(path)
+        store.put_rows([with_late])
+        assert store.rows() == [row(1), with_late]
+        store.close()
+    assert with_late.flush == FlushBounds(9, 10) and row(1).flush is None
