@@ -100,6 +100,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             open_files_max=budget.segment_files_max,
             recent_entries_bytes_max=settings.index_memory_bytes,
             descriptors_reserve=settings.descriptors_reserve,
+            io_workers=settings.io_workers,
         ),
     )
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pytest
 
+from icecore.model import SEGMENT_ENGINE
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
@@ -60,8 +61,8 @@ def read_all(store: ReplicaStore, log: LogBuilder, max_bytes: int = 1000) -> byt
 
 
 def segment_engine(store: ReplicaStore) -> SegmentEngine:
-    """The engine of a store that has only this one, for tests of what is inside."""
-    (engine,) = store._catalog.engines.values()
+    """The engine of one file per segment, for tests of what is inside."""
+    engine = store._catalog.engines[SEGMENT_ENGINE]
     assert isinstance(engine, SegmentEngine)
     return engine
 

@@ -35,7 +35,8 @@ ROOMS = {
     "icecore_node": (
         *("ports", "metrics"),
         *("storage.engine", "storage.port", "storage.files", "storage.index", "storage.control"),
-        *("storage.batches", "storage.segment_engine", "storage"),
+        *("storage.batches", "storage.segment_engine", "storage.shared_engine"),
+        "storage",
         *("config", "io", "context", "identity", "replica", "link", "roles", "registry", "upkeep"),
         *("membership", "serving", "node", "sampling", "offline", "__main__"),
     ),

@@ -1,12 +1,18 @@
 """Which storage engines a node has. The one place that names them; another one is a line here."""
 
-from icecore.model import SEGMENT_ENGINE
+from typing import Final
+
+from icecore.model import SEGMENT_ENGINE, SHARED_FILE
 from icecore_node.ports import FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engine import Engine
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 
+SHARED_ENGINE: Final = f"{SEGMENT_ENGINE}/{SHARED_FILE}"
+"""``active_engine`` of settings with that file model."""
 _DEFAULTS = StoreSettings()
 
 
@@ -29,5 +35,7 @@ def make_store(
     Raises:
         StorageError: The folder can't be used.
     """
-    engine = SegmentEngine(file_system, index, settings, control.condemn)
-    return ReplicaStore(control, {SEGMENT_ENGINE: engine}, cluster_id)
+    segments = SegmentEngine(file_system, index, settings, control.condemn)
+    shared = SharedEngine(file_system, segments.derived_index, settings, control.condemn)
+    engines: dict[str, Engine] = {SEGMENT_ENGINE: segments, SHARED_ENGINE: shared}
+    return ReplicaStore(control, engines, cluster_id)

@@ -24,7 +24,7 @@ FIRST_ALLOCATION_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Sizes of the segment engine; tests shrink them."""
+    """Sizes of the engines that keep files; tests shrink them."""
 
     group_bytes_max: int = 16 << 20
     """G: no more than this is written to one file between two syncs; recovery relies on it."""
@@ -50,6 +50,12 @@ class StoreSettings:
     """Of recent ones, from which a run is made."""
     open_indexes_max: int = 256
     """Index files of sealed logs whose directories are kept in memory, 64 KiB each at most."""
+    io_workers: int = 1
+    """So many append at a time, each to a shared file of its own."""
+    shared_file_bytes: int = 256 << 20
+    """Of a shared file; one group that is larger has a file of its own."""
+    shared_copy_bytes: int = 1 << 20
+    """So much is copied out of an old shared file with each group, where one is to be emptied."""
 
 
 class Recent:
