@@ -97,24 +97,26 @@ def _parts(file: Readable, number: int) -> Iterator[Frame | Hole]:
 def _mended(file: Readable, parts: list[Frame | Hole], at: int) -> Frame | Hole:
     """The frame that was in a hole, where that can be told."""
     hole, follows = parts[at], parts[at + 1] if at + 1 < len(parts) else None
-    if not isinstance(hole, Hole) or not isinstance(follows, Frame):
+    if not isinstance(hole, Hole):
         return hole
-    if follows.sequence != hole.sequence + 1:
-        return hole
+    if isinstance(follows, Frame):
+        if follows.sequence != hole.sequence + 1:
+            return hole
+        if follows.flags == SECOND_TWIN:
+            return _made(hole, follows.entries, follows.previous_crc32c)
+    crc32c = follows.previous_crc32c if isinstance(follows, Frame) else 0
     before = parts[at - 1] if at else None
+    length = hole.end_position - hole.position
     if isinstance(before, Frame) and before.flags == FIRST_TWIN:
-        return _made(hole, before.entries, follows)
-    if follows.flags == SECOND_TWIN:
-        return _made(hole, follows.entries, follows)
+        is_twin = length == frame_length(len(before.entries))
+        return _made(hole, before.entries, crc32c) if is_twin else hole
     entries = tuple(_entries_of(file, hole))
-    return _made(hole, entries, follows) if entries else hole
+    return _made(hole, entries, crc32c) if entries else hole
 
 
-def _made(hole: Hole, entries: tuple[Entry, ...], follows: Frame) -> Frame:
+def _made(hole: Hole, entries: tuple[Entry, ...], crc32c: int) -> Frame:
     length = sum(entry.length for entry in entries)
-    return Frame(
-        hole.position, hole.sequence, 0, hole.position, entries, length, 0, follows.previous_crc32c
-    )
+    return Frame(hole.position, hole.sequence, 0, hole.position, entries, length, crc32c, 0)
 
 
 def _entries_of(file: Readable, hole: Hole) -> Iterator[Entry]:

@@ -132,8 +132,9 @@ class SharedEngine:
         self._leftovers = judged.leftovers
         self._condemn(damage)
         self._settle()
-        self._files.forget_notes(judged.lost)
         self._has_started = True
+        if self._is_settled():
+            self._files.settled(judged.lost)
         return [FoundLog(one.tail, one.why, one.damage, one.headers) for one in judged.verdicts]
 
     def _settle(self) -> None:
@@ -311,10 +312,13 @@ class SharedEngine:
         lane = self._lanes[self._lane(identity)]
         lane.settle(lambda: self._files.count_all(segment_id, {}))
 
+    def _is_settled(self) -> bool:
+        used = {log.lane for log in list(self._logs.values())}
+        return self._has_started and all(self._lanes[number].has_file for number in used)
+
     def _free(self) -> bool:
         """Remove files in which nothing lives, once what stands is in newer ones of each lane."""
-        used = {log.lane for log in list(self._logs.values())}
-        if not self._has_started or not all(self._lanes[number].has_file for number in used):
+        if not self._is_settled():
             return False
         is_any_gone = self._files.remove_dead()
         if is_any_gone:

@@ -195,7 +195,7 @@ class SharedFiles:
         for number in sorted(self._gone):
             self._empty(number)
         try:
-            self.forget_notes(self._gone)
+            self._forget_notes(self._gone)
             self._index.flush()
         except SHORTAGES as error:
             event(_log, logging.WARNING, "notes_kept", files=len(self._gone), error=error)
@@ -211,7 +211,13 @@ class SharedFiles:
         finally:
             file.close()
 
-    def forget_notes(self, numbers: Iterable[int]) -> None:
+    def settled(self, lost: Iterable[int]) -> None:
+        """What older files say was judged, and will not be again: so what was found of them is on
+        disk, and of those that are lost nothing is missed any more."""
+        self._index.write([_note(file) for file in self.all() if file.end_position])
+        self._forget_notes(lost)
+
+    def _forget_notes(self, numbers: Iterable[int]) -> None:
         """Of files that are no more."""
         for number in numbers:
             self._index.delete_range(_NOTES, _key(number), _key(number) + b"\0")
