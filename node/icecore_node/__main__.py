@@ -107,6 +107,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             recent_entries_bytes_max=settings.index_memory_bytes,
             descriptors_reserve=settings.descriptors_reserve,
             memory_engine_bytes=settings.memory_engine_bytes,
+            io_workers=settings.io_workers,
         ),
         boot_id(),
     )

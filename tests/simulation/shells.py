@@ -150,6 +150,9 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             recent_entries_bytes_max=16 << 10,
             entries_per_run=20,
             open_indexes_max=2,
+            io_workers=knobs.io_workers,
+            shared_file_bytes=2 * knobs.segment_bytes,
+            shared_copy_bytes=2048,
         ),
         ports.boot_id,
     )

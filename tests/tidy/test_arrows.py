@@ -36,7 +36,7 @@ ROOMS = {
         *("ports", "metrics"),
         *("storage.engine", "storage.port", "storage.files", "storage.index", "storage.control"),
         *("storage.batches", "storage.segment_engine", "storage.memory_engine"),
-        *("storage.rocksdb_engine", "storage"),
+        *("storage.rocksdb_engine", "storage.shared_engine", "storage"),
         *("config", "io", "context", "identity", "replica", "link", "roles", "registry", "upkeep"),
         *("membership", "serving", "node", "sampling", "offline", "__main__"),
     ),

@@ -17,10 +17,12 @@ from icecore.model import (
     FILE_MODELS,
     MEMORY_ENGINE,
     ON_TOTAL_LOSS,
+    OWN_FILE,
     RESTART_EMPTY,
     SEGMENT_ENGINE,
     SHARED_FILE,
     UNAVAILABLE_ON_LOSS,
+    FlushMode,
     SegmentSettings,
     check_indexed_headers,
     check_topic_name,
@@ -122,6 +124,11 @@ def check_storage(settings: SegmentSettings) -> None:
         raise InvalidRequestError(
             f"file_model {SHARED_FILE} is one of engine {SEGMENT_ENGINE}; engine "
             f"{settings.engine} keeps no files of active segments"
+        )
+    if settings.flush_mode is FlushMode.ASYNC and settings.active_engine != SEGMENT_ENGINE:
+        raise InvalidRequestError(
+            f"flush_mode async is one of engine {SEGMENT_ENGINE} with file_model {OWN_FILE}; "
+            f"{settings.active_engine} has its own rule"
         )
     for name, greatest in FLUSH_BOUNDS.items():
         if not 1 <= getattr(settings, name) <= greatest:

@@ -21,7 +21,6 @@ run before it, so it sees a log whose appends are all durable.
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
-from icecore_node.storage.engine import AppendRequest, LogTail
+from icecore_node.storage.engine import AppendRequest, LogTail, io_worker
 from icecore_node.storage.port import Store
 
 T = TypeVar("T")
@@ -306,8 +305,7 @@ class IoPool:
 
     def worker_for(self, topic_id: bytes, partition: int) -> IoWorker:
         """The worker of a partition; it never changes."""
-        slot = zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id))
-        return self._workers[slot % len(self._workers)]
+        return self._workers[io_worker(topic_id, partition, len(self._workers))]
 
     async def probe(self) -> None:
         """Return when every worker has finished what it holds now, which proves that disks move."""

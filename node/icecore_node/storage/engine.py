@@ -16,6 +16,7 @@ worker of the log's partition, reads on any thread. Each method that touches the
 OutOfSpaceError or OutOfResourcesError: a shortage, which says nothing about any log (R52).
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol, TypeAlias
@@ -24,6 +25,13 @@ from icecore.codec.batch import Buffer
 from icecore.codec.columns import Int64s
 from icecore.errors import IcecoreError
 from icecore.model import SEGMENT_ENGINE, Epoch, FlushBounds, Generation, SegmentId
+
+
+def io_worker(topic_id: bytes, partition: int, workers: int) -> int:
+    """Which I/O worker writes a partition: always the same one, so that a file that is shared by
+    the logs of one worker has one writer."""
+    return zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id)) % workers
+
 
 Condemn: TypeAlias = Callable[[Mapping[SegmentId, str]], None]
 """Stores for each segment id why its log can't be trusted, durably, in one sync."""

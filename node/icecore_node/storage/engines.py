@@ -1,6 +1,8 @@
 """Which storage engines a node has. The one place that names them; another one is a line here."""
 
-from icecore.model import MEMORY_ENGINE, SEGMENT_ENGINE
+from typing import Final
+
+from icecore.model import MEMORY_ENGINE, SEGMENT_ENGINE, SHARED_FILE
 from icecore_node.ports import FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import Engine
@@ -10,7 +12,10 @@ from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 
+SHARED_ENGINE: Final = f"{SEGMENT_ENGINE}/{SHARED_FILE}"
+"""``active_engine`` of settings with that file model."""
 _DEFAULTS = StoreSettings()
 
 
@@ -39,6 +44,7 @@ def make_store(
     files = SegmentEngine(file_system, index, settings, control.condemn)
     engines: dict[str, Engine] = {
         SEGMENT_ENGINE: files,
+        SHARED_ENGINE: SharedEngine(file_system, files.derived_index, settings, control.condemn),
         MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
     }
     return ReplicaStore(control, engines, cluster_id, boot_id, files.sealed_logs)

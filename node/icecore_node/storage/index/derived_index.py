@@ -33,7 +33,7 @@ class DerivedIndex:
 
     def __init__(self, index: Index, standing: Callable[[], list[Put]]) -> None:
         self._index = index
-        self._standing = standing
+        self._standing = [standing]
         self._lock = Lock()
         """Over each call, so that nobody uses a database that is being thrown away."""
         self._flush_lock = Lock()
@@ -47,6 +47,10 @@ class DerivedIndex:
         """Batches that found no room; they are retried with later ones."""
         self.rebuilds = 0
         """How often it was begun anew."""
+
+    def also_stands(self, standing: Callable[[], list[Put]]) -> None:
+        """A new database begins with these, too."""
+        self._standing.append(standing)
 
     def write(self, puts: Iterable[Put]) -> None:
         """As ``Index.write``, or later."""
@@ -162,7 +166,8 @@ class DerivedIndex:
             with self._flush_lock:
                 self._index.wipe()
             self._is_off = False
-            self._index.write([*self._standing(), *puts])
+            standing = [put for puts_of in self._standing for put in puts_of()]
+            self._index.write([*standing, *puts])
         except IcecoreError as error:
             self._is_off = True
             event(_log, logging.ERROR, "index_off", error=error)

@@ -111,6 +111,11 @@ class SegmentEngine:
             lambda log: self._close(log.identity.segment_id),
         )
 
+    @property
+    def derived_index(self) -> DerivedIndex:
+        """The database, for other engines of this node that derive something."""
+        return self._index
+
     def _make_index(self, settings: StoreSettings) -> None:
         self._due, self._memory = IndexDue(), EntryMemory(settings.recent_entries_bytes_max)
         stored = StoredEntries(self._index, self._memory)

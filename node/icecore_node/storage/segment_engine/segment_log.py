@@ -52,6 +52,12 @@ class StoreSettings:
     """Of all logs that the engine in memory keeps."""
     open_indexes_max: int = 256
     """Index files of sealed logs whose directories are kept in memory, 64 KiB each at most."""
+    io_workers: int = 1
+    """So many append at a time, each to a shared file of its own."""
+    shared_file_bytes: int = 256 << 20
+    """Of a shared file; one group that is larger has a file of its own."""
+    shared_copy_bytes: int = 1 << 20
+    """So much is copied out of an old shared file with each group, where one is to be emptied."""
 
 
 class SegmentLog:

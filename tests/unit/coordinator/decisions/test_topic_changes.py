@@ -1,6 +1,7 @@
 """Decisions about nodes and topics: who may register, what a name may be, how topics grow."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -257,10 +258,12 @@ def test_an_engine_is_chosen_for_the_segments_that_come(state: Cluster, engine: 
         ({"engine": "paper"}, "engine 'paper' must be one of segment, rocksdb, memory"),
         ({"engine": ""}, "must be one of"),
         ({"engine": MEMORY_ENGINE, "file_model": "shared"}, "is one of engine segment"),
+        ({"engine": MEMORY_ENGINE, "flush_mode": FlushMode.ASYNC}, "has its own rule"),
+        ({"file_model": "shared", "flush_mode": FlushMode.ASYNC}, "has its own rule"),
         ({"on_total_loss": "weep"}, "must be one of unavailable, restart_empty"),
     ],
 )
-def test_storage_that_there_is_not(state: Cluster, wrong: dict[str, str], why: str) -> None:
+def test_storage_that_there_is_not(state: Cluster, wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequestError, match=why):
         create_topic(state, state.live, "new", b"u" * 16, 1, replace(SETTINGS, **wrong))
     with pytest.raises(InvalidRequestError, match=why):

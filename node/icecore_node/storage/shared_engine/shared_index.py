@@ -1,0 +1,55 @@
+"""What is derived from logs in shared files: nothing but their runs, which are in memory.
+
+So records are found in the active part of such a log by reading it, and by an index file once it is
+sealed and handed over. What an index of the segment engine is tended for is here the space of files
+in which nothing lives.
+"""
+
+from collections.abc import Callable, Sequence
+
+from icecore.model import SegmentId
+from icecore_node.storage.batches.no_index import NoIndex
+from icecore_node.storage.engine import Candidates, IndexSummary, OffsetRange
+
+
+class SharedIndex:
+    """See ``LogIndex``.
+
+    Args:
+        find: Raises NotReplicaError when there is no such log.
+        free: Removes files in which nothing lives; whether there were any.
+    """
+
+    def __init__(self, find: Callable[[SegmentId], object], free: Callable[[], bool]) -> None:
+        self._none = NoIndex(find)
+        self._free = free
+
+    def candidates(
+        self,
+        segment_id: SegmentId,
+        hashes: Sequence[int],
+        asked: OffsetRange,
+        *,
+        limit: int,
+        newest_first: bool = False,
+    ) -> Candidates:
+        """See ``LogIndex.candidates``."""
+        return self._none.candidates(
+            segment_id, hashes, asked, limit=limit, newest_first=newest_first
+        )
+
+    def summary(self, segment_id: SegmentId) -> IndexSummary:
+        """See ``LogIndex.summary``."""
+        return self._none.summary(segment_id)
+
+    def verify(self, segment_id: SegmentId) -> int:
+        """See ``LogIndex.verify``."""
+        return self._none.verify(segment_id)
+
+    def tend(self) -> bool:
+        """See ``LogIndex.tend``."""
+        self._free()
+        return False
+
+    def flush(self) -> None:
+        """See ``LogIndex.flush``: the segment engine flushes the database in which notes are."""
