@@ -225,7 +225,7 @@ def _columns_of_arrow(rows: Any, now_ms: int) -> Columns:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from icecore.codec.arrow import checked
+    from icecore.codec.arrow import checked, hash_of_keys
 
     if isinstance(rows, pa.Table):
         batches = rows.combine_chunks().to_batches()
@@ -243,7 +243,7 @@ def _columns_of_arrow(rows: Any, now_ms: int) -> Columns:
             sizes = pc.binary_length(rows.column(name)).fill_null(0)
             lengths += sizes.to_numpy(zero_copy_only=False).astype(np.int64)
     if "key" in names and rows.column("key").null_count < rows.num_rows:
-        hashes = hash_keys(rows.column("key").to_pylist())
+        hashes = hash_of_keys(rows.column("key"))
     return Columns(lengths, hashes, {}, None, rows)
 
 

@@ -16,11 +16,13 @@ from icecore.codec.columns import (
     BatchColumns,
     Headers,
     ListColumn,
+    UInt64s,
     all_valid,
     hash_keys,
     now_ms,
 )
 from icecore.codec.hashes import header_hashes
+from icecore.codec.key_hashing import hash_alike
 from icecore.codec.record import Parts, bits_of, finish
 from icecore.errors import InvalidRequestError
 
@@ -199,7 +201,7 @@ def encode(
         flags |= ProducerFlag.NO_KEYS
     else:
         _add_arrow(payload, keys)
-        hashes = hash_keys(keys.to_pylist()) if key_hashes is None else key_hashes
+        hashes = hash_of_keys(keys) if key_hashes is None else key_hashes
         index.add(payload[0])
         index.append(np.asarray(hashes, "<u8").tobytes())
     _add_arrow(payload, _column(rows, "value", pa.binary()))
@@ -228,6 +230,17 @@ def encode(
         _add_arrow(payload, header_values)
     ids = (producer_id, base_sequence, producer_epoch, schema_id)
     return finish(index, payload, flags | hashes_flag, millis, codec, ids)
+
+
+def hash_of_keys(keys: Any) -> UInt64s:
+    """Of each key of a binary array; 0 of a null one."""
+    _, offset_buffer, data = keys.buffers()
+    if not keys.null_count and data is not None:
+        offsets = np.frombuffer(offset_buffer, "<i4", len(keys) + 1, 4 * keys.offset)
+        found = hash_alike(data, offsets)
+        if found is not None:
+            return found
+    return hash_keys(keys.to_pylist())
 
 
 def _pairs(headers: Any) -> list[Headers]:

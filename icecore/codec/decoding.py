@@ -52,9 +52,9 @@ from icecore.codec.columns import (
     Int64s,
     ListColumn,
     all_valid,
-    hash_keys,
 )
 from icecore.codec.hashes import header_hashes
+from icecore.codec.key_hashing import hash_column
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -338,9 +338,10 @@ def check_columns(
     columns = decode(buffer, position, header, limits)
     _check_record_sizes(columns, limits.record_bytes_max)
     _check_tag_sizes(columns.tags, limits.record_bytes_max)
-    if columns.keys is not None and columns.index.key_hashes is not None:
-        hashes = hash_keys(columns.keys.to_list())
-        if not np.array_equal(hashes, columns.index.key_hashes):
+    keys, given = columns.keys, columns.index.key_hashes
+    if keys is not None and given is not None:
+        hashes = hash_column(keys)
+        if not np.array_equal(hashes, given):
             raise CorruptBatchError("a key hash does not belong to its key", position=position)
     if indexed_headers is not None and (indexed_headers or columns.index.header_hashes):
         _check_header_hashes(columns, indexed_headers)

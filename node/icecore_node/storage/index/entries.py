@@ -10,12 +10,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from icecore.codec.columns import UInt64s
+from icecore.codec.columns import Int64s, UInt64s
 
 UInt32s = npt.NDArray[np.uint32]
 
 ORDINALS_MAX: Final = 1 << 32
 """A segment with more records has a gap behind them."""
+
+_FEW: Final = 512
+"""Fewer are sorted as fast by comparing."""
+_MENDED_MAX: Final = 1000
 
 
 class Entries(NamedTuple):
@@ -41,16 +45,46 @@ def joined(parts: Sequence[Entries]) -> Entries:
 
 
 def sorted_entries(entries: Entries) -> Entries:
-    """In order, each once. Takes n log n; numpy releases the GIL for most of it."""
-    hashes, ordinals = entries
-    order = np.lexsort((ordinals, hashes))
-    hashes, ordinals = hashes[order], ordinals[order]
-    if len(hashes) > 1:
-        is_new = np.ones(len(hashes), np.bool_)
-        np.logical_or(hashes[1:] != hashes[:-1], ordinals[1:] != ordinals[:-1], out=is_new[1:])
-        if not is_new.all():
-            hashes, ordinals = hashes[is_new], ordinals[is_new]
+    """In order, each once. Fastest where ordinals of one hash ascend already, as they do in entries
+    of batches, and of runs, that follow each other."""
+    order = _order(entries.hashes)
+    hashes, ordinals = entries.hashes[order], entries.ordinals[order]
+    is_same = hashes[1:] == hashes[:-1]
+    if not is_same.any():
+        return Entries(hashes, ordinals)
+    steps = ordinals[1:].astype(np.int64) - ordinals[:-1]
+    if (steps[is_same] < 0).any():
+        order = np.lexsort((entries.ordinals, entries.hashes))
+        hashes, ordinals = entries.hashes[order], entries.ordinals[order]
+        steps = ordinals[1:].astype(np.int64) - ordinals[:-1]
+    is_repeated = is_same & (steps == 0)
+    if is_repeated.any():
+        is_new = np.append(True, ~is_repeated)
+        hashes, ordinals = hashes[is_new], ordinals[is_new]
     return Entries(hashes, ordinals)
+
+
+def _order(hashes: UInt64s) -> Int64s:
+    """Where the hashes go to be in order; equal ones stay as they are.
+
+    By their upper halves, in two passes for which numpy counts instead of comparing: that takes a
+    fifth of the time. The few whose upper halves alone are equal are put in order afterwards.
+    """
+    if len(hashes) < _FEW:
+        return hashes.argsort(kind="stable")
+    quarters = np.ascontiguousarray(hashes, "<u8").view("<u2")
+    order = quarters[2::4].argsort(kind="stable")
+    order = order[quarters[3::4][order].argsort(kind="stable")]
+    found = hashes[order]
+    wrong = np.flatnonzero(found[1:] < found[:-1])
+    if len(wrong) > _MENDED_MAX:
+        return hashes.argsort(kind="stable")
+    uppers = found >> np.uint64(32)
+    for upper in np.unique(uppers[wrong]):
+        low, high = uppers.searchsorted(upper, "left"), uppers.searchsorted(upper, "right")
+        part = order[low:high]
+        order[low:high] = part[hashes[part].argsort(kind="stable")]
+    return order
 
 
 def wanted_hashes(hashes: Iterable[int]) -> UInt64s:
