@@ -368,6 +368,10 @@ class Consumer:
         """See ``icecore.Consumer.corrupt_batches``."""
         return self._consumer.corrupt_batches
 
+    def skipped_records(self) -> dict[int, int]:
+        """See ``icecore.Consumer.skipped_records``."""
+        return self._consumer.skipped_records()
+
     def high_watermarks(self) -> dict[int, int]:
         """See ``icecore.Consumer.high_watermarks``."""
         return self._consumer.high_watermarks()

@@ -113,6 +113,13 @@ RESTART_EMPTY: Final = "restart_empty"
 """It ends where it can be proved to, recorded as lossy, and the partition goes on."""
 ON_TOTAL_LOSS: Final = (UNAVAILABLE_ON_LOSS, RESTART_EMPTY)
 
+NO_LIMIT: Final = -1
+REFUSE: Final = "refuse"
+"""A full disk takes no more; what is kept stays."""
+DELETE_OLDEST: Final = "delete_oldest"
+"""When a disk is nearly full, the oldest sealed segments go, expired or not."""
+ON_FULL: Final = (REFUSE, DELETE_OLDEST)
+
 
 class SegmentState(IntEnum):
     """Life of a segment; values as in ``common.proto``."""
@@ -187,6 +194,27 @@ class SegmentSettings:
     def quorum(self) -> int:
         """Majority of the *replication factor*, never of the in-sync set or of fewer replicas."""
         return self.replication_factor // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a topic keeps. It holds at once for all its segments; a sealed one that is expired goes.
+    -1 = no limit."""
+
+    retention_ms: int = NO_LIMIT
+    """A segment is expired so long after its last record."""
+    retention_bytes: int = NO_LIMIT
+    """The newest so many bytes of each partition stay, of one copy; what lies before is expired."""
+    on_full: str = REFUSE
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether anything expires."""
+        return self.retention_ms != NO_LIMIT or self.retention_bytes != NO_LIMIT
+
+
+KEEP_ALL: Final = Retention()
+"""Of topics that say nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

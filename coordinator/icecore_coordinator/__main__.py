@@ -48,7 +48,9 @@ async def _serve(settings: CoordinatorSettings) -> int:
         recovery_wait_ms=settings.recovery_wait_ms,
         lost_replica_grace_ms=settings.lost_replica_grace_ms,
     )
-    coordinator = Coordinator(net, store, SystemClock(), SystemRng(), timing)
+    coordinator = Coordinator(
+        net, store, SystemClock(), SystemRng(), timing, settings.topic_defaults
+    )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,12 +1,53 @@
 """Settings of a coordinator process, checked once at its edge."""
 
+import json
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, field_validator
 
 from icecore.process.settings import Settings
 from icecore.process.system import DESCRIPTORS_MIN
+
+Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
+Bytes: TypeAlias = Annotated[ByteSize, Field(ge=0, lt=1 << 60)]
+Limit: TypeAlias = Annotated[int, Field(ge=-1, lt=1 << 60)]
+"""-1 = none."""
+
+
+class TopicDefaults(BaseModel):
+    """Settings of topics whose creation does not say them; what is left out here is the product's
+    own default. They hold for topics that are created from then on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    partitions: Number = 0
+    replication_factor: Number = 0
+    min_insync: Number = 0
+    engine: Literal["", "segment", "rocksdb", "memory"] = ""
+    file_model: Literal["", "partition", "shared"] = ""
+    flush_mode: Literal["", "sync", "async"] = ""
+    flush_interval_ms: Number = 0
+    flush_bytes: Bytes = ByteSize(0)
+    on_total_loss: Literal["", "unavailable", "restart_empty"] = ""
+    segment_bytes: Bytes = ByteSize(0)
+    segment_age_ms: Number = 0
+    delete_grace_ms: Number | None = None
+    retention_ms: Limit | None = None
+    retention_bytes: Limit | None = None
+    on_full: Literal["", "refuse", "delete_oldest"] = ""
+
+    @field_validator("retention_bytes", mode="before")
+    @classmethod
+    def _size(cls, value: object) -> object:
+        """Sizes are written like others, and -1 is none."""
+        is_size = isinstance(value, str) and value != "-1"
+        return TypeAdapter(ByteSize).validate_python(value) if is_size else value
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """Those that are given."""
+        return {key: value for key, value in self if key in self.model_fields_set}
 
 
 class CoordinatorSettings(Settings):
@@ -31,9 +72,26 @@ class CoordinatorSettings(Settings):
     lost_replica_grace_ms: int = Field(
         1_200_000, ge=0, description="how long a copy on a node that is down still counts"
     )
+    topic_defaults: TopicDefaults = Field(
+        TopicDefaults(),
+        description="settings of topics whose creation does not say them: a table"
+        " [coordinator.topic_defaults], or JSON in the environment and in flags; keys are "
+        + ", ".join(TopicDefaults.model_fields),
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="what to log: DEBUG, INFO, WARNING or ERROR"
     )
+
+    @field_validator("topic_defaults", mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        """The environment and flags have only text."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not a JSON object: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from icecore.model import SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
-from icecore_coordinator.config import Timing
+from icecore_coordinator.config import Timing, TopicDefaults
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
@@ -40,18 +40,23 @@ from icecore_coordinator.state.records import (
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.work.admission import Admission
 from icecore_coordinator.work.auditor import Auditor
+from icecore_coordinator.work.counted_time import CountedTime
 from icecore_coordinator.work.deletions import Deletions
 from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.leaving import HandOver
 from icecore_coordinator.work.lossy_acts import LossyActs
 from icecore_coordinator.work.producer_naming import ProducerNaming
+from icecore_coordinator.work.reclaiming import Reclaimer
+from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.repairing import Repairer
+from icecore_coordinator.work.retention import Retention
 from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_coordinator.work.sealing import LiveSealing
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.start_states import StartStates
 from icecore_coordinator.work.tail_opening import TailOpener
+from icecore_coordinator.work.tail_rolls import TailRolls
 from icecore_coordinator.work.topics import Topics
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -71,10 +76,17 @@ class Coordinator:
         clock: Of leases and time stamps.
         rng: Of identifiers.
         timing: How long to wait for what.
+        topic_defaults: Settings of topics whose creation does not say them.
     """
 
     def __init__(
-        self, net: Net, store: MetadataStore, clock: Clock, rng: Rng, timing: Timing | None = None
+        self,
+        net: Net,
+        store: MetadataStore,
+        clock: Clock,
+        rng: Rng,
+        timing: Timing | None = None,
+        topic_defaults: TopicDefaults | None = None,
     ) -> None:
         timing = timing or Timing()
         self.ledger = Ledger(store, rng)
@@ -116,7 +128,11 @@ class Coordinator:
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
-        self._deletions = Deletions(self.ledger, clock)
+        self._deletions = Deletions(self.ledger, ports.copies, clock)
+        self._counted = CountedTime(self.ledger, clock)
+        rolls = TailRolls(ports)
+        self._retention = Retention(ports, rolls)
+        self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage)
         nodes = CoordinatorService(
             ports,
             admission=Admission(ports, self._sessions),
@@ -126,11 +142,12 @@ class Coordinator:
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=ProducerNaming(self.ledger, ports.calls, self.live, clock),
         )
-        self._handlers = _merged(nodes.handlers(), self._admin(ports, rng).handlers())
+        admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
+        self._handlers = _merged(nodes.handlers(), admin.handlers())
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._servers: list[Server] = []
 
-    def _admin(self, ports: WorkerPorts, rng: Rng) -> AdminService:
+    def _admin(self, ports: WorkerPorts, rng: Rng, defaults: TopicDefaults) -> AdminService:
         describer = Describer(
             state=self.ledger.state,
             live=self.live,
@@ -141,7 +158,8 @@ class Coordinator:
         )
         topics = Topics(ports, self._opener.backoff, rng)
         lossy = LossyActs(ports, self.recovery.backoff)
-        return AdminService(self.ledger, topics, lossy, describer)
+        records = RecordDeletion(ports)
+        return AdminService(self.ledger, topics, records, lossy, describer, defaults)
 
     @property
     def address(self) -> str:
@@ -156,9 +174,11 @@ class Coordinator:
             StorageError: the metadata store failed.
         """
         await self.ledger.open()
+        self._counted.start()
         missing = missing_partitions(self.ledger.state)
         await self.ledger.decide_each(missing, lambda _, change: change)
         self.ledger.subscribe(self._on_change)
+        self._retention.start()
         self._sessions.start()
         for address in (listen, *([native(native_listen)] if native_listen else [])):
             self._servers.append(await self._net.serve(address, self._handlers))
@@ -166,6 +186,7 @@ class Coordinator:
         self._spawn(self._heal(), "heal")
         self._spawn(self._audit(), "audit")
         self._spawn(self._repair(), "repair")
+        self._spawn(self._retain(), "retain")
         self._spawn(self._confirm(), "confirm")
         state = self.ledger.state
         event(
@@ -216,7 +237,7 @@ class Coordinator:
         if task.cancelled() or (error := task.exception()) is None:
             return
         event(_log, logging.ERROR, "task_failed", task=task.get_name(), exc_info=error)
-        if task.get_name() in ("tick", "heal", "audit", "repair", "confirm"):
+        if task.get_name() in ("tick", "heal", "audit", "repair", "retain", "confirm"):
             # Without its loops this process would only look alive.
             self.ledger.lose()
 
@@ -280,6 +301,13 @@ class Coordinator:
         while True:
             await asyncio.sleep(self._timing.audit_ms / 1000)
             await self._repairer.repair()
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self._counted.store()
+            await self._retention.look()
+            await self._reclaimer.look()
 
     async def _audit(self) -> None:
         while True:

@@ -38,6 +38,7 @@ class Ledger:
         self._lock = asyncio.Lock()
         self._news = asyncio.Event()
         self._listeners: list[Callable[[Change], None]] = []
+        self._count: Callable[[], None] = _nothing
 
     async def open(self) -> None:
         """Become the writer, read everything, name the cluster if it is new."""
@@ -52,6 +53,10 @@ class Ledger:
     def subscribe(self, listener: Callable[[Change], None]) -> None:
         """Call ``listener`` after each change, in order of the changes. It must not wait."""
         self._listeners.append(listener)
+
+    def count_by(self, count: Callable[[], None]) -> None:
+        """Call ``count`` before each decision: it moves ``ClusterState.counted_ms``."""
+        self._count = count
 
     async def decide(self, decision: Decision) -> Change:
         """Commit what ``decision`` makes of the newest state; an empty change commits nothing.
@@ -102,6 +107,7 @@ class Ledger:
         return await self.decide_all([_about(decision, each) for each in items])
 
     def _try(self, decision: Decision) -> Change | IcecoreError:
+        self._count()
         try:
             return decision(self.state)
         except IcecoreError as error:
@@ -175,6 +181,10 @@ class Ledger:
             listener(change)
         self.note_news()
         await asyncio.sleep(0)  # a long list must not keep heartbeats waiting
+
+
+def _nothing() -> None:
+    """Nobody counts time: all ages stay what they are."""
 
 
 def _about(decision: Callable[[ClusterState, T], Change], item: T) -> Decision:

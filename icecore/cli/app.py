@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from icecore.cli import cluster, config, explain, segment, topic
+from icecore.cli.delete_records import delete_records, delete_segments
 from icecore.cli.dev import dev
 from icecore.cli.fetch import fetch
 from icecore.cli.output import Output
@@ -40,6 +41,8 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(segment.app, name="segment")
 app.add_typer(config.app, name="config")
 app.add_typer(explain.app, name="explain")
+topic.app.command("delete-records")(delete_records)
+segment.app.command("delete")(delete_segments)
 app.command()(produce)
 app.command()(fetch)
 app.command()(query)

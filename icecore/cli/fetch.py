@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import sys
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from icecore.cli.records import format_record
 from icecore.cli.session import Session, session_of
 from icecore.cli.times import parse_position
 from icecore.client.consumer import Consumer
-from icecore.client.offsets import Position
+from icecore.client.offsets import Position, time_position
 
 _POLL_S = 0.5
 _POLL_RECORDS = 1000
@@ -33,6 +32,14 @@ class OnCorrupt(StrEnum):
 
     FAIL = "fail"
     SKIP = "skip"
+
+
+class OnOutOfRange(StrEnum):
+    """Policies of a consumer."""
+
+    ERROR = "error"
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
 def fetch(
@@ -60,6 +67,9 @@ def fetch(
     on_corrupt: Annotated[
         OnCorrupt, typer.Option(help="What to do with a batch that can't be decoded.")
     ] = OnCorrupt.FAIL,
+    on_out_of_range: Annotated[
+        OnOutOfRange, typer.Option(help="What to do when the next records were deleted.")
+    ] = OnOutOfRange.ERROR,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for new records instead of ending.")
     ] = False,
@@ -78,6 +88,7 @@ def fetch(
         start=_position(start),
         stop_at_end=not follow,
         on_corrupt=on_corrupt.value,
+        on_out_of_range=on_out_of_range.value,
         **conditions(key, key_base64, tag, tag_all, tag_none, header),
         timeout_s=session.timeout_s,
     )
@@ -87,6 +98,8 @@ def fetch(
         session.output.note(f"{count:,} records")
         if skipped := consumer.corrupt_batches:
             session.output.note(f"{skipped:,} batches that can't be decoded were skipped")
+        if gone := sum(consumer.skipped_records().values()):
+            session.output.note(f"{gone:,} records that were deleted meanwhile were skipped")
 
 
 def _position(text: str) -> Position:
@@ -94,7 +107,7 @@ def _position(text: str) -> Position:
     if kind == "offset":
         return value
     if kind == "time":
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=value)
+        return time_position(value)
     return "earliest" if kind == "earliest" else "latest"
 
 

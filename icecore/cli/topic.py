@@ -36,6 +36,11 @@ def parse_size(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not a size; write 64MiB or 67108864") from error
 
 
+def parse_limit(text: str) -> int:
+    """As ``parse_size``, or -1."""
+    return -1 if text == "-1" else parse_size(text)
+
+
 def parse_topic_id(text: str) -> bytes:
     """The 16 bytes of a topic id in hex."""
     try:
@@ -109,6 +114,21 @@ DeleteGrace = Annotated[
         show_default="24 h",
     ),
 ]
+RetentionTime = Annotated[
+    int | None,
+    typer.Option(min=-1, help="Segments go so long after their last record; -1 = never."),
+]
+RetentionBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_limit,
+        metavar="SIZE",
+        help="The newest so many bytes of each partition stay; -1 = all.",
+    ),
+]
+OnFull = Annotated[
+    str, typer.Option(help="When a disk is nearly full: refuse, or delete_oldest segments.")
+]
 TopicId = Annotated[
     bytes | None,
     typer.Option(parser=parse_topic_id, metavar="HEX", help="Instead of the name."),
@@ -138,6 +158,9 @@ def create(
     uncompressed_bytes_max: UncompressedBytes = 0,
     partitioner: Annotated[str, typer.Option(help="xxh64, or custom.")] = "xxh64",
     delete_grace_ms: DeleteGrace = None,
+    retention_ms: RetentionTime = None,
+    retention_bytes: RetentionBytes = None,
+    on_full: OnFull = "",
     indexed_header: IndexedHeader = None,
     if_not_exists: Annotated[bool, typer.Option(help="Fine when it exists already.")] = False,
 ) -> None:
@@ -160,6 +183,9 @@ def create(
         uncompressed_bytes_max=uncompressed_bytes_max,
         partitioner=partitioner,
         delete_grace_ms=delete_grace_ms,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        on_full=on_full,
         indexed_headers=tuple(indexed_header or ()),
     )
     topic = session.admin(
@@ -222,12 +248,18 @@ def alter(
     batch_bytes_max: BatchBytes = 0,
     uncompressed_bytes_max: UncompressedBytes = 0,
     delete_grace_ms: DeleteGrace = None,
+    retention_ms: RetentionTime = None,
+    retention_bytes: RetentionBytes = None,
+    on_full: OnFull = "",
     indexed_header: IndexedHeader = None,
     no_indexed_headers: Annotated[
         bool, typer.Option("--no-indexed-headers", help="Index no headers from now on.")
     ] = False,
 ) -> None:
-    """Change settings; what is not given stays. Rolls the active segments, which then obey."""
+    """Change settings; what is not given stays. Rolls the active segments, which then obey.
+
+    Retention, --on-full and --delete-grace-ms hold at once, and roll nothing.
+    """
     session = session_of(context)
     if no_indexed_headers and indexed_header:
         raise typer.BadParameter("--indexed-header and --no-indexed-headers contradict each other")
@@ -246,6 +278,9 @@ def alter(
         batch_bytes_max=batch_bytes_max,
         uncompressed_bytes_max=uncompressed_bytes_max,
         delete_grace_ms=delete_grace_ms,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        on_full=on_full,
         indexed_headers=() if no_indexed_headers else tuple(indexed_header or ()) or None,
     )
     _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))

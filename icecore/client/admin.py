@@ -1,6 +1,6 @@
 """Admin: create, describe and change topics, look at the cluster. Values in, values out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any, Self, cast
 
@@ -10,6 +10,7 @@ from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position, check_position, list_segments
 from icecore.client.types import (
     ClusterDescription,
+    DeletedRecords,
     DeletedTopic,
     NodeDescription,
     OffsetResult,
@@ -206,6 +207,46 @@ class Admin:
             return mine[0]
         return _topic(answer.topic)
 
+    async def delete_records(
+        self, topic: str, before_offsets: Mapping[int, int], *, dry_run: bool = False
+    ) -> list[DeletedRecords]:
+        """Delete the records of some partitions below given offsets: all of it, or nothing.
+
+        Readers are told at once; files of whole sealed segments go within seconds.
+
+        Args:
+            topic: Its name.
+            before_offsets: By partition, the first offset to keep: at most the high watermark. At
+                or below the log start nothing is deleted.
+            dry_run: Only say what would go.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            InvalidRequestError: There is no such partition, or none is given.
+            OffsetOutOfRangeError: An offset is above the high watermark; the valid range is in the
+                metadata.
+        """
+        if not isinstance(before_offsets, Mapping):
+            raise checks.wrong_type("before_offsets", before_offsets, "a mapping")
+        request = admin_pb2.DeleteRecordsRequest(
+            topic=checks.topic_name(topic), dry_run=checks.flag("dry_run", dry_run)
+        )
+        for partition, offset in before_offsets.items():
+            request.partitions.add(
+                partition=checks.partition_number(partition),
+                before_offset=checks.whole("before_offset", offset, 0, checks.OFFSET_MAX),
+            )
+        answer = await self._call("DeleteRecords", request, admin_pb2.DeleteRecordsResponse)
+        return [
+            DeletedRecords(
+                each.partition,
+                each.from_offset,
+                each.log_start_offset,
+                tuple(map(convert.segment_from_proto, each.segments)),
+            )
+            for each in answer.partitions
+        ]
+
     async def roll_topic(self, name: str) -> RollResult:
         """Seal the active segments of a topic and open their successors."""
         request = admin_pb2.RollTopicRequest(name=checks.topic_name(name))
@@ -380,8 +421,11 @@ def _settings_to_proto(
     values: dict[str, Any] = {
         name: checks.whole(name, getattr(settings, name), 0, high) for name, high in limits.items()
     }
-    for name in ("partitioner", "engine", "file_model", "on_total_loss"):
+    for name in ("partitioner", "engine", "file_model", "on_total_loss", "on_full"):
         values[name] = checks.text(name, getattr(settings, name))
+    for name in ("retention_ms", "retention_bytes"):
+        if (limit := getattr(settings, name)) is not None:
+            values[name] = checks.whole(name, limit, -1, checks.OFFSET_MAX)
     grace_ms = settings.delete_grace_ms
     return admin_pb2.TopicSettings(
         flush_mode=cast(Any, int(settings.flush_mode or 0)),

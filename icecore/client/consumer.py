@@ -67,7 +67,9 @@ class Consumer:
             zone: the first record appended then or later. A partition added later is always read
             from its first record on: all of them came after the consumer began.
         stop_at_end: End the iteration at the high watermarks of the moment when it started.
-        on_out_of_range: When an offset is not in the log (any more): raise, or move to an end.
+        on_out_of_range: When an offset is not in the log (any more): raise OffsetOutOfRangeError
+            with the valid range in its metadata, or move to an end of it, which
+            ``skipped_records`` counts and the log tells.
         on_corrupt: When a batch can't be decoded: raise CorruptBatchError, with ``partition``,
             ``offset`` and ``next_offset`` in its metadata, until a ``seek``; or go on behind it,
             which ``corrupt_batches`` counts and the log tells.
@@ -207,7 +209,9 @@ class Consumer:
         if self._stop_at_end:
             end_offset = (await lookup.find(partition, "latest")).offset
         first = (await lookup.find(partition, start)).offset
-        return Reader(partition, first, end_offset)
+        reader = Reader(partition, first, end_offset)
+        reader.is_from_start = start == "earliest"
+        return reader
 
     def _look(self) -> None:
         """The cluster may have changed."""
@@ -389,6 +393,11 @@ class Consumer:
             number: reader.delivered if reader is current else reader.drained_through
             for number, reader in self._fetcher.readers.items()
         }
+
+    def skipped_records(self) -> dict[int, int]:
+        """By partition, how many records were passed over because they are gone: deleted, by
+        retention or by people (see ``on_out_of_range``), or declared lost. The log names them."""
+        return {number: reader.skipped_records for number, reader in self._fetcher.readers.items()}
 
     def high_watermarks(self) -> dict[int, int]:
         """By partition, the highest one seen in an answer; 0 before the first."""

@@ -298,6 +298,7 @@ class Fetcher:
             reader.offset = header.end_offset
             reader.buffered_bytes += header.batch_length
             reader.served = self._started
+            reader.is_from_start = False
             reader.empty_polls = 0
             self._buffered_bytes += header.batch_length
 
@@ -348,15 +349,29 @@ class Fetcher:
         self.look()  # which also notices that the topic is another one
 
     def _apply_policy(self, reader: Reader, error: OffsetOutOfRangeError) -> None:
-        """Move to an end of the log, or give up."""
-        if self._on_out_of_range != "error":
-            name = "log_start_offset" if self._on_out_of_range == "earliest" else "high_watermark"
+        """Move to an end of the log, and say so; or give up."""
+        policy = "earliest" if reader.is_from_start else self._on_out_of_range
+        if policy != "error":
+            name = "log_start_offset" if policy == "earliest" else "high_watermark"
             found = error.metadata.get(name, "")
             if found.isdecimal() and int(found) != reader.offset:
-                reader.fetch_from(int(found))
+                self._tell_moved(reader, int(found), "out_of_range")
+                reader.skip_to(int(found))
                 return
         reader.failure = error
         self.news.set()
+
+    def _tell_moved(self, reader: Reader, offset: int, why: str) -> None:
+        event(
+            _log,
+            logging.WARNING,
+            "records_skipped",
+            topic=self._topic,
+            partition=reader.partition,
+            offset=reader.offset,
+            next_offset=offset,
+            why=why,
+        )
 
     async def _recover(self, reader: Reader, error: IcecoreError, generation: int) -> None:
         backoff = Backoff(self._connection.rng, 20, 1000 if isinstance(error, _SUSPICIOUS) else 200)
@@ -405,22 +420,16 @@ class Fetcher:
         segment = found[0]
         if segment.topic_id != self.topic_id:
             raise topic_recreated(self._topic, self.topic_id, segment.topic_id)
-        if segment.base_offset > reader.offset:
+        start = max(segment.base_offset, segment.log_start_offset)
+        if start > reader.offset:
             raise OffsetOutOfRangeError(
-                f"{self._topic}/{reader.partition} starts at {segment.base_offset}",
-                log_start_offset=segment.base_offset,
-                high_watermark=max(segment.base_offset, reader.high_watermark),
+                f"{self._topic}/{reader.partition} starts at {start}",
+                log_start_offset=start,
+                high_watermark=max(start, reader.high_watermark),
             )
         if segment.is_lost:
-            event(
-                _log,
-                logging.WARNING,
-                "lost_records_skipped",
-                topic=self._topic,
-                partition=reader.partition,
-                offset=reader.offset,
-                next_offset=segment.end_offset,
-            )
+            self._tell_moved(reader, segment.end_offset, "lost")
+            reader.skipped_records += segment.end_offset - reader.offset
             reader.offset = segment.end_offset
             reader.use_leader()
             self.news.set()

@@ -6,7 +6,7 @@ the chain; each question goes to a replica of the segment in the middle.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias, TypeVar
 
 from icecore.client.checks import wrong_type
@@ -42,6 +42,11 @@ def check_position(position: object) -> None:
         isinstance(position, int) and 0 <= position < 1 << 63
     ):
         raise InvalidRequestError(f"a position is {expected}, not {str(position)[:60]!r}")
+
+
+def time_position(timestamp_ms: int) -> datetime:
+    """The position of milliseconds since 1970 UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
 
 
 def position_ms(position: datetime) -> int:

@@ -43,6 +43,10 @@ class Reader:
         """Failures since the last success."""
         self.avoided: set[int] = set()
         """Nodes that failed to serve this segment."""
+        self.is_from_start = False
+        """It was asked for what there is, whatever that is, and nothing came yet."""
+        self.skipped_records = 0
+        """Passed over, for they are gone: deleted, or lost."""
         self.failure: IcecoreError | None = None
         """Why reading cannot go on."""
 
@@ -64,6 +68,7 @@ class Reader:
     def move_to(self, offset: int) -> None:
         """Read from ``offset`` on."""
         self.generation += 1
+        self.is_from_start = False
         self.offset = self.delivered = offset
         self.buffered_bytes = self.attempts = 0
         self.is_busy, self.failure = False, None
@@ -76,6 +81,12 @@ class Reader:
             self.delivered = offset
         self.attempts, self.is_busy = 0, False
         self.use_leader()
+
+    def skip_to(self, offset: int) -> None:
+        """Go on fetching behind records that are gone."""
+        if not self.is_from_start:
+            self.skipped_records += max(0, offset - self.offset)
+        self.fetch_from(offset)
 
     def use_leader(self) -> None:
         """Forget about a particular segment."""

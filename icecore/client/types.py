@@ -80,6 +80,13 @@ class TopicSettings:
     """``unavailable`` or ``restart_empty``, once no copy of an active segment is left."""
     indexed_headers: tuple[str, ...] | None = None
     """Names of headers by whose values records are found, at most 16; () = none from now on."""
+    retention_ms: int | None = None
+    """Sealed segments go so long after their last record; -1 = never for their age."""
+    retention_bytes: int | None = None
+    """The newest so many bytes of each partition stay, of one copy, and what lies before goes; at
+    least ``segment_bytes``; -1 = no limit."""
+    on_full: str = ""
+    """``refuse`` or ``delete_oldest``, when a disk is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,17 @@ class DeletedTopic:
     """By which it can be undeleted."""
     grace_ms: int
     """For how long; 0 = it is gone for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """What was deleted, or would be, of one partition: records [from_offset, log_start_offset)."""
+
+    partition: int
+    from_offset: int
+    log_start_offset: int
+    segments: tuple[Segment, ...]
+    """Whose files go: sealed ones wholly below the new start."""
 
 
 @dataclass(frozen=True, slots=True)

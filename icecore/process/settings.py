@@ -155,7 +155,8 @@ def _invalid(
         else:
             message = detail["msg"].removeprefix("Value error, ")
             where = sources.get(key, "default")
-            problems.append(f"{where}: {key} = {detail['input']!r}: {message}" if key else message)
+            path = ".".join(map(str, detail["loc"]))
+            problems.append(f"{where}: {path} = {detail['input']!r}: {message}" if key else message)
     return ConfigurationError("; ".join(problems))
 
 
@@ -225,7 +226,9 @@ def _effective(
 def _shown(value: object) -> str:
     if isinstance(value, ByteSize):
         return value.human_readable(separator="") if value % KIB else _binary(value)
-    return "off" if value is False else "none" if value in (None, "") else str(value)
+    if value in (None, "") or isinstance(value, BaseModel):
+        return "none"
+    return "off" if value is False else str(value)
 
 
 def _binary(count: int) -> str:

@@ -18,6 +18,7 @@ from icecore.model import (
     NodeId,
     NodeInfo,
     NodeState,
+    Retention,
     Segment,
     SegmentId,
     SegmentSettings,
@@ -89,12 +90,29 @@ def settings_with(
     return replace(given, **said)
 
 
+def retention_with(given: Retention, message: admin_pb2.TopicSettings) -> Retention:
+    """``given``, with what the message says in its place."""
+    is_timed, is_sized = message.HasField("retention_ms"), message.HasField("retention_bytes")
+    return Retention(
+        retention_ms=message.retention_ms if is_timed else given.retention_ms,
+        retention_bytes=message.retention_bytes if is_sized else given.retention_bytes,
+        on_full=message.on_full or given.on_full,
+    )
+
+
 def settings_to_topic(
-    settings: SegmentSettings, *, partitions: int, delete_grace_ms: int
+    settings: SegmentSettings, *, partitions: int, delete_grace_ms: int, retention: Retention
 ) -> admin_pb2.TopicSettings:
     """Settings of a topic as a message: those of its segments, and its own."""
     values = {name: getattr(settings, name) for name in _TOPIC_SETTINGS}
-    return admin_pb2.TopicSettings(partitions=partitions, delete_grace_ms=delete_grace_ms, **values)
+    return admin_pb2.TopicSettings(
+        partitions=partitions,
+        delete_grace_ms=delete_grace_ms,
+        retention_ms=retention.retention_ms,
+        retention_bytes=retention.retention_bytes,
+        on_full=retention.on_full,
+        **values,
+    )
 
 
 def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:

@@ -41,6 +41,9 @@ class TopicSettings(_message.Message):
     FLUSH_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     FLUSH_BYTES_FIELD_NUMBER: _builtins.int
     ON_TOTAL_LOSS_FIELD_NUMBER: _builtins.int
+    RETENTION_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: _builtins.int
+    ON_FULL_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """0 = 1"""
     replication_factor: _builtins.int
@@ -76,6 +79,16 @@ class TopicSettings(_message.Message):
     """FLUSH_MODE_ASYNC: most bytes of a segment without; 0 = 16 MiB"""
     on_total_loss: _builtins.str
     """unavailable | restart_empty; empty = restart_empty for memory,"""
+    retention_ms: _builtins.int
+    """else unavailable
+    sealed segments this old go; -1 = no limit
+    """
+    retention_bytes: _builtins.int
+    """the newest so many bytes of each partition, of one copy,"""
+    on_full: _builtins.str
+    """stay; at least segment_bytes, or -1 = no limit
+    refuse | delete_oldest: what happens when a disk is nearly full
+    """
     @_builtins.property
     def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """most 64 MiB
@@ -102,14 +115,26 @@ class TopicSettings(_message.Message):
         flush_interval_ms: _builtins.int = ...,
         flush_bytes: _builtins.int = ...,
         on_total_loss: _builtins.str = ...,
+        retention_ms: _builtins.int | None = ...,
+        retention_bytes: _builtins.int | None = ...,
+        on_full: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "delete_grace_ms", b"delete_grace_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "delete_grace_ms", b"delete_grace_ms", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delete_grace_ms: _TypeAlias = _typing.Literal["delete_grace_ms"]  # noqa: Y015
     _WhichOneofArgType__delete_grace_ms: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms"]  # noqa: Y015
+    _WhichOneofReturnType__retention_bytes: _TypeAlias = _typing.Literal["retention_bytes"]  # noqa: Y015
+    _WhichOneofArgType__retention_bytes: _TypeAlias = _typing.Literal["_retention_bytes", b"_retention_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__retention_ms: _TypeAlias = _typing.Literal["retention_ms"]  # noqa: Y015
+    _WhichOneofArgType__retention_ms: _TypeAlias = _typing.Literal["_retention_ms", b"_retention_ms"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__delete_grace_ms) -> _WhichOneofReturnType__delete_grace_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_bytes) -> _WhichOneofReturnType__retention_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_ms) -> _WhichOneofReturnType__retention_ms | None: ...
 
 Global___TopicSettings: _TypeAlias = TopicSettings  # noqa: Y015
 
@@ -1013,3 +1038,109 @@ class AcceptDiskResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcceptDiskResponse: _TypeAlias = AcceptDiskResponse  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    dry_run: _builtins.bool
+    """only say what would go"""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordsBelow]:
+        """each at most once"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___RecordsBelow] | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRecordsRequest: _TypeAlias = DeleteRecordsRequest  # noqa: Y015
+
+@_typing.final
+class RecordsBelow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    before_offset: _builtins.int
+    """at most the high watermark; at or below the log start: nothing goes"""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        before_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_offset", b"before_offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordsBelow: _TypeAlias = RecordsBelow  # noqa: Y015
+
+@_typing.final
+class DeleteRecordsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeletedRecords]:
+        """same order"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___DeletedRecords] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRecordsResponse: _TypeAlias = DeleteRecordsResponse  # noqa: Y015
+
+@_typing.final
+class DeletedRecords(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    from_offset: _builtins.int
+    """records [from_offset, log_start_offset) go"""
+    log_start_offset: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.SegmentAssignment]:
+        """whose files go: sealed and wholly below the start"""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        from_offset: _builtins.int = ...,
+        log_start_offset: _builtins.int = ...,
+        segments: _abc.Iterable[_coordinator_pb2.SegmentAssignment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletedRecords: _TypeAlias = DeletedRecords  # noqa: Y015

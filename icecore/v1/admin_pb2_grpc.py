@@ -99,6 +99,11 @@ class AdminServiceStub:
                 request_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString,
                 _registered_method=True)
+        self.DeleteRecords = channel.unary_unary(
+                '/icecore.v1.AdminService/DeleteRecords',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -191,6 +196,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """Deletes the records of partitions below given offsets. All of it or nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -258,6 +270,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AcceptDisk,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -611,6 +628,33 @@ class AdminService:
             '/icecore.v1.AdminService/AcceptDisk',
             icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/DeleteRecords',
+            icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.DeleteRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,8 @@ class AdminServiceStub:
     """Lets a node register with another disk although the disk it had holds the last intact copies
     of some segments. Holds for the next disk that the node comes with.
     """
+    DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
+    """Deletes the records of partitions below given offsets. All of it or nothing."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -81,6 +83,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lets a node register with another disk although the disk it had holds the last intact copies
     of some segments. Holds for the next disk that the node comes with.
     """
+    DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
+    """Deletes the records of partitions below given offsets. All of it or nothing."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -183,5 +187,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lets a node register with another disk although the disk it had holds the last intact copies
         of some segments. Holds for the next disk that the node comes with.
         """
+
+    @_abc_1.abstractmethod
+    def DeleteRecords(
+        self,
+        request: _admin_pb2.DeleteRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteRecordsResponse, _abc.Awaitable[_admin_pb2.DeleteRecordsResponse]]:
+        """Deletes the records of partitions below given offsets. All of it or nothing."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

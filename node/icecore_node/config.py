@@ -112,6 +112,13 @@ class NodeSettings(Settings):
         least=0,
     )
 
+    disk_reclaim_percent: float = Field(
+        80.0,
+        gt=0,
+        le=100,
+        description="From this use of the disk on topics with on_full = delete_oldest give up their"
+        " oldest segments here; at disk_read_only_percent at the latest.",
+    )
     disk_read_only_percent: float = Field(
         90.0, gt=0, le=100, description="From this use of the disk on no new replicas come here."
     )

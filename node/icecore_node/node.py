@@ -20,6 +20,7 @@ from icecore.rpc.ports import Clock, Handlers, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
 from icecore_node.identity.beat_news import BeatNews
+from icecore_node.identity.disk_limits import DiskLimits
 from icecore_node.identity.lease import Lease
 from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork
@@ -135,7 +136,7 @@ class Node:
         self.orders = Orders(context.identity)
         self._damage = Damage(context, self._news, self._readers)
         self._reading = ReplicaReading(context, self._damage)
-        self._deletions = Deletions(context, self.replicas, self.orders)
+        self._deletions = Deletions(context, self.replicas, self.orders, self._news)
         self._seals = SealFinisher(
             context, self.orders, self._damage, self._readers, self._digest_queue
         )
@@ -200,7 +201,9 @@ class Node:
             self._coordinator,
             lease=self._lease,
             news=self._news,
-            disk_report=DiskReport(context.executor, self._folder, table),
+            disk_report=DiskReport(
+                context.executor, self._folder, table, DiskLimits.of(context.settings)
+            ),
             standing=updates.standing,
             on_update=updates.take,
         )

@@ -174,7 +174,7 @@ def decide_unclean(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
     case = room.open_case
     room.commit(begin_unclean(room.state, FIRST))
     case.segment, case.is_lossy = room.segment(), True
-    room.decided = case.decide_unclean(watermark, NOW_MS)
+    room.decided = case.decide_unclean(watermark, 0, NOW_MS)
     end = room.decided.end
     if room.decided.is_lost:
         return [f"end {end.end_offset}, and nobody has anything"]

@@ -1,15 +1,18 @@
 """A small cluster as the coordinator sees it, for tests of its decisions."""
 
 from dataclasses import replace
+from typing import Any
 
-from icecore.model import NodeState, Segment, SegmentSettings
+from icecore.model import NodeState, Retention, Segment, SegmentSettings
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     Sealing,
     open_tail,
     prepare,
+    seal,
 )
 from icecore_coordinator.decisions.topic_changes import (
+    alter_topic,
     create_topic,
     missing_partitions,
 )
@@ -104,3 +107,27 @@ def prepared_successor(state: ClusterState) -> int:
     change = commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
     [record] = [each for each in change.puts if isinstance(each, SegmentRecord)]
     return record.segment.segment_id
+
+
+def roll(state: Cluster, length_bytes: int = 100, appended_ms: int = 0) -> int:
+    """Seal the tail of the topic's first partition ten offsets on, under a successor: its id."""
+    partition = state.partitions[KEY]
+    tail = segment(state, partition.tail_segment_id)
+    successor = prepared_successor(state)
+    sealed = Sealing(
+        tail.segment_id,
+        tail.version,
+        tail.base_offset + 10,
+        DIGEST,
+        (1, 2, 3),
+        length_bytes=length_bytes,
+        max_append_timestamp_ms=appended_ms,
+    )
+    commit(state, seal(state, state.live, sealed, Opening(successor, ALL), 0))
+    return tail.segment_id
+
+
+def keep(state: Cluster, **limits: Any) -> None:
+    """Alter what the topic keeps."""
+    change = alter_topic(state, state.live, "events", SETTINGS, None, Retention(**limits))
+    commit(state, change)

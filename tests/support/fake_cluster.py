@@ -24,7 +24,7 @@ from icecore.errors import (
     UnknownProducerError,
     UnknownTopicError,
 )
-from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
+from icecore.model import KEEP_ALL, NodeInfo, Segment, SegmentSettings, SegmentState
 from icecore.rpc import convert, framing
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
@@ -385,7 +385,10 @@ class FakeCluster:
 
     def _settings(self, name: str) -> admin_pb2.TopicSettings:
         return convert.settings_to_topic(
-            self.topic_settings[name], partitions=len(self.topics[name]), delete_grace_ms=0
+            self.topic_settings[name],
+            partitions=len(self.topics[name]),
+            delete_grace_ms=0,
+            retention=KEEP_ALL,
         )
 
     async def _ListSegments(self, body: bytes, _: CallContext) -> bytes:

@@ -1,6 +1,6 @@
 """Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from icecore.errors import InvalidRequestError, SupersededError, WrongClusterError
@@ -223,16 +223,19 @@ def deletions_confirmed(
 ) -> list[SegmentId]:
     """Deleted segments whose bytes the node was meant to remove and has no more."""
     return [
-        each.segment_id
-        for each in state.deleted.values()
-        if node_id in each.holders and each.segment_id not in held
+        segment_id
+        for segment_id in state.deleted_held
+        if node_id in state.deleted[segment_id].holders and segment_id not in held
     ]
 
 
-def confirm_deletion(state: ClusterState, node_id: NodeId, segment_id: SegmentId) -> Change:
-    """The node's inventory has shown that the bytes of a deleted segment are gone."""
+def confirm_deletion(
+    state: ClusterState, segment_id: SegmentId, node_ids: Sequence[NodeId]
+) -> Change:
+    """These nodes have said, or shown by an inventory, that the bytes of a deleted segment are
+    gone."""
     record = state.deleted.get(segment_id)
-    if record is None or node_id not in record.holders:
+    if record is None or not any(each in record.holders for each in node_ids):
         return Change()
-    holders = tuple(each for each in record.holders if each != node_id)
+    holders = tuple(each for each in record.holders if each not in node_ids)
     return Change((updated(record, holders=holders),))

@@ -193,7 +193,9 @@ def seal(
         and (successor is None or each.segment.segment_id != successor.segment_id)
     ]
     change = change + Change((moved,)) + drop(abandoned, now_ms)
-    return change + (drop([record], now_ms) if is_empty else _sealed(record, sealing))
+    if is_empty:
+        return change + drop([record], now_ms)
+    return change + _sealed(record, sealing, state.counted_ms)
 
 
 def _is_start_known(state: ClusterState, segment: Segment) -> bool:
@@ -208,7 +210,7 @@ def _is_start_known(state: ClusterState, segment: Segment) -> bool:
     )
 
 
-def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
+def _sealed(record: SegmentRecord, sealing: Sealing, counted_ms: int) -> Change:
     fields = {
         "state": SegmentState.SEALED,
         "end_offset": sealing.end_offset,
@@ -224,6 +226,7 @@ def _sealed(record: SegmentRecord, sealing: Sealing) -> Change:
         holders=without_repeats((*record.holders, *sealing.replicas)),
         producer_digest=sealing.producer_digest,
         max_append_timestamp_ms=sealing.max_append_timestamp_ms,
+        since_ms=counted_ms,
     )
     return Change((done,))
 
@@ -369,7 +372,7 @@ def _opened(
         "replicas": members,
         "isr": isr,
     }
-    return updated_segment(record, fields)
+    return updated_segment(record, fields, since_ms=state.counted_ms)
 
 
 def _record(state: ClusterState, segment_id: SegmentId) -> SegmentRecord:

@@ -15,7 +15,10 @@ from icecore.errors import (
 from icecore.model import (
     ENGINES,
     FILE_MODELS,
+    KEEP_ALL,
     MEMORY_ENGINE,
+    NO_LIMIT,
+    ON_FULL,
     ON_TOTAL_LOSS,
     OWN_FILE,
     RESTART_EMPTY,
@@ -23,6 +26,7 @@ from icecore.model import (
     SHARED_FILE,
     UNAVAILABLE_ON_LOSS,
     FlushMode,
+    Retention,
     SegmentSettings,
     check_indexed_headers,
     check_topic_name,
@@ -57,6 +61,8 @@ BATCH_CAPS = {
     "batch_bytes_max": BATCH_BYTES_CAP,
     "uncompressed_bytes_max": UNCOMPRESSED_BYTES_CAP,
 }
+RETENTION_MAX = 1 << 60
+"""Of milliseconds, and of bytes."""
 DELETE_GRACE_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 
 
@@ -155,6 +161,7 @@ def create_topic(
     partitions: int,
     settings: SegmentSettings,
     delete_grace_ms: int = DELETE_GRACE_MS,
+    retention: Retention = KEEP_ALL,
 ) -> Change:
     """The record of a new topic; ``missing_partitions`` adds its partitions.
 
@@ -167,6 +174,7 @@ def create_topic(
     check_free(state, name)
     check_settings(settings, len(eligible_nodes(state, live)))
     check_grace(delete_grace_ms)
+    check_retention(retention, settings)
     topic = TopicRecord(
         topic_id=topic_id,
         name=name,
@@ -174,6 +182,7 @@ def create_topic(
         settings=settings,
         delete_grace_ms=delete_grace_ms,
         partition_counts=(partitions,),
+        retention=retention,
         version=1,
     )
     return Change((topic,))
@@ -184,6 +193,22 @@ def check_grace(delete_grace_ms: int) -> None:
     if delete_grace_ms > DELETE_GRACE_MS_MAX:
         raise InvalidRequestError(
             f"delete_grace_ms is at most {DELETE_GRACE_MS_MAX} (ten years), not {delete_grace_ms}"
+        )
+
+
+def check_retention(retention: Retention, settings: SegmentSettings) -> None:
+    """Whether segments of these settings can be kept so. Raises InvalidRequestError."""
+    least = {"retention_ms": 1, "retention_bytes": settings.segment_bytes}
+    for name, low in least.items():
+        value = getattr(retention, name)
+        if value != NO_LIMIT and not low <= value <= RETENTION_MAX:
+            why = ", the segment_bytes: whole segments go" if name == "retention_bytes" else ""
+            raise InvalidRequestError(
+                f"{name} is -1 (no limit) or from {low} to {RETENTION_MAX}, not {value}{why}"
+            )
+    if retention.on_full not in ON_FULL:
+        raise InvalidRequestError(
+            f"on_full {retention.on_full[:64]!r} must be one of {', '.join(ON_FULL)}"
         )
 
 
@@ -227,8 +252,10 @@ def alter_topic(
     name: str,
     settings: SegmentSettings,
     delete_grace_ms: int | None = None,
+    retention: Retention | None = None,
 ) -> Change:
-    """Replace the settings; those of segments hold from each partition's next segment on.
+    """Replace the settings; those of segments hold from each partition's next segment on, the
+    others at once.
 
     Raises:
         UnknownTopicError: no such topic.
@@ -238,8 +265,11 @@ def alter_topic(
     grace_ms = topic.delete_grace_ms if delete_grace_ms is None else delete_grace_ms
     check_settings(settings, len(eligible_nodes(state, live)))
     check_grace(grace_ms)
+    kept = topic.retention if retention is None else retention
+    check_retention(kept, settings)
     if settings.partitioner != topic.settings.partitioner:
         raise InvalidRequestError("the partitioner of a topic can't be changed")
-    altered = updated(topic, settings=settings, delete_grace_ms=grace_ms)
-    is_same = (settings, grace_ms) == (topic.settings, topic.delete_grace_ms)
-    return Change() if is_same else Change((altered,))
+    new = {"settings": settings, "delete_grace_ms": grace_ms, "retention": kept}
+    if all(getattr(topic, name) == value for name, value in new.items()):
+        return Change()
+    return Change((updated(topic, **new),))

@@ -45,6 +45,7 @@ class Heard:
         self._slots: defaultdict[int, Slot] = defaultdict(Slot)
         self._lengths: dict[SegmentId, int] = {}
         """Of unsealed segments; not stored: each leader says it again when its stream begins."""
+        self._grown: dict[SegmentId, None] = {}
         self._changed: dict[int, None] = {}
         """Slots to store, the one that waits longest first."""
 
@@ -88,6 +89,7 @@ class Heard:
     def _note_length(self, segment_id: SegmentId, length_bytes: int) -> None:
         if segment_id in self._state.unsealed and length_bytes <= LENGTH_BYTES_MAX:
             self._lengths[segment_id] = length_bytes
+            self._grown[segment_id] = None
 
     def _note_end(self, segment_id: SegmentId, node_id: NodeId, end_offset: int) -> None:
         if segment_id not in self._state.unsealed:
@@ -115,6 +117,11 @@ class Heard:
         """Of the batches of an unsealed segment, as its leader told last; 0 = nothing was told."""
         return self._lengths.get(segment_id, 0)
 
+    def take_grown(self) -> list[SegmentId]:
+        """Unsealed segments whose length was told since the last call."""
+        grown, self._grown = self._grown, {}
+        return list(grown)
+
     def ends_of_node(self, node_id: NodeId) -> dict[SegmentId, int]:
         """By unsealed segment: the farthest durable end that the node ever told."""
         return {
@@ -133,6 +140,7 @@ class Heard:
     def forget(self, segment_id: SegmentId) -> None:
         """The segment is sealed or deleted."""
         self._lengths.pop(segment_id, None)
+        self._grown.pop(segment_id, None)
         slot = self._slot(segment_id)
         slot.high_watermarks.pop(segment_id, None)
         slot.durable_ends.pop(segment_id, None)

@@ -189,9 +189,9 @@ class Pushes:
             if record is not None and not is_prepared(record):
                 outbox.segments[segment_id] = None
                 outbox.partitions[record.partition_key] = None
-        for deleted in state.deleted.values():
-            if node_id in deleted.holders:
-                outbox.deletes[deleted.segment_id] = None
+        for segment_id in state.deleted_held:
+            if node_id in state.deleted[segment_id].holders:
+                outbox.deletes[segment_id] = None
         named = [each.name for each in state.producers.values() if each.producer_epoch]
         outbox.fences = dict.fromkeys(named)
 

@@ -66,6 +66,8 @@ class Usage:
 
     free_bytes: int = 0
     used_bytes: int = 0
+    reclaim_bytes: int = 0
+    """To be freed before the disk is roomy again."""
 
 
 class NodeSessions:
@@ -194,7 +196,10 @@ class NodeSessions:
         session.last_beat_ms = self._clock.monotonic_ms()
         session.outbox.answer = request.sequence
         session.outbox.wake.set()
-        self._usage[node_id] = Usage(request.disk_free_bytes, request.disk_used_bytes)
+        self._usage[node_id] = Usage(
+            request.disk_free_bytes, request.disk_used_bytes, request.reclaim_bytes
+        )
+        self._copies.note_deleted(node_id, convert.segment_ids(request.deleted_segment_ids))
         self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
         for segment_id in convert.segment_ids(request.disputed_segment_ids):
             self._pages.page(segment_id, f"node {node_id}: a replica differs from another")

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.model import NodeId, SegmentId, SegmentSettings, SegmentState
+from icecore.model import FlushMode, NodeId, SegmentId, SegmentSettings, SegmentState
 from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import NodeInfo
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_sessions import NodeSessions
@@ -29,6 +30,7 @@ from icecore_coordinator.state.records import (
 )
 
 SEGMENTS_PER_PAGE = 1_000
+OF_ENGINE = ("engine", "file_model", "on_total_loss")
 
 
 def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None) -> SegmentSettings:
@@ -38,6 +40,21 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
     """
     unsaid = SegmentSettings(replication_factor=0, min_insync=0, on_total_loss="")
     return settings_with(given or unsaid, message)
+
+
+def with_defaults(message: pb.TopicSettings, defaults: TopicDefaults) -> pb.TopicSettings:
+    """A message with what the cluster says in the place of what it does not say.
+
+    What belongs to an engine comes from where the engine comes from.
+    """
+    said = defaults.said
+    if message.engine:
+        said = {key: value for key, value in said.items() if key not in OF_ENGINE}
+    if mode := said.pop("flush_mode", ""):
+        said["flush_mode"] = FlushMode[mode.upper()]
+    found = pb.TopicSettings(**said)
+    found.MergeFrom(message)
+    return found
 
 
 def altered_settings(request: pb.AlterTopicRequest, given: SegmentSettings) -> SegmentSettings:
@@ -54,7 +71,10 @@ def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
 def settings_message(topic: TopicRecord) -> pb.TopicSettings:
     """A topic's settings with all defaults filled in."""
     return settings_to_topic(
-        topic.settings, partitions=topic.partitions, delete_grace_ms=topic.delete_grace_ms
+        topic.settings,
+        partitions=topic.partitions,
+        delete_grace_ms=topic.delete_grace_ms,
+        retention=topic.retention,
     )
 
 
@@ -220,8 +240,9 @@ class Describer:
             for partition in state.partitions_of(topic):
                 if wanted and partition.partition not in wanted:
                     continue
+                from_offset = max(request.from_offset, partition.log_start_offset)
                 for record in state.segments_in(partition.partition_key):
-                    is_listed = _is_listed(record, request.from_offset)
+                    is_listed = _is_listed(record, from_offset)
                     if not is_listed or (after and self._place(record) <= after):
                         continue
                     if len(response.segments) == limit:

@@ -5,12 +5,13 @@ Messages to values, outcomes to messages, nothing else: ``topics`` and ``lossy_a
 """
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
-from icecore.model import NodeId, SegmentId, check_topic_name
-from icecore.rpc.convert import error_to_proto, segment_to_proto
+from icecore.model import KEEP_ALL, NodeId, SegmentId, check_topic_name
+from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import ADMIN
 from icecore.rpc.ports import CallContext, Handlers, Received
 from icecore.v1 import admin_pb2 as pb
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.admin_messages import (
@@ -18,10 +19,12 @@ from icecore_coordinator.services.admin_messages import (
     altered_settings,
     grace_of,
     settings_of,
+    with_defaults,
 )
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import TopicRecord
 from icecore_coordinator.work.lossy_acts import LossyActs
+from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.topics import Topics
 
 
@@ -29,10 +32,18 @@ class AdminService:
     """Each method as bytes to bytes."""
 
     def __init__(
-        self, ledger: Ledger, topics: Topics, lossy: LossyActs, describer: Describer
+        self,
+        ledger: Ledger,
+        topics: Topics,
+        records: RecordDeletion,
+        lossy: LossyActs,
+        describer: Describer,
+        defaults: TopicDefaults,
     ) -> None:
         self._ledger = ledger
         self._topics = topics
+        self._records = records
+        self._defaults = defaults
         self._lossy = lossy
         self._describer = describer
 
@@ -53,6 +64,7 @@ class AdminService:
                 "DeclareLost": self._declare_lost,
                 "RecoverUnclean": self._recover_unclean,
                 "AcceptDisk": self._accept_disk,
+                "DeleteRecords": self._delete_records,
             }
         )
 
@@ -67,9 +79,13 @@ class AdminService:
         check_topic_name(request.name)
         topic = self._live_topic(request.name) if request.if_not_exists else None
         if topic is None:
-            asked = request.settings
+            asked = with_defaults(request.settings, self._defaults)
             topic = await self._topics.create(
-                request.name, asked.partitions or 1, settings_of(asked), grace_of(asked)
+                request.name,
+                asked.partitions or 1,
+                settings_of(asked),
+                grace_of(asked),
+                retention_with(KEEP_ALL, asked),
             )
         return pb.CreateTopicResponse(topic=self._describer.topic(topic)).SerializeToString()
 
@@ -102,6 +118,7 @@ class AdminService:
             request.name,
             lambda topic: altered_settings(request, topic.settings),
             lambda topic: grace_of(request.settings, topic.delete_grace_ms),
+            lambda topic: retention_with(topic.retention, request.settings),
         )
         return pb.AlterTopicResponse(
             topic=self._describer.topic(self._state.topic(request.name)),
@@ -179,6 +196,25 @@ class AdminService:
         if record is not None:
             response.segment.CopyFrom(segment_to_proto(record.segment))
         return response.SerializeToString()
+
+    async def _delete_records(self, body: Received, _: CallContext) -> bytes:
+        """Log starts move at once; whole segments below them go within seconds."""
+        request = parse(pb.DeleteRecordsRequest, body)
+        offsets = {each.partition: each.before_offset for each in request.partitions}
+        if not offsets or len(offsets) != len(request.partitions):
+            raise InvalidRequestError("name at least one partition, and each of them once")
+        found = await self._records.delete(request.topic, offsets, is_dry_run=request.dry_run)
+        return pb.DeleteRecordsResponse(
+            partitions=[
+                pb.DeletedRecords(
+                    partition=each.partition,
+                    from_offset=each.from_offset,
+                    log_start_offset=each.log_start_offset,
+                    segments=[segment_to_proto(segment) for segment in each.segments],
+                )
+                for each in found
+            ]
+        ).SerializeToString()
 
     async def _accept_disk(self, body: Received, _: CallContext) -> bytes:
         node_id = NodeId(parse(pb.AcceptDiskRequest, body).node_id)

@@ -54,6 +54,8 @@ class ClusterState:
     partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
     segments: dict[SegmentId, SegmentRecord] = field(default_factory=dict)
     deleted: dict[SegmentId, DeletedRecord] = field(default_factory=dict)
+    deleted_held: dict[SegmentId, None] = field(default_factory=dict)
+    """Those of which some node may still have bytes; the others are only remembered."""
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
     heard: dict[int, HeardRecord] = field(default_factory=dict)
     """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
@@ -66,6 +68,9 @@ class ClusterState:
     """By replica, not by holder."""
     token: Token = NO_TOKEN
     """Of the coordinator that reads and writes this; 0 before it has one."""
+    counted_ms: int = 0
+    """How much time coordinators have counted until now; the ledger moves it before each decision.
+    No wall clock moves it, and it may stand still, so ages by it are never too high (R73)."""
 
     def load(self, stored: Iterable[tuple[type[Record], str, int]]) -> None:
         """Fill an empty state with (type, stored form, version) of every record."""
@@ -96,6 +101,9 @@ class ClusterState:
                 self.partitions[record.partition_key] = record
             case DeletedRecord():
                 self.deleted[record.segment_id] = record
+                self.deleted_held.pop(record.segment_id, None)
+                if record.holders:
+                    self.deleted_held[record.segment_id] = None
             case ProducerRecord():
                 self.producers[record.name] = record
             case HeardRecord():
@@ -138,6 +146,7 @@ class ClusterState:
                 self.segments_of_partition.pop(record.partition_key, None)
             case DeletedRecord():
                 del self.deleted[record.segment_id]
+                self.deleted_held.pop(record.segment_id, None)
             case SegmentRecord():
                 segment_id = record.segment.segment_id
                 del self.segments[segment_id]

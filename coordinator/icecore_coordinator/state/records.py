@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
+    KEEP_ALL,
     NO_INCARNATION,
     NO_SEGMENT,
     Epoch,
@@ -18,6 +19,7 @@ from icecore.model import (
     NodeId,
     ProducerEpoch,
     ProducerId,
+    Retention,
     Segment,
     SegmentId,
     SegmentSettings,
@@ -112,6 +114,7 @@ class TopicRecord:
     partition_counts: tuple[int, ...] = ()
     """All numbers of partitions so far, oldest first; 0 = those of before they were written down.
     Empty in records of that time."""
+    retention: Retention = KEEP_ALL
     version: int = 0
 
     @property
@@ -195,6 +198,9 @@ class SegmentRecord:
     """SEALED: who has reported a full digest while no two replicas agree on one."""
     digests: tuple[bytes, ...] = ()
     """What they reported, in the same order."""
+    since_ms: int = 0
+    """ACTIVE or SEALED: when it became so, in time that coordinators have counted. 0 in records of
+    before it was counted."""
 
     @property
     def version(self) -> int:
@@ -219,6 +225,8 @@ class DeletedRecord:
     holders: tuple[NodeId, ...]
     """Nodes whose inventory has not yet shown that the bytes are gone."""
     deleted_at_ms: int
+    length_bytes: int = 0
+    """Of its batches, if it was sealed: what each holder gains."""
     version: int = 0
 
     @property
@@ -316,7 +324,10 @@ def updated_segment(
 def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
     """Delete records and leave tombstones: intents to delete for everyone who holds bytes."""
     tombstones = tuple(
-        DeletedRecord(each.segment.segment_id, each.holders, now_ms, version=1) for each in records
+        DeletedRecord(
+            each.segment.segment_id, each.holders, now_ms, each.segment.length_bytes, version=1
+        )
+        for each in records
     )
     return Change(tombstones, tuple(records))
 

@@ -138,5 +138,5 @@ class Admission:
             lost, lambda state, each: remove_sealed_replica(state, each, node_id)
         )
         await self._ledger.decide_each(
-            gone, lambda state, each: confirm_deletion(state, node_id, each)
+            gone, lambda state, each: confirm_deletion(state, each, [node_id])
         )

@@ -9,10 +9,13 @@ are remembered for as long as an old disk might turn up with their bytes.
 import logging
 from collections.abc import Sequence
 
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
+from icecore_coordinator.decisions.node_changes import confirm_deletion
 from icecore_coordinator.decisions.topic_deletion import continue_delete, kept_topics, spend_grace
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, DeletedRecord, TopicRecord
 from icecore_coordinator.work.backoff import Backoff
@@ -20,6 +23,8 @@ from icecore_coordinator.work.backoff import Backoff
 _log = logging.getLogger(__name__)
 
 STORE_EVERY_MS = 60_000
+CONFIRMED_PER_LOOK = 1_000
+TOMBSTONES_PER_LOOK = 10_000
 TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
 
 
@@ -27,16 +32,23 @@ class Deletions:
     """Level-triggered, but for the time that it counts between two stores. ``needed`` says which
     topics go; nobody else lets them go."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, copies: CopyReports, clock: Clock) -> None:
         self._ledger = ledger
+        self._copies = copies
         self._clock = clock
         self._backoff: Backoff[bytes] = Backoff(clock)
         self._since_ms: dict[tuple[bytes, int], float] = {}
         """(topic id, version of its record) and since when nothing was taken off its grace."""
+        self._remembered: list[SegmentId] = []
+        """Tombstones still to be looked at in this round."""
 
     async def look(self) -> None:
         """Count what is left of each grace, and forget what nobody can come back with."""
         await self._count()
+        gone = self._copies.take_deleted(CONFIRMED_PER_LOOK)
+        await self._ledger.decide_each(
+            gone.items(), lambda state, each: confirm_deletion(state, *each)
+        )
         await self._forget_tombstones()
 
     def needed(self) -> list[bytes]:
@@ -87,12 +99,14 @@ class Deletions:
                 return
 
     async def _forget_tombstones(self) -> None:
+        """A part of them at a time: with retention there may be very many."""
         oldest = self._clock.now_ms() - TOMBSTONE_KEEP_MS
-        old = [
-            each
-            for each in self._ledger.state.deleted.values()
-            if not each.holders and each.deleted_at_ms < oldest
-        ]
+        deleted = self._ledger.state.deleted
+        self._remembered = self._remembered or list(deleted)
+        part = self._remembered[-TOMBSTONES_PER_LOOK:]
+        del self._remembered[-TOMBSTONES_PER_LOOK:]
+        known = [deleted[each] for each in part if each in deleted]
+        old = [each for each in known if not each.holders and each.deleted_at_ms < oldest]
         await self._ledger.decide_each(old, _forgotten)
 
 

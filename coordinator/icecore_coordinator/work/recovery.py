@@ -315,12 +315,20 @@ class Recovery:
             return None
         return decided
 
+    def _log_start(self, case: Case) -> int:
+        key = (case.segment.topic_id, case.segment.partition)
+        return self._ledger.state.partitions[key].log_start_offset
+
     def _tripwire(self, case: Case) -> int:
-        return self._heard.high_watermark(case.segment_id) or 0
+        """The highest watermark that anybody is known to have seen; a log start was one (I19)."""
+        known = self._heard.high_watermark(case.segment_id) or 0
+        return max(known, self._log_start(case))
 
     def _decide_unclean(self, case: Case) -> DecidedCase:
         """The end that was accepted; say loudly what it is."""
-        decided = case.decide_unclean(self._tripwire(case), self._clock.now_ms())
+        decided = case.decide_unclean(
+            self._tripwire(case), self._log_start(case), self._clock.now_ms()
+        )
         end = decided.end
         if decided.is_donor_unknown:
             event(

@@ -60,10 +60,15 @@ class Case:
         end = decide_end(self.replies, known_high_watermark)
         return end if isinstance(end, Undecidable) else self._decided(end)
 
-    def decide_unclean(self, known_high_watermark: int, now_ms: int) -> DecidedCase:
-        """An admin accepted the loss: the end is that of the longest log there is, or of none."""
+    def decide_unclean(
+        self, known_high_watermark: int, log_start_offset: int, now_ms: int
+    ) -> DecidedCase:
+        """An admin accepted the loss: the end is that of the longest log there is, or of none. One
+        that ends below the log start has nothing that anybody may read."""
         end = decide_unclean(self.replies)
-        return self._decided(end) if end is not None else self._lost(known_high_watermark, now_ms)
+        if end is None or end.end_offset < log_start_offset:
+            return self._lost(known_high_watermark, now_ms)
+        return self._decided(end)
 
     def _decided(self, end: EndDecision) -> DecidedCase:
         return DecidedCase(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from icecore.errors import IcecoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
+from icecore_coordinator.decisions.retention import add_holder, is_below_start
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
     is_sealed_state,
@@ -91,6 +92,8 @@ class Repairer:
             segment = record.segment
             if segment.state != SegmentState.SEALED or not self._backoff.is_due(segment_id):
                 continue
+            if is_below_start(state, record):
+                continue  # it is about to go
             counted = [each for each in segment.replicas if self._counts(each)]
             donors = [
                 each
@@ -192,6 +195,9 @@ class Repairer:
         for (repair, _), result in zip(done, results, strict=True):
             if isinstance(result, IcecoreError):
                 self._log_failure(repair, result)
+                await self._ledger.decide(
+                    lambda state, each=repair: add_holder(state, each.segment.segment_id, target)  # type: ignore[misc]
+                )
             else:
                 event(
                     _log,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.errors import IcecoreError, NotLeaderError, UnknownTopicError
-from icecore.model import NodeId, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeId, Retention, Segment, SegmentSettings, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.decisions import topic_changes, topic_deletion
@@ -46,7 +46,12 @@ class Topics:
         self._rng = rng
 
     async def create(
-        self, name: str, partitions: int, settings: SegmentSettings, delete_grace_ms: int
+        self,
+        name: str,
+        partitions: int,
+        settings: SegmentSettings,
+        delete_grace_ms: int,
+        retention: Retention,
     ) -> TopicRecord:
         """Create a topic and wait until its partitions are open.
 
@@ -55,6 +60,7 @@ class Topics:
             partitions: How many.
             settings: ``replication_factor`` and ``min_insync`` may be 0 = not given.
             delete_grace_ms: How long it is kept once it is deleted.
+            retention: What it keeps.
 
         Raises what ``topic_changes.create_topic`` raises, and UnknownTopicError when it was
         deleted meanwhile.
@@ -72,6 +78,7 @@ class Topics:
                 partitions=partitions,
                 settings=pinned,
                 delete_grace_ms=delete_grace_ms,
+                retention=retention,
             )
 
         await self._ledger.decide(decision)
@@ -95,6 +102,7 @@ class Topics:
         name: str,
         settings_of: Callable[[TopicRecord], SegmentSettings],
         grace_of: Callable[[TopicRecord], int],
+        retention_of: Callable[[TopicRecord], Retention],
     ) -> list[IcecoreError]:
         """New settings from the next segments on, which are asked for at once if they differ.
 
@@ -102,6 +110,7 @@ class Topics:
             name: Of the topic.
             settings_of: The new settings, from the record as it is by then.
             grace_of: Likewise the new ``delete_grace_ms``.
+            retention_of: Likewise what it keeps, from now on.
 
         Returns:
             Why segments are not rolled now.
@@ -111,8 +120,14 @@ class Topics:
 
         def decision(state: ClusterState) -> Change:
             topic = state.topic(name)
-            settings, grace_ms = settings_of(topic), grace_of(topic)
-            return topic_changes.alter_topic(state, self._live, name, settings, grace_ms)
+            return topic_changes.alter_topic(
+                state,
+                self._live,
+                name,
+                settings_of(topic),
+                grace_of(topic),
+                retention_of(topic),
+            )
 
         pinned = self._ledger.state.topic(name).settings
         change = await self._ledger.decide(decision)

@@ -39,6 +39,7 @@ class News:
     unknown: dict[SegmentId, None] = field(default_factory=dict)
     disputed: dict[SegmentId, None] = field(default_factory=dict)
     fenced: dict[SegmentId, None] = field(default_factory=dict)
+    deleted: dict[SegmentId, None] = field(default_factory=dict)
 
 
 class BeatNews:
@@ -79,6 +80,11 @@ class BeatNews:
     def report_dispute(self, segment_id: SegmentId) -> None:
         """A replica here differs from another one, although neither is damaged."""
         self._news.disputed[segment_id] = None
+
+    def report_deleted(self, segment_id: SegmentId) -> None:
+        """Nothing is here any more of a segment that was ordered to be deleted. Said once: the next
+        stream begins with all orders that the coordinator did not hear this of."""
+        self._news.deleted[segment_id] = None
 
     def report_fenced(self, segment_id: SegmentId) -> None:
         """An ACTIVE segment is shut for this node by a promise."""

@@ -13,6 +13,7 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
+from icecore_node.identity.disk_limits import DiskLimits, reclaim_bytes
 from icecore_node.ports import Executor, Folder
 from icecore_node.replica.replica import Replica
 
@@ -28,12 +29,21 @@ class DiskReport:
         executor: Runs what writes the folder.
         folder: Keeps the counter.
         replicas: All of the node; read at each beat.
+        limits: How full the disk may get.
     """
 
-    def __init__(self, executor: Executor, folder: Folder, replicas: Iterable[Replica]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        folder: Folder,
+        replicas: Iterable[Replica],
+        limits: DiskLimits,
+    ) -> None:
         self._executor = executor
         self._folder = folder
         self._replicas = replicas
+        self._limits = limits
+        self._wants_room = False
         self._beats = 0
         self._told: dict[SegmentId, int] = {}
         """By segment: the end as this stream's beats told it."""
@@ -42,6 +52,12 @@ class DiskReport:
         """A new stream: whoever hears it may know nothing."""
         self._beats = 0
         self._told = {}
+
+    def measured(self, beat: coordinator_pb2.HeartbeatRequest, used: int, free: int) -> None:
+        """Add what the disk looks like, and how much is to be freed of it, in bytes."""
+        beat.disk_used_bytes, beat.disk_free_bytes = used, free
+        beat.reclaim_bytes = reclaim_bytes(used, free, self._limits, before=self._wants_room)
+        self._wants_room = beat.reclaim_bytes > 0
 
     async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
         """Add what is due. When the folder can't be written, the beat has no counter."""

@@ -154,13 +154,13 @@ class Heartbeats:
             ],
             draining=self._draining,
             leaving=self._leaving,
-            disk_used_bytes=used,
-            disk_free_bytes=free,
             unknown_segment_ids=news.unknown,
             disputed_segment_ids=news.disputed,
             fenced_segment_ids=news.fenced,
+            deleted_segment_ids=news.deleted,
             wall_clock_ms=context.clock.now_ms(),
             read_only=self._news.read_only,
         )
+        self._disk_report.measured(beat, used, free)  # after what was deleted was taken
         await self._disk_report.fill(beat)
         return beat

@@ -44,6 +44,8 @@ class PartitionReplicas:
             OffsetOutOfRangeError: The offset lies outside the partition.
             NotReplicaError: Other nodes hold that part.
         """
+        if offset < self.log_start_offset:
+            self._out_of_range(offset, self._known_end())
         for replica in reversed(self.replicas):
             if segment_id not in (NO_SEGMENT, replica.segment_id):
                 continue
@@ -53,13 +55,16 @@ class PartitionReplicas:
                 if replica.life.is_idle and offset >= replica.high_watermark:
                     break  # it will never know more: others do
                 return replica
-        if offset < self.log_start_offset:
-            self._out_of_range(offset, max(self.log_start_offset, self.tail_base_offset))
         raise NotReplicaError(
             f"no readable replica of partition {self.partition} at offset {offset} on this node",
             tail_segment_id=self.tail_segment_id,
             tail_replicas=",".join(map(str, self.tail_replicas)),
         )
+
+    def _known_end(self) -> int:
+        """The highest watermark that is known here."""
+        intact = (each.high_watermark for each in self.replicas if each.life.is_intact)
+        return max(self.log_start_offset, self.tail_base_offset, *intact)
 
     def _out_of_range(self, offset: int, high_watermark: int) -> None:
         raise OffsetOutOfRangeError(

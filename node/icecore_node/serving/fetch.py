@@ -249,6 +249,8 @@ class FetchHandler:
         for replica in list(held.replicas):
             if not replica.life.is_intact or entry.segment_id not in (0, replica.segment_id):
                 continue
+            if replica.sealed and replica.high_watermark <= held.log_start_offset:
+                continue  # nobody may read it any more
             end = max(end, replica.high_watermark)
             started_ms = context.clock.monotonic_ms()
             found = await self._reading.offset_for_time(
@@ -257,7 +259,8 @@ class FetchHandler:
             elapsed_ms = context.clock.monotonic_ms() - started_ms
             context.metrics.index_lookup_seconds.observe(elapsed_ms / 1000)
             if found is not None:
-                result.offset, result.append_timestamp_ms = found
+                offset, result.append_timestamp_ms = found
+                result.offset = max(offset, held.log_start_offset)
                 result.segment_id, result.found = replica.segment_id, True
                 return
         result.offset = end

@@ -15,6 +15,7 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId, Token
 from icecore.process.log import event
 from icecore_node.context import NodeContext
+from icecore_node.identity.beat_news import BeatNews
 from icecore_node.ports import DiskFailedError, WorkerQueue
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.orders import Orders
@@ -38,8 +39,11 @@ class _Deletion:
 class Deletions:
     """All delete orders of a node. For the loop; only ``_process`` runs on the thread."""
 
-    def __init__(self, context: NodeContext, table: ReplicaTable, orders: Orders) -> None:
+    def __init__(
+        self, context: NodeContext, table: ReplicaTable, orders: Orders, news: BeatNews
+    ) -> None:
         self._context = context
+        self._news = news
         self._table = table
         self._orders = orders
         self._tasks: dict[SegmentId, asyncio.Task[None]] = {}
@@ -66,6 +70,7 @@ class Deletions:
         async with self._orders.alone(segment_id):
             replica = self._table.get(segment_id)
             if replica is None:
+                self._news.report_deleted(segment_id)
                 return
             self._table.retire(replica)
             try:
@@ -75,6 +80,7 @@ class Deletions:
                 event(_log, logging.WARNING, "not_deleted", segment_id=segment_id, error=error)
                 return
             self._table.remove(replica)
+            self._news.report_deleted(segment_id)
             event(_log, logging.INFO, "deleted", segment_id=segment_id)
 
     async def _remove(self, replica: Replica) -> None:

@@ -214,7 +214,8 @@ class SharedFiles:
     def settled(self, lost: Iterable[int]) -> None:
         """What older files say was judged, and will not be again: so what was found of them is on
         disk, and of those that are lost nothing is missed any more."""
-        self._index.write([_note(file) for file in self.all() if file.end_position])
+        if notes := [_note(file) for file in self.all() if file.end_position]:
+            self._index.write(notes)
         self._forget_notes(lost)
 
     def _forget_notes(self, numbers: Iterable[int]) -> None:

@@ -122,9 +122,9 @@ def test_deletions_are_confirmed_by_the_inventory(state: Cluster) -> None:
     held = {dropped: HeldReplica(dropped, 0, False, True)}
     assert deletions_confirmed(state, 2, held) == []
     assert deletions_confirmed(state, 2, {}) == [dropped]
-    commit(state, confirm_deletion(state, 2, dropped))
+    commit(state, confirm_deletion(state, dropped, [2]))
     assert state.deleted[dropped].holders == (1, 3)
-    assert confirm_deletion(state, 2, dropped) == Change()
+    assert confirm_deletion(state, dropped, [2]) == Change()
 
 
 # --- topics ---------------------------------------------------------------------------------------

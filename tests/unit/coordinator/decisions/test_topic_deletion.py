@@ -293,7 +293,7 @@ class Counted:
 
     def start(self) -> None:
         """Another process takes over."""
-        self.deletions = Deletions(cast(Any, self.ledger), self.clock)
+        self.deletions = Deletions(cast(Any, self.ledger), CopyReports(), self.clock)
 
     async def run(self, duration_ms: int, step_ms: int = 1_000) -> None:
         for _ in range(duration_ms // step_ms):

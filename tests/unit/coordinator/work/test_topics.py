@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import NotEnoughReplicasError
-from icecore.model import NodeState, SegmentState
+from icecore.model import KEEP_ALL, NodeState, SegmentState
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import (
@@ -92,7 +92,7 @@ async def settled() -> None:
 
 
 async def test_a_creation_waits_until_its_last_partition_is_open(world: World) -> None:
-    creating = asyncio.create_task(world.topics.create("events", 2, SETTINGS, 0))
+    creating = asyncio.create_task(world.topics.create("events", 2, SETTINGS, 0, KEEP_ALL))
     await settled()
     assert len(world.state.partitions) == 2 and world.tails.is_waiting
     await world.open_next()
@@ -107,12 +107,12 @@ async def test_a_creation_that_takes_too_long_is_done_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "OPEN_WAIT_MS", 1.0)
-    topic = await world.topics.create("events", 1, SETTINGS, 0)
+    topic = await world.topics.create("events", 1, SETTINGS, 0, KEEP_ALL)
     assert not world.state.partitions[topic.topic_id, 0].tail_segment_id
 
 
 async def test_a_deletion_for_good_waits_for_whoever_carries_it_through(world: World) -> None:
-    creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0))
+    creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0, KEEP_ALL))
     await settled()
     await world.open_next()
     topic = await creating
@@ -127,7 +127,7 @@ async def test_a_deletion_for_good_waits_for_whoever_carries_it_through(world: W
 async def test_an_unclean_recovery_is_hurried_and_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0))
+    creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0, KEEP_ALL))
     await settled()
     segment_id = await world.open_next()
     await creating

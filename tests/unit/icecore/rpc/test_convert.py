@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from icecore import errors
 from icecore.client.types import TopicSettings
 from icecore.errors import IcecoreError, InvalidRequestError
-from icecore.model import FlushMode, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import (
+    KEEP_ALL,
+    FlushMode,
+    NodeInfo,
+    NodeState,
+    Retention,
+    Segment,
+    SegmentSettings,
+    SegmentState,
+)
 from icecore.rpc import convert
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 
@@ -67,15 +76,27 @@ def test_absent_settings_get_defaults() -> None:
     assert convert.settings_from_proto(coordinator_pb2.SegmentSettings()) == SegmentSettings()
 
 
+OF_NO_SEGMENT = {"partitions", "delete_grace_ms", *(each.name for each in fields(Retention))}
+
+
+def test_what_a_message_does_not_say_of_retention_stays() -> None:
+    assert convert.retention_with(KEPT, admin_pb2.TopicSettings()) == KEPT
+    no_limit = admin_pb2.TopicSettings(retention_ms=-1)
+    assert convert.retention_with(KEPT, no_limit) == replace(KEPT, retention_ms=-1)
+    nothing = admin_pb2.TopicSettings(retention_ms=0)
+    assert convert.retention_with(KEPT, nothing).retention_ms == 0, "0 is said, and refused later"
+
+
 def test_settings_have_the_same_fields_everywhere() -> None:
     names = {each.name for each in fields(SegmentSettings)}
     assert names == set(coordinator_pb2.SegmentSettings.DESCRIPTOR.fields_by_name)
     of_topics = set(admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name)
     assert names - of_topics == {"recovery_rule"}  # nobody can choose yet
-    assert of_topics - names == {"partitions", "delete_grace_ms"}  # of no segment
+    assert of_topics - names == OF_NO_SEGMENT
     assert {each.name for each in fields(TopicSettings)} == of_topics
 
 
+KEPT = Retention(retention_ms=1, retention_bytes=2, on_full="delete_oldest")
 OTHER = SegmentSettings(
     replication_factor=5,
     min_insync=4,
@@ -97,9 +118,10 @@ OTHER = SegmentSettings(
 
 def test_a_topics_message_carries_all_that_a_topic_can_choose() -> None:
     kept = replace(SegmentSettings(), recovery_rule="r")
-    message = convert.settings_to_topic(OTHER, partitions=3, delete_grace_ms=0)
+    message = convert.settings_to_topic(OTHER, partitions=3, delete_grace_ms=0, retention=KEPT)
     assert (message.partitions, message.delete_grace_ms) == (3, 0)
     assert message.HasField("delete_grace_ms")
+    assert convert.retention_with(KEEP_ALL, message) == KEPT
     found = convert.settings_with(kept, message)
     assert found == replace(OTHER, recovery_rule="r")
     for each in fields(SegmentSettings):

@@ -69,6 +69,9 @@ class NoReport:
     def begin(self) -> None:
         """A new stream."""
 
+    def measured(self, _: object, used: int, free: int) -> None:
+        """How full it is."""
+
     async def fill(self, _: object) -> None:
         """Of a beat."""
 

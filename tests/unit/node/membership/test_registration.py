@@ -21,6 +21,7 @@ from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.data_pb2 import ProduceRequest
 from icecore_node.context import Identity
+from icecore_node.identity.disk_limits import DiskLimits
 from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
 from icecore_node.membership.registration import Gate, Registration
 from icecore_node.replica.life import Condemned
@@ -234,7 +235,7 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
 
 
 def report_on(folder: Folder, replicas: list[Any]) -> DiskReport:
-    return DiskReport(cast(Any, Executor()), cast(Any, folder), replicas)
+    return DiskReport(cast(Any, Executor()), cast(Any, folder), replicas, DiskLimits(90.0, 95.0, 0))
 
 
 async def next_beat(report: DiskReport) -> pb.HeartbeatRequest:

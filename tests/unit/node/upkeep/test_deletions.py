@@ -9,6 +9,7 @@ import pytest
 
 from icecore.errors import StorageError
 from icecore_node.context import Identity, Tasks
+from icecore_node.identity.beat_news import BeatNews
 from icecore_node.replica.orders import Orders
 from icecore_node.upkeep import deletions as module
 from icecore_node.upkeep.deletions import Deletions
@@ -65,7 +66,8 @@ class Node:
             tasks=Tasks(_unexpected),
         )
         self.orders = Orders(identity)
-        self.deletions = Deletions(cast(Any, self.context), cast(Any, self), self.orders)
+        self.news = BeatNews()
+        self.deletions = Deletions(cast(Any, self.context), cast(Any, self), self.orders, self.news)
 
     def worker(self, _: str, process: Any, deliver: Any, *, group_items_max: int) -> FakeQueue:
         self.queue = FakeQueue(process, deliver, group_items_max)

@@ -1,0 +1,255 @@
+"""Decisions about what a topic keeps: where its partitions begin, and which segments go. Pure.
+
+First the log start moves, in a commit of its own; only then whole sealed segments below it become
+tombstones, so whoever reads there hears what is left and no reader finds less than was promised.
+How old a segment is, is time that coordinators have counted since it was sealed: no wall clock
+makes it older (R73).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from icecore.errors import OffsetOutOfRangeError, UnknownTopicError
+from icecore.model import DELETE_OLDEST, NO_LIMIT, NodeId, Segment, SegmentId, SegmentState
+from icecore_coordinator.state.cluster_state import ClusterState, live_topics
+from icecore_coordinator.state.records import (
+    RECORDS_PER_CHANGE,
+    Change,
+    PartitionKey,
+    PartitionRecord,
+    SegmentRecord,
+    drop,
+    updated,
+)
+
+NEVER = math.inf
+EMPTY_TAIL_LOOK_MS = 60_000
+"""How often a tail is looked at that is old, and empty as far as anybody has told."""
+OLD_TAIL_LOOK_MS = 5_000
+"""The same of one that is to be sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailNews:
+    """What is heard of the segment that takes a partition's appends."""
+
+    length_bytes: int = 0
+    high_watermark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What retention says of one partition now."""
+
+    start_offset: int
+    """Where its log should begin; where it does when nothing is expired."""
+    is_roll_due: bool = False
+    """Its tail is so old that it must be sealed, or its records could never go."""
+    next_ms: float = NEVER
+    """When to look again even if nothing happens, in counted time."""
+    next_tail_bytes: float = NEVER
+    """How long the tail is when more is expired."""
+
+
+def sealed_segments(state: ClusterState, key: PartitionKey) -> list[SegmentRecord]:
+    """Of one partition, oldest first; also those below its log start."""
+    return [each for each in state.segments_in(key) if each.segment.state == SegmentState.SEALED]
+
+
+def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> Verdict:
+    """What is expired in a partition: whole sealed segments, the oldest first."""
+    partition, topic = state.partitions.get(key), state.topics.get(key[0])
+    if partition is None or topic is None:
+        return Verdict(0)
+    start, kept = partition.log_start_offset, topic.retention
+    if not (topic.is_live and kept.has_limits):
+        return Verdict(start)
+    sealed = [each for each in sealed_segments(state, key) if each.segment.end_offset > start]
+    behind = sum(each.segment.length_bytes for each in sealed) + tail.length_bytes
+    next_ms = next_tail_bytes = NEVER
+    for record in sealed:
+        behind -= record.segment.length_bytes
+        expires_ms, lacking = NEVER, NEVER
+        if kept.retention_ms != NO_LIMIT:
+            expires_ms = record.since_ms + kept.retention_ms
+        if kept.retention_bytes != NO_LIMIT:
+            lacking = kept.retention_bytes - behind
+        if expires_ms > state.counted_ms and lacking > 0:
+            next_ms, next_tail_bytes = expires_ms, tail.length_bytes + lacking
+            break
+        start = record.segment.end_offset
+    is_roll_due, roll_ms = _roll(state, partition, tail, kept.retention_ms)
+    return Verdict(start, is_roll_due, min(next_ms, roll_ms), next_tail_bytes)
+
+
+def _roll(
+    state: ClusterState, partition: PartitionRecord, tail: TailNews, retention_ms: int
+) -> tuple[bool, float]:
+    """Whether the tail must be sealed for its age, and else when to look again."""
+    record = state.tail(partition)
+    if record is None or retention_ms == NO_LIMIT or record.segment.state != SegmentState.ACTIVE:
+        return False, NEVER
+    due_ms = record.since_ms + retention_ms
+    if state.counted_ms < due_ms:
+        return False, due_ms
+    if max(tail.high_watermark, record.segment.base_offset) == record.segment.base_offset:
+        return False, state.counted_ms + EMPTY_TAIL_LOOK_MS
+    return True, state.counted_ms + OLD_TAIL_LOOK_MS
+
+
+def retain(state: ClusterState, key: PartitionKey, tail: TailNews) -> Change:
+    """Move the log start behind what is expired."""
+    start = verdict(state, key, tail).start_offset
+    partition = state.partitions.get(key)
+    return Change() if partition is None else _moved(partition, start, partition.next_base_offset)
+
+
+def move_log_start(
+    state: ClusterState, key: PartitionKey, offset: int, high_watermark: int
+) -> Change:
+    """Move the log start to an offset; nothing happens when it is there or beyond.
+
+    Args:
+        state: The cluster.
+        key: Of the partition.
+        offset: The first one to keep.
+        high_watermark: The highest one that is known of the partition.
+
+    Raises:
+        UnknownTopicError: There is no such partition, or its topic is deleted.
+        OffsetOutOfRangeError: The offset is above the high watermark.
+    """
+    partition = state.partitions.get(key)
+    if partition is None or not state.is_live_topic(key[0]):
+        raise UnknownTopicError(f"there is no partition {key[1]} of topic {key[0].hex()}")
+    end = max(high_watermark, partition.next_base_offset)
+    if offset > end:
+        start = partition.log_start_offset
+        raise OffsetOutOfRangeError(
+            f"partition {key[1]}: before_offset {offset} is outside [{start}, {end}]",
+            partition=key[1],
+            log_start_offset=start,
+            high_watermark=end,
+        )
+    return _moved(partition, offset, end)
+
+
+def _moved(partition: PartitionRecord, offset: int, high_watermark: int) -> Change:
+    """The log start only grows, and never passes the high watermark (I19)."""
+    assert offset <= max(high_watermark, partition.log_start_offset), (partition, offset)
+    if offset <= partition.log_start_offset:
+        return Change()
+    return Change((updated(partition, log_start_offset=offset),))
+
+
+def below_start(state: ClusterState, key: PartitionKey, start: int) -> list[SegmentRecord]:
+    """Sealed segments that would be wholly below this start and may go then.
+
+    The newest sealed one stays while no tail is open behind it: from there the next one starts.
+    """
+    partition = state.partitions[key]
+    sealed = sealed_segments(state, key)
+    tail = state.tail(partition)
+    if tail is None or tail.segment.state != SegmentState.ACTIVE:
+        sealed = sealed[:-1]
+    return [each for each in sealed if each.segment.end_offset <= start]
+
+
+def delete_below_start(state: ClusterState, key: PartitionKey, now_ms: int) -> Change:
+    """Tombstones for segments wholly below the log start, a bounded number of them."""
+    partition = state.partitions.get(key)
+    if partition is None or not state.is_live_topic(key[0]) or not partition.log_start_offset:
+        return Change()
+    gone = below_start(state, key, partition.log_start_offset)
+    return drop(gone[: RECORDS_PER_CHANGE // 2], now_ms)
+
+
+def is_below_start(state: ClusterState, record: SegmentRecord) -> bool:
+    """Whether nobody may read any of it any more, so that no copy of it is worth making."""
+    partition, segment = state.partitions.get(record.partition_key), record.segment
+    return (
+        partition is not None
+        and segment.state == SegmentState.SEALED
+        and segment.end_offset <= partition.log_start_offset
+    )
+
+
+def add_holder(state: ClusterState, segment_id: SegmentId, node_id: NodeId) -> Change:
+    """A copy was made while its segment was deleted: its node gets the order, too."""
+    record = state.deleted.get(segment_id)
+    if record is None or node_id in record.holders:
+        return Change()
+    return Change((updated(record, holders=(*record.holders, node_id)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Sacrifice:
+    """The oldest part of a partition that would free bytes of one node, if it went."""
+
+    key: PartitionKey
+    offset: int
+    """Where the log would begin."""
+    length_bytes: int
+    appended_ms: int
+    """When the last record of it was appended, as leaders' clocks had it."""
+
+
+def sacrifices(state: ClusterState, node_id: NodeId) -> list[list[Sacrifice]]:
+    """By partition of topics that allow it, what could go of a node's disk, oldest first."""
+    topics = [each for each in live_topics(state) if each.retention.on_full == DELETE_OLDEST]
+    return [
+        list(_sacrifices_of(state, partition, node_id))
+        for topic in topics
+        for partition in state.partitions_of(topic)
+    ]
+
+
+def _sacrifices_of(
+    state: ClusterState, partition: PartitionRecord, node_id: NodeId
+) -> Iterator[Sacrifice]:
+    for record in below_start(state, partition.partition_key, partition.next_base_offset):
+        segment = record.segment
+        if segment.end_offset > partition.log_start_offset and node_id in record.holders:
+            yield Sacrifice(
+                partition.partition_key,
+                segment.end_offset,
+                segment.length_bytes,
+                record.max_append_timestamp_ms,
+            )
+
+
+def spare_tails(state: ClusterState, node_id: NodeId) -> list[Segment]:
+    """Active segments on a node whose records could go if they were sealed."""
+    topics = [each for each in live_topics(state) if each.retention.on_full == DELETE_OLDEST]
+    tails = [state.tail(partition) for topic in topics for partition in state.partitions_of(topic)]
+    return [
+        each.segment
+        for each in tails
+        if each is not None
+        and each.segment.state == SegmentState.ACTIVE
+        and node_id in each.segment.replicas
+    ]
+
+
+def going_bytes(state: ClusterState, node_id: NodeId) -> int:
+    """What the node will gain by orders that it has not carried out yet, and by those to come."""
+    ordered = (state.deleted[each] for each in state.deleted_held)
+    going = (
+        state.segments[each]
+        for each in state.segments_of_node.get(node_id, ())
+        if is_below_start(state, state.segments[each])
+    )
+    return sum(each.length_bytes for each in ordered if node_id in each.holders) + sum(
+        each.segment.length_bytes for each in going
+    )
+
+
+def sacrifice(state: ClusterState, given: Sacrifice) -> Change:
+    """Move the log start behind it, if the topic still allows that."""
+    topic, partition = state.topics.get(given.key[0]), state.partitions.get(given.key)
+    if topic is None or partition is None:
+        return Change()
+    if not topic.is_live or topic.retention.on_full != DELETE_OLDEST:
+        return Change()
+    return _moved(partition, given.offset, partition.next_base_offset)

@@ -1,0 +1,48 @@
+"""Time as coordinators count it: the monotonic clocks of those that ran, one after the other (R73).
+
+What was counted is stored every minute. A coordinator that dies takes less than a minute of it
+along, and time without a coordinator does not count: what waits for it comes late, never early. No
+wall clock has a part in it.
+"""
+
+from icecore.rpc.ports import Clock
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.records import Change, updated
+
+STORE_EVERY_MS = 60_000
+COUNTER = "counted_ms"
+
+
+class CountedTime:
+    """Moves ``ClusterState.counted_ms``."""
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._base_ms = 0.0
+        """What had been counted when this coordinator's clock was at 0."""
+
+    def start(self) -> None:
+        """Go on from what is stored. The ledger is open."""
+        state = self._ledger.state
+        stored_ms = state.counters[COUNTER].next_value if COUNTER in state.counters else 0
+        self._base_ms = stored_ms - self._clock.monotonic_ms()
+        self._ledger.count_by(self.count)
+        self.count()
+
+    def count(self) -> None:
+        """Note how late it is."""
+        now_ms = int(self._base_ms + self._clock.monotonic_ms())
+        self._ledger.state.counted_ms = max(self._ledger.state.counted_ms, now_ms)
+
+    async def store(self) -> None:
+        """Store what was counted, when that is long ago."""
+        self.count()
+        state = self._ledger.state
+        if state.counted_ms - next_of(state, COUNTER).next_value >= STORE_EVERY_MS:
+            await self._ledger.decide(_stored)
+
+
+def _stored(state: ClusterState) -> Change:
+    return Change((updated(next_of(state, COUNTER), next_value=state.counted_ms),))

@@ -1,0 +1,100 @@
+"""Frees room on disks that are nearly full: topics with ``on_full = delete_oldest`` give it.
+
+A node says how much is to be freed. Of the topics that allow it, the segments with the oldest
+records go first, as many as free that much; what was ordered and not yet carried out counts as
+freed. Where nothing but tails is left, those are sealed. What other topics keep is never touched.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable
+
+from icecore.errors import IcecoreError
+from icecore.model import NodeId
+from icecore.process.log import event
+from icecore_coordinator.decisions.retention import (
+    Sacrifice,
+    going_bytes,
+    sacrifice,
+    sacrifices,
+    spare_tails,
+)
+from icecore_coordinator.nodes.node_sessions import Usage
+from icecore_coordinator.work.tail_rolls import TailRolls
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+_log = logging.getLogger(__name__)
+
+SACRIFICES_PER_LOOK = 256
+
+
+class Reclaimer:
+    """Level-triggered; keeps no state.
+
+    Args:
+        ports: The cluster.
+        rolls: Has tails sealed.
+        usage: What a node last said of its disk.
+    """
+
+    def __init__(
+        self, ports: WorkerPorts, rolls: TailRolls, usage: Callable[[NodeId], Usage]
+    ) -> None:
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._heard = ports.heard
+        self._rolls = rolls
+        self._usage = usage
+
+    async def look(self) -> None:
+        """Free what nodes ask for, one node after the other: what one gets frees others, too."""
+        for node_id in list(self._ledger.state.nodes):
+            wanted = self._usage(node_id).reclaim_bytes
+            if wanted and self._live.of(node_id).is_connected:
+                await self._free(node_id, wanted)
+
+    async def _free(self, node_id: NodeId, wanted: int) -> None:
+        state = self._ledger.state
+        lacking = wanted - going_bytes(state, node_id)
+        if lacking <= 0:
+            return
+        chosen, found = choose(sacrifices(state, node_id), lacking)
+        results = await self._ledger.decide_each(chosen, sacrifice)
+        for given, result in zip(chosen, results, strict=True):
+            if not isinstance(result, IcecoreError) and result.puts:
+                event(
+                    _log,
+                    logging.WARNING,
+                    "oldest_deleted",
+                    node_id=node_id,
+                    topic_id=given.key[0],
+                    partition=given.key[1],
+                    log_start_offset=given.offset,
+                    wanted_bytes=wanted,
+                )
+        if found < lacking:
+            tails = spare_tails(state, node_id)
+            tails.sort(key=lambda each: -self._heard.length_bytes(each.segment_id))
+            long = [each for each in tails if self._heard.length_bytes(each.segment_id)]
+            await self._rolls.roll(long, "disk_full")
+
+
+def choose(partitions: list[list[Sacrifice]], lacking: int) -> tuple[list[Sacrifice], int]:
+    """The oldest of all partitions, each in its order, until they free enough; and how much.
+
+    Args:
+        partitions: What each could give, oldest first.
+        lacking: How many bytes are to be freed.
+    """
+    waiting = [(each[0].appended_ms, number, 0) for number, each in enumerate(partitions) if each]
+    heapq.heapify(waiting)
+    chosen: list[Sacrifice] = []
+    found = 0
+    while waiting and found < lacking and len(chosen) < SACRIFICES_PER_LOOK:
+        _, number, at = heapq.heappop(waiting)
+        mine = partitions[number]
+        chosen.append(mine[at])
+        found += mine[at].length_bytes
+        if at + 1 < len(mine):
+            heapq.heappush(waiting, (mine[at + 1].appended_ms, number, at + 1))
+    return chosen, found
