@@ -3,63 +3,22 @@
 This happens in time, and not in the middle of an append. From ``disk_read_only_percent``
 on the node is READ_ONLY: it gets no new replicas, and its active segments roll onto other nodes.
 From ``disk_full_percent`` on it stops following, so that nobody waits for it; what it leads goes on
-until it is rolled. A disk with ``disk_free_bytes_min`` free never counts as full, however large it
-is. A node returns to a lower level only a little below the limit, so that it does not alternate.
+until it is rolled. When which level begins is in ``disk_levels.py``.
 """
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from enum import IntEnum
 
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
 from icecore_node.registry.space import FollowerSpace
+from icecore_node.storage.disk_levels import DiskLevel, disk_level
 
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-BACK_PERCENT = 2.0
-"""A level is left this far below its limit,"""
-BACK_FREE = 1.1
-"""or when this many times ``disk_free_bytes_min`` are free."""
-
-
-class DiskLevel(IntEnum):
-    """How full a disk is; the higher, the fuller."""
-
-    ROOMY = 0
-    READ_ONLY = 1
-    FULL = 2
-
-
-@dataclass(frozen=True, slots=True)
-class DiskLimits:
-    """Where the levels begin; percentages are of used and free bytes together."""
-
-    read_only_percent: float
-    full_percent: float
-    free_bytes_min: int
-    """A disk with this much free is ROOMY; with 0 every disk is."""
-
-
-def disk_level(
-    used_bytes: int, free_bytes: int, limits: DiskLimits, before: DiskLevel
-) -> DiskLevel:
-    """The level of a disk that was at ``before``."""
-    percent = 100.0 * used_bytes / max(1, used_bytes + free_bytes)
-    for level, from_percent in (
-        (DiskLevel.FULL, limits.full_percent),
-        (DiskLevel.READ_ONLY, limits.read_only_percent),
-    ):
-        is_there = before >= level
-        least = from_percent - (BACK_PERCENT if is_there else 0.0)
-        free_limit = limits.free_bytes_min * (BACK_FREE if is_there else 1.0)
-        if percent >= least and free_bytes < free_limit:
-            return level
-    return DiskLevel.ROOMY
 
 
 class DiskWatch:
@@ -69,12 +28,7 @@ class DiskWatch:
         self._context = context
         self._news = news
         self._space = space
-        settings = context.settings
-        self._limits = DiskLimits(
-            settings.disk_read_only_percent,
-            settings.disk_full_percent,
-            int(settings.disk_free_bytes_min),
-        )
+        self._limits = context.settings.disk_limits
         self._level = DiskLevel.ROOMY
 
     async def run(self) -> None:

@@ -18,6 +18,8 @@ from icecore.model import SEGMENT_ENGINE, Epoch, Generation, SegmentId, Token
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
 from icecore_node.storage.control.disk_identity import DiskIdentity
+from icecore_node.storage.control.keepers import engine_of
+from icecore_node.storage.control.known_disks import KnownDisks
 from icecore_node.storage.engine import SegmentIdentity
 
 PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"
@@ -49,7 +51,8 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
-    """Who keeps the bytes now: that of its identity until it is sealed and handed over."""
+    """Who keeps the bytes now (``keepers.py``): the engine of its identity, until the replica is
+    sealed and handed over."""
 
     @classmethod
     def prepared(cls, identity: SegmentIdentity, rebuilding: int) -> "ReplicaRow":
@@ -74,7 +77,7 @@ class ReplicaRow:
             generation=self.generation,
             epoch=self.epoch,
             base_offset=self.base_offset,
-            engine=self.engine,
+            engine=engine_of(self.engine),
         )
 
     def confirmed(self, base_offset: int, snapshot: bytes, start_timestamp_ms: int) -> "ReplicaRow":
@@ -114,6 +117,7 @@ class ControlStore:
         self._rows = {row.segment_id: row for row in rows}
         self.promises = Promises(database)
         self.disk = DiskIdentity(database)
+        self.known_disks = KnownDisks(database)
         database.keep_reserve()
 
     # --- replicas -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ with the scans of the next start. Until then look-ups in older parts take longer
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
 from icecore.process.log import event
@@ -33,7 +33,7 @@ class DerivedIndex:
 
     def __init__(self, index: Index, standing: Callable[[], list[Put]]) -> None:
         self._index = index
-        self._standing = standing
+        self._standing = [standing]
         self._lock = Lock()
         """Over each call, so that nobody uses a database that is being thrown away."""
         self._flush_lock = Lock()
@@ -47,6 +47,11 @@ class DerivedIndex:
         """Batches that found no room; they are retried with later ones."""
         self.rebuilds = 0
         """How often it was begun anew."""
+
+    def share(self, standing: Callable[[], list[Put]]) -> Self:
+        """For an engine of another disk: what is derived lies in one database."""
+        self._standing.append(standing)
+        return self
 
     def write(self, puts: Iterable[Put]) -> None:
         """As ``Index.write``, or later."""
@@ -162,7 +167,8 @@ class DerivedIndex:
             with self._flush_lock:
                 self._index.wipe()
             self._is_off = False
-            self._index.write([*self._standing(), *puts])
+            standing = [put for each in self._standing for put in each()]
+            self._index.write([*standing, *puts])
         except IcecoreError as error:
             self._is_off = True
             event(_log, logging.ERROR, "index_off", error=error)

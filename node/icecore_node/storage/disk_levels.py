@@ -1,0 +1,48 @@
+"""How full a disk is, as a level: roomy, for reading only, full.
+
+A disk with ``disk_free_bytes_min`` free never counts as full, however large it is. It returns to a
+lower level only a little below the limit, so that it does not alternate.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+BACK_PERCENT = 2.0
+"""A level is left this far below its limit,"""
+BACK_FREE = 1.1
+"""or when this many times ``disk_free_bytes_min`` are free."""
+
+
+class DiskLevel(IntEnum):
+    """How full a disk is; the higher, the fuller."""
+
+    ROOMY = 0
+    READ_ONLY = 1
+    FULL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """Where the levels begin; percentages are of used and free bytes together."""
+
+    read_only_percent: float = 90.0
+    full_percent: float = 95.0
+    free_bytes_min: int = 0
+    """A disk with this much free is ROOMY; with 0 every disk is."""
+
+
+def disk_level(
+    used_bytes: int, free_bytes: int, limits: DiskLimits, before: DiskLevel
+) -> DiskLevel:
+    """The level of a disk that was at ``before``."""
+    percent = 100.0 * used_bytes / max(1, used_bytes + free_bytes)
+    for level, from_percent in (
+        (DiskLevel.FULL, limits.full_percent),
+        (DiskLevel.READ_ONLY, limits.read_only_percent),
+    ):
+        is_there = before >= level
+        least = from_percent - (BACK_PERCENT if is_there else 0.0)
+        free_limit = limits.free_bytes_min * (BACK_FREE if is_there else 1.0)
+        if percent >= least and free_bytes < free_limit:
+            return level
+    return DiskLevel.ROOMY
