@@ -26,7 +26,9 @@ from icecore_node.io.executor import ThreadExecutor
 from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
 from icecore_node.sampling import sample
+from icecore_node.storage.data_dirs import DataDirs, check_layout
 from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.disks import Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.descriptors import DescriptorBudget
 from icecore_node.storage.replica_store import ReplicaStore
@@ -39,13 +41,7 @@ async def serve(settings: NodeSettings) -> None:
     """Run a node until SIGTERM or SIGINT; raises when it can't start or can't go on."""
     settings.check_addresses()
     budget = _budget(settings)
-    folder = DataFolder.open(
-        settings.data,
-        settings.node_id,
-        syncfs=settings.syncfs,
-        sync_threads=settings.io_workers,
-        index_files_max=budget.index_files_max,
-    )
+    folder, dirs = _open_folders(settings, budget)
     metrics = NodeMetrics()
     node = Node(
         settings,
@@ -54,7 +50,7 @@ async def serve(settings: NodeSettings) -> None:
         net=Transports(insecure_bind=settings.insecure_bind),
         executor=ThreadExecutor(),
         files=folder.files,
-        store=_store(settings, folder, budget),
+        store=_store(settings, folder, dirs, budget),
         folder=folder,
         metrics=metrics,
     )
@@ -89,11 +85,33 @@ async def serve(settings: NodeSettings) -> None:
         if endpoint is not None:
             endpoint.stop()
         await node.stop()
+        dirs.close()
         folder.close()
         event(_log, logging.INFO, "stopped", node_id=settings.node_id)
 
 
-def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget) -> ReplicaStore:
+def _open_folders(settings: NodeSettings, budget: DescriptorBudget) -> tuple[DataFolder, DataDirs]:
+    check_layout(settings.data, settings.data_dirs, settings.index_dir)
+    syncfs, threads = settings.syncfs, settings.io_workers
+    folder = DataFolder.open(
+        settings.data,
+        settings.node_id,
+        syncfs=syncfs,
+        sync_threads=threads,
+        index_files_max=budget.index_files_max,
+        index_dir=settings.index_dir,
+    )
+    try:
+        dirs = DataDirs.open(settings.data_dirs, folder, syncfs=syncfs, sync_threads=threads)
+    except BaseException:
+        folder.close()
+        raise
+    return folder, dirs
+
+
+def _store(
+    settings: NodeSettings, folder: DataFolder, dirs: DataDirs, budget: DescriptorBudget
+) -> ReplicaStore:
     return make_store(
         folder.files,
         folder.index,
@@ -110,6 +128,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             io_workers=settings.io_workers,
         ),
         boot_id(),
+        Disks(folder.control, dirs.disks, settings.disk_limits),
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from icecore.codec.batch import BATCH_BYTES_CAP
 from icecore.model import (
@@ -19,6 +19,7 @@ from icecore.process.settings import (
 )
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore.rpc.addresses import Transport
+from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.files.whole_sync import SyncFs
 
 
@@ -37,6 +38,14 @@ class NodeSettings(Settings):
     # who and where
     data: Path = Field(
         description="Data folder; made if absent, locked while the node runs.", examples=["data"]
+    )
+    data_dirs: tuple[Path, ...] = Field(
+        (),
+        description="Folders on further disks for segments, with commas between them; a disk that"
+        " fails takes its segments with it, and the node goes on.",
+    )
+    index_dir: Path | None = Field(
+        None, description="Folder for the index alone; none = in the data folder."
     )
     node_id: NodeId = Field(
         ge=1, lt=1 << 32, description="Number of this node, unique and for ever.", examples=[1]
@@ -161,6 +170,19 @@ class NodeSettings(Settings):
         5_000, ge=0, description="How long a clean stop waits until others took over."
     )
 
+    @field_validator("data_dirs", mode="before")
+    @classmethod
+    def _split(cls, given: object) -> object:
+        """Flags and the environment have one text."""
+        if isinstance(given, str):
+            return [part.strip() for part in given.split(",") if part.strip()]
+        return given
+
+    @field_validator("index_dir", mode="before")
+    @classmethod
+    def _none_if_empty(cls, given: object) -> object:
+        return None if given == "" else given
+
     @model_validator(mode="after")
     def _fits_together(self) -> "NodeSettings":
         for smaller, larger in (
@@ -170,6 +192,16 @@ class NodeSettings(Settings):
             if getattr(self, smaller) > getattr(self, larger):
                 raise ValueError(f"{smaller} must not exceed {larger}")
         return self
+
+    @property
+    def disk_limits(self) -> DiskLimits:
+        """From when on a disk is full. Room is asked for before new replicas are refused."""
+        return DiskLimits(
+            self.disk_read_only_percent,
+            self.disk_full_percent,
+            int(self.disk_free_bytes_min),
+            min(self.disk_reclaim_percent, self.disk_read_only_percent),
+        )
 
     def check_addresses(self) -> None:
         """Raises ConfigurationError when an address is malformed or unsafe to listen on."""

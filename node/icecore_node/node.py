@@ -20,7 +20,6 @@ from icecore.rpc.ports import Clock, Handlers, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
 from icecore_node.identity.beat_news import BeatNews
-from icecore_node.identity.disk_limits import DiskLimits
 from icecore_node.identity.lease import Lease
 from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork
@@ -202,7 +201,7 @@ class Node:
             lease=self._lease,
             news=self._news,
             disk_report=DiskReport(
-                context.executor, self._folder, table, DiskLimits.of(context.settings)
+                context.executor, self._folder, table, context.settings.disk_limits
             ),
             standing=updates.standing,
             on_update=updates.take,

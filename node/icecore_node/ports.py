@@ -32,6 +32,14 @@ class DiskFailedError(StorageError):
     """
 
 
+class DiskLostError(StorageError):
+    """A further disk of the node failed, or was not there at the start.
+
+    Nothing on it counts any more and nothing is written there, but the node goes on: what it must
+    never forget lies on its first disk.
+    """
+
+
 class File(Protocol):
     """One open file. Blocking; called from I/O workers and reader threads only.
 

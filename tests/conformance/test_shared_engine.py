@@ -93,7 +93,7 @@ class SharedHarness:
         control = ControlStore(self._control)
         files, index = SimFileSystem(self.disk, None), SimIndex(self.index, None)
         self.engine = make_engine(files, index, control.condemn)
-        self.store = ReplicaStore(control, {SEGMENT_ENGINE: self.engine}, CLUSTER)
+        self.store = ReplicaStore(control, {SEGMENT_ENGINE: self.engine}, CLUSTER, "boot")
         return self.store.start_up()
 
     def kill(self) -> list[FoundReplica]:
@@ -129,7 +129,7 @@ class SharedDiskHarness:
     def _open(self) -> list[FoundReplica]:
         self.folder = folder = DataFolder.open(self.path, 1, CLUSTER)
         self.engine = make_engine(folder.files, folder.index, folder.control.condemn)
-        self.store = ReplicaStore(folder.control, {SEGMENT_ENGINE: self.engine}, CLUSTER)
+        self.store = ReplicaStore(folder.control, {SEGMENT_ENGINE: self.engine}, CLUSTER, "boot")
         return self.store.start_up()
 
     def kill(self) -> list[FoundReplica]:

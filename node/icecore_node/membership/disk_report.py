@@ -13,9 +13,9 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.v1 import coordinator_pb2
-from icecore_node.identity.disk_limits import DiskLimits, reclaim_bytes
 from icecore_node.ports import Executor, Folder
 from icecore_node.replica.replica import Replica
+from icecore_node.storage.disk_levels import DiskLimits, reclaim_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
 """One node's data folder: whose it is, that only one process uses it, and what lies where.
 
-Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``index/``. The
-folder carries a random cookie, its disk id: a node that comes back with another one has lost its
-data, whatever else it claims.
+Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``index/``, which
+may lie in a folder of its own (``index_dir``). The folder carries a random cookie, its disk id: a
+node that comes back with another one has lost its data, whatever else it claims.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -19,6 +20,14 @@ from icecore.process.log import event
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.files.file_system import OsFileSystem
 from icecore_node.storage.files.whole_sync import SyncFs
+from icecore_node.storage.folder_owner import (
+    FOR_INDEX,
+    OWNER_NAME,
+    FolderOwner,
+    check_owner,
+    read_owner,
+    write_owner,
+)
 from icecore_node.storage.index.rocks import RocksIndex
 
 CONTROL_NAME = "control.db"
@@ -39,7 +48,7 @@ class DataFolder:
     files: OsFileSystem
     index: RocksIndex
     control: ControlStore
-    _lock_fd: int
+    _lock_fds: list[int]
 
     @classmethod
     def open(
@@ -51,6 +60,7 @@ class DataFolder:
         syncfs: SyncFs = "auto",
         sync_threads: int = 2,
         index_files_max: int = 256,
+        index_dir: Path | None = None,
     ) -> Self:
         """Lock, check and open a folder; create what a new one lacks.
 
@@ -61,6 +71,7 @@ class DataFolder:
             syncfs: See ``OsFileSystem``.
             sync_threads: See ``OsFileSystem``.
             index_files_max: Descriptors the index may hold.
+            index_dir: Where it lies; None = in the data folder.
 
         Raises:
             ConfigurationError: Another process uses it, or it cannot be written.
@@ -68,31 +79,38 @@ class DataFolder:
             StorageError: Its control store is damaged.
             OutOfResourcesError: No descriptors or memory to open it; nothing is wrong with it.
         """
+        if (path / OWNER_NAME).exists():
+            raise ConfigurationError(f"{path} is a data dir or an index dir, and no data folder")
         try:
-            _make_durable(path)
+            make_durable(path)
             lock_fd = lock_folder(path)
         except OSError as error:
             raise ConfigurationError(f"data folder {path} cannot be used: {error}") from error
         control: ControlStore | None = None
         files: OsFileSystem | None = None
+        index_lock_fd = -1
         try:
             control = _open_control(path)
             found = _check_owner(control, path, node_id, cluster_id)
-            disk_id = control.database.get("disk_id") or os.urandom(16)
+            disk_id = control.database.get("disk_id") or new_disk_id()
             control.database.put(node_id=node_id, disk_id=disk_id, cluster_id=found)
             files = OsFileSystem(path, syncfs=syncfs, sync_threads=sync_threads)
             for folder in ("segments", "recycle"):
                 files.make_dirs(folder)
             files.sync_dir("")
-            index = RocksIndex(path / "index", open_files_max=index_files_max)
+            index_lock_fd = _own_index_dir(index_dir, node_id, disk_id.hex())
+            index = _open_index(index_dir or path, control, index_files_max, index_dir)
         except BaseException:
+            if index_lock_fd >= 0:
+                os.close(index_lock_fd)
             if control is not None:
                 control.close()
             if files is not None:
                 files.close()
             os.close(lock_fd)
             raise
-        return cls(path, node_id, found or b"", disk_id, files, index, control, lock_fd)
+        locks = [lock_fd, index_lock_fd]
+        return cls(path, node_id, found or b"", disk_id, files, index, control, locks)
 
     @property
     def incarnation(self) -> Incarnation:
@@ -126,14 +144,21 @@ class DataFolder:
         self.index.close()
         self.control.close()
         self.files.close()
-        os.close(self._lock_fd)
+        for fd in self._lock_fds:
+            if fd >= 0:
+                os.close(fd)
 
 
-def _make_durable(path: Path) -> None:
+def new_disk_id() -> bytes:
+    """Of a folder that is used for the first time."""
+    return os.urandom(16)
+
+
+def make_durable(path: Path) -> None:
     """Create a folder with its parents, each of them durable in its own parent. Raises OSError."""
     if path.is_dir():
         return
-    _make_durable(path.parent)
+    make_durable(path.parent)
     path.mkdir(exist_ok=True)
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -156,9 +181,57 @@ def lock_folder(path: Path) -> int:
         raise ConfigurationError(
             f"data folder {path} is already in use by pid {owner or 'unknown'}"
         ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:  # on a full disk it is locked all the same, without a name
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            os.close(fd)
+            raise
     return fd
+
+
+def _own_index_dir(index_dir: Path | None, node_id: NodeId, disk_id: str) -> int:
+    """Lock a folder for the index of this node; -1 when there is none.
+
+    Raises ConfigurationError, and WrongClusterError when it is somebody else's.
+    """
+    if index_dir is None:
+        return -1
+    try:
+        make_durable(index_dir)
+        lock_fd = lock_folder(index_dir)
+        try:
+            found = read_owner(index_dir)
+            if found is None:
+                found = FolderOwner(
+                    disk_id=new_disk_id().hex(),
+                    node_id=node_id,
+                    node_disk_id=disk_id,
+                    used_for=FOR_INDEX,
+                )
+                write_owner(index_dir, found)
+            check_owner(index_dir, found, node_id, disk_id, FOR_INDEX)
+        except BaseException:
+            os.close(lock_fd)
+            raise
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"index_dir {index_dir} cannot be used: {error}") from error
+    return lock_fd
+
+
+def _open_index(
+    home: Path, control: ControlStore, files_max: int, index_dir: Path | None
+) -> RocksIndex:
+    """The index where it is now. What lies there from before it was elsewhere tells of logs as they
+    were then, which is worse than nothing: it goes."""
+    index = RocksIndex(home / "index", open_files_max=files_max)
+    place = b"" if index_dir is None else str(index_dir.resolve()).encode()
+    if (control.database.get("index_place") or b"") != place:
+        event(_log, logging.WARNING, "index_moved", folder=home / "index")
+        index.wipe()
+        control.database.put(index_place=place)
+    return index
 
 
 def _open_control(path: Path) -> ControlStore:

@@ -1,10 +1,19 @@
-"""Which storage engines a node has. The one place that names them; another one is a line here."""
+"""Which storage engines a node has. The one place that names them; another one is a line here.
 
+
+The segment engine works on every disk, one of it for each; all others on the first disk.
+"""
+
+from dataclasses import replace
 from typing import Final
 
+from icecore.errors import SHORTAGES, IcecoreError
 from icecore.model import MEMORY_ENGINE, SEGMENT_ENGINE, SHARED_FILE
-from icecore_node.ports import FileSystem, Index
+from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.control.keepers import FIRST_DISK, keeper_of
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engine import Engine
 from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
 from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
@@ -26,6 +35,7 @@ def make_store(
     cluster_id: bytes,
     settings: StoreSettings = _DEFAULTS,
     boot_id: str = "",
+    disks: Disks | None = None,
 ) -> ReplicaStore:
     """The store of one data folder, with all engines; call its ``start_up`` before anything else.
 
@@ -34,17 +44,47 @@ def make_store(
         index: For what engines derive from their bytes.
         control: What must never be forgotten.
         cluster_id: Empty before the first registration.
-        settings: Sizes.
+        settings: Sizes, for all disks together.
+        disks: The data folder, and others; None = there is only that one.
         boot_id: See ``LastStop``.
 
     Raises:
         StorageError: The folder can't be used.
     """
-    memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
+    disks = disks or Disks(control, [Disk(FIRST_DISK, "", file_system)], DiskLimits())
+    settings = _share_of_each(settings, disks.count)
     files = SegmentEngine(file_system, index, settings, control.condemn)
+    memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
     engines: dict[str, Engine] = {
         SEGMENT_ENGINE: files,
         SHARED_ENGINE: SharedEngine(file_system, files.derived_index, settings, control.condemn),
         MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
     }
-    return ReplicaStore(control, engines, cluster_id, boot_id, files.sealed_logs)
+    for disk in disks.further():
+        try:
+            engines[keeper_of(SEGMENT_ENGINE, disk.name)] = SegmentEngine(
+                disk.mounted,
+                index,
+                settings,
+                control.condemn,
+                loss=disks.loss_of(disk.name),
+                beside=files,
+            )
+        except (DiskFailedError, *SHORTAGES):
+            raise
+        except IcecoreError as error:
+            disks.loss_of(disk.name).leave_out(f"it can't be used: {error}")
+    return ReplicaStore(control, engines, cluster_id, boot_id, files.sealed_logs, disks)
+
+
+def _share_of_each(settings: StoreSettings, disks: int) -> StoreSettings:
+    """What engines that know nothing of each other may use."""
+    if disks == 1:
+        return settings
+    return replace(
+        settings,
+        open_files_max=max(1, settings.open_files_max // disks),
+        recycle_bytes_max=settings.recycle_bytes_max // disks,
+        recent_entries_bytes_max=settings.recent_entries_bytes_max // disks,
+        open_indexes_max=max(1, settings.open_indexes_max // disks),
+    )

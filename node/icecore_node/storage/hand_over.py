@@ -17,6 +17,7 @@ from icecore.model import SEGMENT_ENGINE, SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
+from icecore_node.storage.control.keepers import engine_of
 from icecore_node.storage.engine import LogEnd, NotAsSealed, SealedCopy, SealedLogs
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
@@ -131,7 +132,7 @@ class HandOver:
 
     def drop_strays(self) -> None:
         """At the start: engines let go of what another one keeps since an earlier process."""
-        for name, engine in self._catalog.engines.items():
+        for name, engine in self._catalog.in_use():
             rows = map(self._catalog.control.row, engine.salvage.strays())
             gone = [row for row in rows if row is not None and row.engine != name]
             if gone:
@@ -139,4 +140,5 @@ class HandOver:
 
 
 def _is_due(row: ReplicaRow) -> bool:
-    return row.state == SEALED and row.engine != SEGMENT_ENGINE and not row.damage
+    is_elsewhere = engine_of(row.engine) != SEGMENT_ENGINE
+    return row.state == SEALED and is_elsewhere and not row.damage

@@ -6,7 +6,7 @@ others on any thread. Each method that touches the disk may raise OutOfSpaceErro
 OutOfResourcesError: a shortage, which says nothing about any replica (R52).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +32,40 @@ class FoundReplica:
     """State through ``base_offset``, as stored by ``confirm``."""
     headers: list[bytes] = field(default_factory=list)
     """152-byte headers of all batches of an *unsealed* log (to rebuild the producer state)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """One disk of the node."""
+
+    name: str
+    """Its id in hexadecimal; empty for the first one."""
+    path: str
+    used_bytes: int
+    free_bytes: int
+    problem: str = ""
+    """Why it does not count; empty while it does."""
+
+
+class StoredDisks(Protocol):
+    """The disks that replicas lie on."""
+
+    def usage(self) -> list[DiskUsage]:
+        """Each of them, the first one first. Raises StorageError for that one."""
+        ...
+
+    def space(self) -> tuple[int, int]:
+        """(used, free) bytes of all that count; shared space once. Raises StorageError."""
+        ...
+
+    def on(self, segment_id: SegmentId) -> str:
+        """The name of the disk that a replica lies on."""
+        ...
+
+    def tell(self, on_lost: Callable[[Sequence[SegmentId], str], None]) -> None:
+        """Call ``on_lost`` when a disk is lost, on any thread, with what lay there and why: it is
+        UNKNOWN already, durably."""
+        ...
 
 
 class StoredReplicas(LogReader, Protocol):

@@ -10,6 +10,7 @@ from typing import TypeVar
 from icecore.errors import NotReplicaError, UnsupportedError
 from icecore.model import SegmentId
 from icecore_node.storage.control.control_store import SEALED, ControlStore, ReplicaRow
+from icecore_node.storage.disks import Disks
 from icecore_node.storage.engine import (
     NO_TAIL,
     Engine,
@@ -31,15 +32,21 @@ class ReplicaCatalog:
 
     Args:
         control: Remembers them.
-        engines: By the name that ``SegmentSettings.active_engine`` has for each.
+        engines: By the names that records have for them (``keepers.py``).
         cluster_id: Whose replicas they are; empty before the first registration.
+        disks: Where they lie.
     """
 
     def __init__(
-        self, control: ControlStore, engines: Mapping[str, Engine], cluster_id: bytes
+        self,
+        control: ControlStore,
+        engines: Mapping[str, Engine],
+        cluster_id: bytes,
+        disks: Disks,
     ) -> None:
         self.control = control
         self.engines = engines
+        self.disks = disks
         self.cluster_id = cluster_id
         self.changing = Lock()
         """Held by what adds and removes replicas; never taken by appends and reads."""
@@ -52,8 +59,16 @@ class ReplicaCatalog:
         return row
 
     def engine(self, segment_id: SegmentId) -> Engine:
-        """Who keeps the bytes of a replica. Raises NotReplicaError, UnsupportedError."""
+        """Who keeps the bytes of a replica. Raises NotReplicaError, UnsupportedError,
+        DiskLostError."""
         return self.engine_named(self.row(segment_id).engine)
+
+    def holds(self, segment_id: SegmentId) -> bool:
+        """Whether there is such a replica, in use."""
+        row = self.control.row(segment_id)
+        if row is None or self.disks.problem(row.engine):
+            return False
+        return self.engine_named(row.engine).reader.holds(segment_id)
 
     def ask(self, segment_id: SegmentId, question: Callable[[Engine], T]) -> T:
         """The answer of who keeps a replica, also when it is handed over meanwhile. Raises what
@@ -67,8 +82,14 @@ class ReplicaCatalog:
                 raise
             return question(self.engine_named(keeper))
 
+    def in_use(self) -> list[tuple[str, Engine]]:
+        """All engines whose disk counts, with their names."""
+        return [each for each in self.engines.items() if not self.disks.problem(each[0])]
+
     def engine_named(self, name: str) -> Engine:
-        """An engine of this node. Raises UnsupportedError when it has none of that name."""
+        """An engine of this node. Raises UnsupportedError when it has none of that name, and
+        DiskLostError when the disk does not count that it works on."""
+        self.disks.check(name)
         engine = self.engines.get(name)
         if engine is None:
             raise UnsupportedError(f"this node has no storage engine {name[:64]!r}")

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from icecore.errors import IcecoreError, InvalidRequestError, StorageError
 from icecore.model import SegmentId
+from icecore_node.ports import DiskLostError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
     PREPARED,
@@ -19,7 +20,8 @@ from icecore_node.storage.control.control_store import (
     SEALED,
     ReplicaRow,
 )
-from icecore_node.storage.engine import CreatedLog, Engine, LogTail, NewLog, SegmentIdentity
+from icecore_node.storage.engine import CreatedLog, LogTail, NewLog, SegmentIdentity
+from icecore_node.storage.placement import Placement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 
@@ -29,6 +31,7 @@ class ReplicaCreation:
     def __init__(self, catalog: ReplicaCatalog) -> None:
         self._catalog = catalog
         self._control = catalog.control
+        self._placement = Placement(catalog)
 
     def create(
         self,
@@ -53,6 +56,7 @@ class ReplicaCreation:
             UnsupportedError for an engine that this node has not.
         """
         errors: dict[SegmentId, IcecoreError] = {}
+        made: list[ReplicaRow] = []
         new: defaultdict[str, list[ReplicaRow]] = defaultdict(list)
         with self._catalog.changing:
             if identities and not self._catalog.cluster_id:  # just registered
@@ -64,9 +68,11 @@ class ReplicaCreation:
                 except IcecoreError as error:
                     errors[segment_id] = error
                 else:
-                    new[identity.engine] += [] if row is None else [row]
+                    made += [] if row is None else [row]
+            for row in self._placement.placed(made):
+                new[row.engine].append(row)
             for name, rows in new.items():
-                errors.update(self._create(self._catalog.engine_named(name), rows))
+                errors.update(self._create(name, rows))
         return [errors.get(identity.segment_id) for identity in identities]
 
     def _new_row(
@@ -76,7 +82,7 @@ class ReplicaCreation:
         segment_id = identity.segment_id
         if identity.cluster_id != self._catalog.cluster_id:
             raise InvalidRequestError("a replica of another cluster")
-        engine = self._catalog.engine_named(identity.engine)
+        self._catalog.engine_named(identity.engine)
         old = self._control.row(segment_id)
         is_rebuilding = is_copy or (old is not None and old.state == QUARANTINED)
         row = ReplicaRow.prepared(identity, int(is_rebuilding))
@@ -87,13 +93,13 @@ class ReplicaCreation:
         have = replace(self._catalog.identity(old), base_offset=-1)
         if have != replace(identity, base_offset=-1) and old.state != QUARANTINED:
             raise InvalidRequestError(f"segment {segment_id} is here as {have}")
-        if engine.reader.holds(segment_id):
+        if self._catalog.holds(segment_id):
             return None
         if old.state in (CONFIRMED, SEALED):
             raise StorageError(f"segment {segment_id} is UNKNOWN: {old.damage}")
         return row
 
-    def _create(self, engine: Engine, rows: Sequence[ReplicaRow]) -> dict[SegmentId, IcecoreError]:
+    def _create(self, keeper: str, rows: Sequence[ReplicaRow]) -> dict[SegmentId, IcecoreError]:
         by_id = {row.segment_id: row for row in rows}
 
         def remember(created: Sequence[CreatedLog]) -> None:
@@ -107,7 +113,10 @@ class ReplicaCreation:
             self._control.put_rows(made, [(row.segment_id, row.epoch) for row in made])
 
         logs = [NewLog(self._catalog.identity(row), row.start_timestamp_ms) for row in rows]
-        return engine.create(logs, remember) if logs else {}
+        try:
+            return self._catalog.engine_named(keeper).create(logs, remember)
+        except DiskLostError as error:  # the next attempt goes to another disk
+            return {row.segment_id: error for row in rows}
 
     def confirm(
         self, identity: SegmentIdentity, producer_snapshot: bytes, max_append_timestamp_ms: int

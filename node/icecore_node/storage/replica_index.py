@@ -45,11 +45,11 @@ class ReplicaIndex:
 
     def tend(self) -> bool:
         """See ``LogIndex.tend``: a step of each engine, and of what was sealed."""
-        left = [engine.index.tend() for engine in self._catalog.engines.values()]
+        left = [engine.index.tend() for _, engine in self._catalog.in_use()]
         return any([self._hand_over.step(), *left])
 
     def flush(self) -> None:
         """See ``LogIndex.flush``."""
-        for engine in self._catalog.engines.values():
+        for _, engine in self._catalog.in_use():
             engine.index.flush()
         self._catalog.control.database.keep_reserve()

@@ -16,8 +16,7 @@ class ReplicaReader:
 
     def holds(self, segment_id: SegmentId) -> bool:
         """See ``LogReader.holds``."""
-        row = self._catalog.control.row(segment_id)
-        return row is not None and self._catalog.engine_named(row.engine).reader.holds(segment_id)
+        return self._catalog.holds(segment_id)
 
     def tail(self, segment_id: SegmentId) -> LogTail:
         """See ``LogReader.tail``."""

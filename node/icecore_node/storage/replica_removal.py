@@ -12,7 +12,8 @@ from icecore.errors import IcecoreError
 from icecore.model import SEGMENT_ENGINE, SegmentId, Token
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
-from icecore_node.storage.control.control_store import QUARANTINED, SEALED
+from icecore_node.storage.control.control_store import QUARANTINED, SEALED, ReplicaRow
+from icecore_node.storage.control.keepers import engine_of
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
@@ -42,7 +43,8 @@ class ReplicaRemoval:
                     return
 
     def quarantine(self, segment_id: SegmentId, why: str) -> None:
-        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.
+        """Keep the bytes aside under another name and forget the replica; it is UNKNOWN. On a disk
+        that does not count they stay as they are.
 
         Raises:
             NotReplicaError: There is no such replica.
@@ -53,7 +55,8 @@ class ReplicaRemoval:
                 return
             # UNKNOWN before anything moves: a crash must not find it merely missing.
             self._control.change_row(segment_id, damage=why)
-            self._catalog.engine_named(row.engine).set_aside(self._catalog.identity(row))
+            if not self._catalog.disks.problem(row.engine):
+                self._catalog.engine_named(row.engine).set_aside(self._catalog.identity(row))
             self._control.change_row(segment_id, state=QUARANTINED)
         event(_log, logging.ERROR, "quarantined", segment_id=segment_id, why=why)
 
@@ -63,7 +66,7 @@ class ReplicaRemoval:
 
         Raises:
             FencedError: The token is old; then nothing is changed.
-            StorageError: A file is in the way; the order stays.
+            StorageError: A file is in the way, or a disk does not count; the order stays.
         """
         with self._catalog.changing:
             here = [one for one in dict.fromkeys(segment_ids) if self._control.row(one) is not None]
@@ -77,11 +80,21 @@ class ReplicaRemoval:
         for row in map(self._control.row, segment_ids):
             if row is None:
                 continue
-            by_engine[row.engine].append(self._catalog.identity(row))
-            is_elsewhere = row.state == SEALED and row.engine != SEGMENT_ENGINE
-            if is_elsewhere and SEGMENT_ENGINE in self._catalog.engines:
-                # A hand-over that did not end may have left a file.
-                by_engine[SEGMENT_ENGINE].append(self._catalog.identity(row))
+            self._catalog.disks.check(row.engine)
+            for name in [row.engine, *self._others(row)]:
+                by_engine[name].append(self._catalog.identity(row))
         for name, identities in by_engine.items():
             self._catalog.engine_named(name).drop(identities)
         self._control.finish_intents(segment_ids)
+
+    def _others(self, row: ReplicaRow) -> list[str]:
+        """Who else may have a file of this replica: a hand-over, or a creation on another disk,
+        that did not end, or a copy that was made while its disk was missing."""
+        is_elsewhere = row.state == SEALED and engine_of(row.engine) != SEGMENT_ENGINE
+        if self._catalog.disks.count == 1 and not is_elsewhere:
+            return []
+        return [
+            name
+            for name, _ in self._catalog.in_use()
+            if engine_of(name) == SEGMENT_ENGINE and name != row.engine
+        ]

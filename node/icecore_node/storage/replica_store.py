@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from icecore.errors import (
+    IcecoreError,
     NotReplicaError,
 )
 from icecore.model import (
@@ -31,6 +32,9 @@ from icecore_node.storage.control.control_store import (
     ControlStore,
     ReplicaRow,
 )
+from icecore_node.storage.control.keepers import FIRST_DISK
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engine import (
     AppendRequest,
     Engine,
@@ -65,19 +69,23 @@ class ReplicaStore:
         cluster_id: bytes,
         boot_id: str,
         sealed_logs: SealedLogs | None = None,
+        disks: Disks | None = None,
     ) -> None:
         """
         Args:
             control: Promises, records, delete orders.
-            engines: By the name that ``SegmentSettings.active_engine`` has for each.
+            engines: By the name that ``SegmentSettings.active_engine`` has for each, on further
+                disks with that of the disk (``keepers.py``).
             cluster_id: Whose replicas these are; empty before the first registration.
             boot_id: See ``LastStop``.
             sealed_logs: The one of the engines in which sealed logs end up; without it they stay
                 where they are.
+            disks: Where all that lies; None = in memory.
         """
         self._control = control
         self._boot_id = boot_id
-        self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id)
+        self.disks = disks or Disks(control, [Disk(FIRST_DISK, "", None)], DiskLimits())
+        self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id, self.disks)
         self.hand_over = HandOver(catalog, sealed_logs)
         self.index = ReplicaIndex(catalog, self.hand_over)
         self.reader = ReplicaReader(catalog)
@@ -99,13 +107,14 @@ class ReplicaStore:
         self._doubt_unsynced()
         rows = self._control.rows()
         logs: dict[SegmentId, FoundLog] = {}
-        for name, engine in self._catalog.engines.items():
+        for name, engine in self._catalog.in_use():
             own = [row for row in rows if row.engine == name]
             sound = [row for row in own if _is_trusted(row)]
             known = [self._catalog.known(row) for row in sound]
             untrusted = [self._catalog.identity(row) for row in own if not _is_trusted(row)]
             found = engine.start_up(known, untrusted)
-            logs.update(zip([row.segment_id for row in sound], found, strict=True))
+            if not self.disks.problem(name):  # it may have been lost on the way
+                logs.update(zip([row.segment_id for row in sound], found, strict=True))
         self.hand_over.drop_strays()
         for row in rows:
             self.hand_over.note(self._control.row(row.segment_id) or row)
@@ -113,7 +122,11 @@ class ReplicaStore:
 
     def _found(self, row: ReplicaRow, log: FoundLog | None) -> FoundReplica:
         if log is None:
-            log = unusable(row.damage or f"this node has no storage engine {row.engine!r}")
+            log = unusable(
+                row.damage
+                or self.disks.problem(row.engine)
+                or f"this node has no storage engine {row.engine!r}"
+            )
         if log.damage:
             event(_log, logging.ERROR, "log_unknown", segment_id=row.segment_id, why=log.damage)
         return self._catalog.found(row, log)
@@ -150,7 +163,13 @@ class ReplicaStore:
             except NotReplicaError as error:
                 request.error = error
         for name, group in groups.items():
-            self._catalog.engine_named(name).append_group(group)
+            try:
+                engine = self._catalog.engine_named(name)
+            except IcecoreError as error:
+                for request in group:
+                    request.error = error
+            else:
+                engine.append_group(group)
         return requests
 
     def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Looks at the disk now and then: a node takes no new replicas, and follows no more, in time.
 
-The levels are those of ``identity/disk_limits.py``. From READ_ONLY on it gets no new replicas,
+The levels are those of ``storage/disk_levels.py``. From READ_ONLY on it gets no new replicas,
 and its active segments roll onto other nodes. A FULL one stops following, so that nobody waits for
 it; what it leads goes on until it is rolled.
 """
@@ -12,8 +12,8 @@ from icecore.errors import IcecoreError
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
-from icecore_node.identity.disk_limits import DiskLevel, DiskLimits, disk_level
 from icecore_node.registry.space import FollowerSpace
+from icecore_node.storage.disk_levels import DiskLevel, disk_level
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class DiskWatch:
         self._context = context
         self._news = news
         self._space = space
-        self._limits = DiskLimits.of(context.settings)
+        self._limits = context.settings.disk_limits
         self._level = DiskLevel.ROOMY
 
     async def run(self) -> None:

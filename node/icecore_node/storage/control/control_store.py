@@ -18,6 +18,8 @@ from icecore.model import SEGMENT_ENGINE, Epoch, FlushBounds, Generation, Segmen
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
 from icecore_node.storage.control.disk_identity import DiskIdentity
+from icecore_node.storage.control.keepers import engine_of
+from icecore_node.storage.control.known_disks import KnownDisks
 from icecore_node.storage.control.last_stop import LastStop
 from icecore_node.storage.engine import SegmentIdentity
 
@@ -50,7 +52,8 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
-    """Who keeps the bytes now: that of its identity until it is sealed and handed over."""
+    """Who keeps the bytes now (``keepers.py``): the engine of its identity, until the replica is
+    sealed and handed over."""
     flush_interval_ms: int = 0
     """0 = all that was appended is synced, and always was."""
     flush_bytes: int = 0
@@ -87,7 +90,7 @@ class ReplicaRow:
             generation=self.generation,
             epoch=self.epoch,
             base_offset=self.base_offset,
-            engine=self.engine,
+            engine=engine_of(self.engine),
             flush=self.flush,
         )
 
@@ -129,6 +132,7 @@ class ControlStore:
         self.promises = Promises(database)
         self.disk = DiskIdentity(database)
         self.last_stop = LastStop(database)
+        self.known_disks = KnownDisks(database)
         database.keep_reserve()
 
     # --- replicas -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from icecore_node.storage.batches.batch_log import check_end, check_writable
 from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.batches.proven_logs import ProvenLogs
-from icecore_node.storage.control.fail_stop import FailStop
+from icecore_node.storage.control.fail_stop import DiskLoss, FailStop
 from icecore_node.storage.engine import (
     NO_TAIL,
     AppendRequest,
@@ -74,6 +74,9 @@ class SegmentEngine:
         index: Index,
         settings: StoreSettings,
         condemn: Condemn,
+        *,
+        loss: DiskLoss | None = None,
+        beside: "SegmentEngine | None" = None,
     ) -> None:
         """
         Args:
@@ -81,16 +84,22 @@ class SegmentEngine:
             index: Offset and time points, durable ends.
             settings: Sizes.
             condemn: Told of logs that can't be trusted any more.
+            loss: Of a further disk, which may fail while the node goes on.
+            beside: The engine of another disk that has the same index.
         """
         self._fs = file_system
         self._settings = settings
         self._condemn = condemn
         self._logs: dict[SegmentId, SegmentLog] = {}
         file_system.make_dirs("segments")
-        self._fail_stop = FailStop(condemn)
+        self._fail_stop = FailStop(condemn, loss)
         self._open_files = OpenFiles(settings.open_files_max, file_system.open)
         pool = RecyclePool(file_system, settings, self._sync_folder)
-        self._index = DerivedIndex(index, self._standing)
+        if beside is None:
+            self._index = DerivedIndex(index, self._standing)
+        else:
+            self._index = beside.derived_index
+            self._index.also_stands(self._standing)
         self.reader = BatchReader(self._logs, SegmentShortcuts(self._index))
         self.salvage = ProvenLogs(FileRemains(file_system, self._fail_stop, self._judged))
         self._make_index(settings)

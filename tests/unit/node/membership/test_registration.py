@@ -21,10 +21,10 @@ from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.data_pb2 import ProduceRequest
 from icecore_node.context import Identity
-from icecore_node.identity.disk_limits import DiskLimits
 from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
 from icecore_node.membership.registration import Gate, Registration
 from icecore_node.replica.life import Condemned
+from icecore_node.storage.disk_levels import DiskLimits
 
 CALL = CallContext("peer", "anonymous", None)
 FENCE = "/icecore.v1.NodeService/Fence"

@@ -16,6 +16,8 @@ import pytest
 from icecore.errors import IcecoreError
 from icecore.model import FlushBounds
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
@@ -68,12 +70,15 @@ class Model:
 
 
 class Life:
-    """One process after another over one simulated disk."""
+    """One process after another over the same simulated disks; the process dies in the middle of
+    something on any of them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, disks: int = 1) -> None:
         self.rng = random.Random(seed)
-        self.disk, self.index_disk = SimDisk(), SimIndexDisk()
-        self.disk.can_sync_all = bool(seed % 2)
+        self.disks = [SimDisk() for _ in range(disks)]
+        self.index_disk = SimIndexDisk()
+        for disk in self.disks:
+            disk.can_sync_all = bool(seed % 2)
         self.control = sqlite3.connect(":memory:", isolation_level=None)
         self.model = Model()
         self.power_cuts = 0
@@ -82,23 +87,35 @@ class Life:
         self.cuts = 0
 
     def start(self) -> list[FoundReplica]:
+        control = ControlStore(self.control)
+        files = [SimFileSystem(disk, None) for disk in self.disks]
+        disks = [Disk("" if at == 0 else f"{at:032x}", "", each) for at, each in enumerate(files)]
         self.store = make_store(
-            SimFileSystem(self.disk, None),
+            files[0],
             SimIndex(self.index_disk, None),
-            ControlStore(self.control),
+            control,
             CLUSTER,
             SETTINGS,
             f"boot {self.power_cuts}",
+            Disks(control, disks, DiskLimits()),
         )
         return self.store.start_up()
 
+    def live_for(self, operations: int | None) -> None:
+        """Until so many more changes of one of the disks; None = for ever."""
+        for disk in self.disks:
+            disk.faults.operations_to_live = None
+        mortal = self.disks[0] if len(self.disks) == 1 else self.rng.choice(self.disks)
+        mortal.faults.operations_to_live = operations
+
     def die(self) -> None:
-        self.disk.faults.operations_to_live = None
+        self.live_for(None)
         if self.control.in_transaction:
             self.control.rollback()
         if self.rng.random() < 0.7:
             self.power_cuts += 1
-            self.disk.power_cut(self.rng)
+            for disk in self.disks:
+                disk.power_cut(self.rng)
             self.index_disk.power_cut(self.rng)
             for one in self.model.segments.values():
                 one.unknown |= one.late and not one.sealed and not self.is_stopped
@@ -203,7 +220,7 @@ class Life:
     def run(self) -> None:
         """Until death."""
         self.is_stopped = False
-        self.disk.faults.operations_to_live = self.rng.randrange(1, 120)
+        self.live_for(self.rng.randrange(1, 120 // len(self.disks)))
         operations = [self.append] * 6 + [self.create, self.confirm, self.seal, self.delete]
         operations.append(self.create_confirmed)
         operations += [self.quarantine, self.promise, self.sync_index]
@@ -266,19 +283,17 @@ class Life:
             self.store.reader.full_digest(segment_id)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_nothing_acknowledged_is_ever_lost(seed: int) -> None:
-    life = Life(seed)
+@pytest.mark.parametrize(("seed", "disks"), [(seed, 1 + seed // 40) for seed in range(60)])
+def test_nothing_acknowledged_is_ever_lost(seed: int, disks: int) -> None:
+    life = Life(seed, disks)
     for _ in range(LIVES):
         try:
-            life.disk.faults.operations_to_live = (
-                life.rng.randrange(60) if life.rng.random() < 0.2 else None
-            )
+            life.live_for(life.rng.randrange(60) if life.rng.random() < 0.2 else None)
             found = life.start()
         except ProcessKilled:
             life.die()  # died while recovering: the next one must cope
             continue
-        life.disk.faults.operations_to_live = None
+        life.live_for(None)
         try:
             life.check(found)
         except IcecoreError as error:

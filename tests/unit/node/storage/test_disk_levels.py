@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore_node.identity.disk_limits import DiskLevel, DiskLimits, disk_level
+from icecore_node.storage.disk_levels import DiskLevel, DiskLimits, disk_level
 
 GIB = 1 << 30
 LIMITS = DiskLimits(read_only_percent=90.0, full_percent=95.0, free_bytes_min=50 * GIB)

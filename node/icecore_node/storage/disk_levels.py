@@ -10,8 +10,6 @@ little below its limit, so that it does not alternate.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from icecore_node.config import NodeSettings
-
 BACK_PERCENT = 2.0
 """A level is left this far below its limit,"""
 BACK_FREE = 1.1
@@ -30,22 +28,12 @@ class DiskLevel(IntEnum):
 class DiskLimits:
     """Where the levels begin; percentages are of used and free bytes together."""
 
-    read_only_percent: float
-    full_percent: float
-    free_bytes_min: int
+    read_only_percent: float = 90.0
+    full_percent: float = 95.0
+    free_bytes_min: int = 0
     """A disk with this much free is ROOMY; with 0 every disk is."""
     reclaim_percent: float = 100.0
     """From here on room is asked for."""
-
-    @classmethod
-    def of(cls, settings: NodeSettings) -> "DiskLimits":
-        """As a node is told. Room is asked for before new replicas are refused."""
-        return cls(
-            settings.disk_read_only_percent,
-            settings.disk_full_percent,
-            int(settings.disk_free_bytes_min),
-            min(settings.disk_reclaim_percent, settings.disk_read_only_percent),
-        )
 
 
 def disk_level(
