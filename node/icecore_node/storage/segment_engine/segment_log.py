@@ -46,8 +46,9 @@ class StoreSettings:
     recent_entries_bytes_max: int = 64 << 20
     """Of all logs, in memory. When half of it is used runs are made early; what finds no room is
     not indexed before it is tended."""
-    entries_per_run: int = 64 << 10
-    """Of recent ones, from which a run is made."""
+    entries_per_run: int = 256 << 10
+    """Of recent ones, from which a run is made: 3 MiB in memory, through which a look-up of one key
+    goes in some 50 us. Larger runs are merged less often."""
     memory_engine_bytes: int = 1 << 30
     """Of all logs that the engine in memory keeps."""
     open_indexes_max: int = 256

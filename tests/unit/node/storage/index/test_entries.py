@@ -5,7 +5,12 @@ import random
 import numpy as np
 import pytest
 
-from icecore_node.storage.index.entries import Entries, sorted_entries, wanted_hashes
+from icecore_node.storage.index.entries import (
+    Entries,
+    find_unsorted,
+    sorted_entries,
+    wanted_hashes,
+)
 
 COUNT = 5000
 
@@ -47,3 +52,18 @@ def test_runs_behind_each_other_with_the_largest_numbers() -> None:
 def test_wanted_hashes_ascend_and_come_once() -> None:
     assert wanted_hashes([(1 << 64) - 1, 0, 5, 0]).tolist() == [0, 5, (1 << 64) - 1]
     assert wanted_hashes([]).dtype == np.uint64
+
+
+@pytest.mark.parametrize("wanted_count", [1, 2, 500])
+def test_hashes_are_found_among_unsorted_ones(wanted_count: int) -> None:
+    rng = random.Random(wanted_count)
+    known = [rng.randrange(1 << 64) for _ in range(300)]
+    known += [each ^ 1 for each in known[:50]]  # alike in all bits but the last
+    hashes = [rng.choice(known) for _ in range(COUNT)]
+    entries = Entries(np.array(hashes, "<u8"), np.arange(COUNT, dtype="<u4"))
+    some = {rng.choice(known) for _ in range(wanted_count)} | {rng.randrange(1 << 64)}
+    wanted = wanted_hashes(some if wanted_count > 1 else [known[0]])
+    found = [each.tolist() for each in find_unsorted(entries, wanted)]
+    assert found == [
+        [at for at, each in enumerate(hashes) if each == one] for one in wanted.tolist()
+    ]

@@ -41,9 +41,12 @@ def test_sizes_follow_the_combinatorial_number_system(level: int) -> None:
 
 
 def test_write_amplification() -> None:
-    """Of runs of 64 Ki entries: a segment of a million records, and one of ten millions."""
+    """Of runs of 256 Ki entries: segments of one, four, ten, 40, 100 and 400 million records."""
+    assert grow(4, RUNS_MAX)[2] / 4 == 1.0
     assert grow(16, RUNS_MAX)[2] / 16 < 1.6
+    assert grow(40, RUNS_MAX)[2] / 40 < 2.0
     assert grow(160, RUNS_MAX)[2] / 160 < 3.0
+    assert grow(400, RUNS_MAX)[2] / 400 < 3.9
     assert grow(1600, RUNS_MAX)[2] / 1600 < 5.5
 
 

@@ -58,8 +58,9 @@ def test_a_known_mistake_is_noticed(mistake: Callable[[], Mistake]) -> None:
 
 @pytest.mark.parametrize(("per_batch", "runs"), [(1, 16), (100, 160)])
 def test_what_an_entry_costs_until_it_is_sealed(per_batch: int, runs: int) -> None:
-    """Write amplification, by the bytes of an entry (12). In runs of 64 Ki entries 16 runs are a
-    million batches of one record, 160 ten million records in batches; runs are smaller here."""
+    """Write amplification, by the bytes of an entry (12). In runs of 256 Ki entries 16 runs are
+    four million batches of one record, 160 forty million records in batches; runs are smaller
+    here."""
     bench = Bench()
     log = bench.opened()
     entries_per_run = 100 if per_batch > 1 else bench.settings.entries_per_run
