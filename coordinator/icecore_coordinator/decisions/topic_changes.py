@@ -46,6 +46,8 @@ PARTITIONS_MAX = 10_000
 DEFAULT_REPLICATION_FACTOR = 3
 PARTITIONERS = ("xxh64", "custom")
 STORAGE = {"engine": ENGINES, "file_model": FILE_MODELS, "on_total_loss": ON_TOTAL_LOSS}
+OFFERED = (SEGMENT_ENGINE, f"{SEGMENT_ENGINE}/{SHARED_FILE}")
+"""What active segments can be kept in."""
 SEGMENT_BYTES_MIN = 64 << 10
 BATCH_CAPS = {
     "record_bytes_max": RECORD_BYTES_CAP,
@@ -122,7 +124,7 @@ def check_storage(settings: SegmentSettings) -> None:
         )
     if settings.flush_mode is not FlushMode.SYNC:
         raise UnsupportedError("flush_mode async is not offered yet: every ack means fsynced")
-    if settings.active_engine != SEGMENT_ENGINE:
+    if settings.active_engine not in OFFERED:
         raise UnsupportedError(f"storage {settings.active_engine} is not offered yet")
 
 
