@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
+from icecore_node.storage.shared_engine.shared_files import FOLDER
 from tests.simulation.cluster import COORDINATOR, Host, World
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault, Kind, Scene, back_later
@@ -24,6 +25,7 @@ from tests.simulation.index import SimIndexDisk
 from tests.simulation.inode import Inode
 from tests.simulation.plan import Plan
 from tests.simulation.ports import memory_database
+from tests.simulation.shared_logs import runs_in
 
 CAPACITY_LEFT_BYTES = (0, 16 * 1024, 256 * 1024)
 
@@ -74,12 +76,13 @@ async def truncation(scene: Scene, fault: Fault) -> None:
     files = _files(scene, name, is_sealed=False)
     if not files:
         return
-    inode = world.hosts[name].disk.names[rng.choice(files)]
+    file = rng.choice(files)
+    inode = world.hosts[name].disk.names[file]
     world.kill(name)
     world.hosts[name].index.flush()
-    end = _data_end(inode)
-    if end > FILE_HEADER_LENGTH:
-        inode.truncate(rng.randrange(FILE_HEADER_LENGTH, end))
+    start, end = _data_start(file), _data_end(inode)
+    if end > start:
+        inode.truncate(rng.randrange(start, end))
         inode.sync()
         world.count_fault(fault.kind)
     await back_later(scene, name, fault.lasts_s)
@@ -181,24 +184,29 @@ def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
     node = scene.world.shells.get(name)
     if node is None:
         return []
-    names = scene.world.hosts[name].disk.names
-    return [
-        file
-        for replica in node.replicas
-        if replica.life.is_intact and replica.sealed == is_sealed
-        if (file := file_name(replica.identity)) in names
-        if _data_end(names[file]) > FILE_HEADER_LENGTH
-    ]
+    host = scene.world.hosts[name]
+    names, found = host.disk.names, list[str]()
+    for replica in node.replicas:
+        if replica.life.is_intact and replica.sealed == is_sealed:
+            own = file_name(replica.identity)
+            shared = runs_in(host, replica.segment_id, node.context.store)
+            found += [own] if own in names else shared
+    return [file for file in found if _data_end(names[file]) > _data_start(file)]
 
 
 def _rot(scene: Scene, fault: Fault, host: Host, file: str, rng: random.Random) -> None:
     """Flip one bit within the batches."""
     host.index.flush()
     end = _data_end(host.disk.names[file])
-    position = rng.randrange(FILE_HEADER_LENGTH, end)
+    position = rng.randrange(_data_start(file), end)
     host.disk.names[file].flip_bit(position, rng.randrange(8))
     scene.world.loop.trace(f"bit rot in {file} at {position}")
     scene.world.count_fault(fault.kind)
+
+
+def _data_start(file: str) -> int:
+    """Behind what tells whose file it is; a shared one tells that all along."""
+    return 0 if file.startswith(f"{FOLDER}/") else FILE_HEADER_LENGTH
 
 
 def _data_end(inode: Inode) -> int:

@@ -85,6 +85,7 @@ class FleetingTopic:
                     partitions=PARTITIONS,
                     replication_factor=plan.replication_factor,
                     min_insync=plan.min_insync,
+                    file_model=plan.file_model,
                     segment_bytes=min(knobs.segment_bytes, 16 * 1024),
                     segment_age_ms=knobs.segment_age_ms,
                 )

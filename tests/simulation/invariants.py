@@ -6,7 +6,7 @@ in the same world: a promise that was not stored only matters if the node dies i
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,17 @@ from icecore_node.serving.node_service import NodeService
 from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.segment_engine.segment_names import ASIDE, is_derived
 from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
+from icecore_node.storage.shared_engine.shared_files import GONE, NOTE_KEY
+from icecore_node.storage.shared_engine.shared_files import file_name as shared_file_name
+from icecore_node.storage.shared_engine.start_up import Judged
+from icecore_node.storage.shared_engine.start_up import StartUp as SharedStartUp
 from icecore_replication.checked import Checked
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
+from tests.simulation.inode import Inode
 from tests.simulation.invariants_cores import CoreInvariants, stepping
 from tests.simulation.process import PROCESS, SimProcess
-from tests.simulation.stored_logs import durable_tail, files_to_delete
+from tests.simulation.stored_logs import durable_tail, files_to_delete, shared_problems
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -144,11 +149,21 @@ class Invariants:
         host = self._world.hosts.get(process.name) if process is not None else None
         if host is None:
             return
+        if key.startswith(NOTE_KEY):
+            segment_id = int.from_bytes(key[len(NOTE_KEY) :], "big")
+            inode = host.disk.names.get(shared_file_name(segment_id))
+            self._on_noted(segment_id, inode, int.from_bytes(value, "big"))
+            return
         segment_id, generation = divmod(int.from_bytes(key, "big"), 1 << 16)
         inode = host.disk.named(f"/{segment_id:020d}.{generation}.log")
         position = int.from_bytes(value[:8], "little")
         if inode is not None and not inode.is_durable(position):
             self._note(f"I20: the index has segment {segment_id} durable to {position}, it is not")
+
+    def _on_noted(self, number: int, inode: Inode | None, position: int) -> None:
+        """An index says how far a shared file is durable."""
+        if inode is not None and not inode.is_durable(position):
+            self._note(f"I20: the index has shared file {number} durable to {position}, it is not")
 
     # --- I17, I18, I21, and the lease -----------------------------------------------------------
 
@@ -165,6 +180,13 @@ class Invariants:
         for host in self._world.hosts.values():
             if host.disk is disk and name.partition(ASIDE)[0] not in files_to_delete(host):
                 self._note(f"I17: {name} is deleted and nobody has ordered that")
+
+    def on_freed(self, disk: SimDisk, name: str) -> None:
+        """A shared file is about to go: no log that counts misses anything of it."""
+        for host_name, host in self._world.hosts.items():
+            if host.disk is disk and not self._world.is_suspect(host_name):
+                for problem in shared_problems(host, name):
+                    self._note(f"I17: {name} goes too early: {problem}")
 
     def on_transaction(self, token: int, newest: int) -> None:
         """A metadata transaction was carried out."""
@@ -225,6 +247,7 @@ def _watched(seen: Invariants) -> list[Watched]:
         (SimFile, "fdatasync", _syncing(seen)),
         (SimIndex, "write", _indexing(seen)),
         (StartUp, "judge", _judging(seen)),
+        (SharedStartUp, "judge", _judging_shared(seen)),
         (NodeSessions, "beat", _beating(seen)),
         (Lease, "is_valid", _leasing(seen)),
     ]
@@ -301,6 +324,8 @@ def _renaming(seen: Invariants) -> Callable[[Any], Any]:
     def replace(original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
         def rename(self: SimFileSystem, old: str, new: str) -> None:
+            if new.endswith(GONE):
+                seen.on_freed(self.disk, old)
             original(self, old, new)
             seen.on_create(self._process, new)
 
@@ -359,6 +384,20 @@ def _judging(seen: Invariants) -> Callable[[Any], Any]:
             verdict = original(self, log)
             seen.on_judged(log.identity.segment_id, verdict.damage)
             return verdict
+
+        return judge
+
+    return replace
+
+
+def _judging_shared(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Judged]) -> Callable[..., Judged]:
+        @wraps(original)
+        def judge(self: SharedStartUp, logs: Sequence[KnownLog], *given: Any) -> Judged:
+            judged = original(self, logs, *given)
+            for log, verdict in zip(logs, judged.verdicts, strict=True):
+                seen.on_judged(log.identity.segment_id, verdict.damage)
+            return judged
 
         return judge
 

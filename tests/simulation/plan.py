@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from icecore.model import Acks
+from icecore.model import OWN_FILE, SHARED_FILE, Acks
 from tests.simulation.faults import Fault
 from tests.simulation.shells import Knobs
 
@@ -30,6 +30,8 @@ class Plan:
     batch_bytes: tuple[int, ...] = (64, 300, 2000)
     acks: tuple[Acks, ...] = (Acks.ALL,)
     """Of the producers, one after the other."""
+    file_model: str = OWN_FILE
+    """Of the topic."""
     shuffle: float = 0.0
     faults: tuple[Fault, ...] = ()
     is_damage_bounded: bool = True
@@ -38,6 +40,12 @@ class Plan:
     """Somebody lies, so that a call for help is no problem."""
     all_acked: bool = False
     """The faults are so few that every record must be acknowledged in the end."""
+
+
+def draw_file_model(seed: int) -> str:
+    """Of its own chance, so that what a seed has drawn so far stays as it is."""
+    is_shared = random.Random(f"file model {seed}").random() < 0.3
+    return SHARED_FILE if is_shared else OWN_FILE
 
 
 def draw_knobs(rng: random.Random) -> Knobs:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from icecore.errors import IcecoreError
-from icecore.model import Acks, Segment, SegmentState
+from icecore.model import SHARED_FILE, Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
@@ -38,7 +38,7 @@ from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.observer import Observer
-from tests.simulation.plan import TOPIC, Plan, draw_knobs
+from tests.simulation.plan import TOPIC, Plan, draw_file_model, draw_knobs
 from tests.simulation.readers import Wanderer, read_whole
 from tests.simulation.searcher import Searcher
 from tests.simulation.stored_logs import index_problems
@@ -108,6 +108,21 @@ def blackout_plan(seed: int) -> Plan:
     )
 
 
+def shared_smoke_plan(seed: int) -> Plan:
+    """As smoke, with active segments in shared files."""
+    return replace(smoke_plan(seed), file_model=SHARED_FILE)
+
+
+def shared_blackout_plan(seed: int) -> Plan:
+    """As blackout, with active segments in shared files."""
+    return replace(blackout_plan(seed), file_model=SHARED_FILE)
+
+
+def shared_swarm_plan(seed: int) -> Plan:
+    """As a swarm, with active segments in shared files."""
+    return replace(swarm_plan(seed), file_model=SHARED_FILE)
+
+
 def swarm_plan(seed: int) -> Plan:
     """A random subset of all faults, again and again, in a random cluster."""
     rng = random.Random(f"swarm plan {seed}")
@@ -135,6 +150,7 @@ def swarm_plan(seed: int) -> Plan:
         ),
         shuffle=rng.choice([0.0, 0.0, 0.2]),
         is_damage_bounded=rng.random() < 0.92,
+        file_model=draw_file_model(seed),
     )
     return replace(plan, faults=schedule.draw(rng, plan))
 
@@ -155,6 +171,9 @@ SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
     "blackout": blackout_plan,
     "swarm": swarm_plan,
+    "shared_smoke": shared_smoke_plan,
+    "shared_blackout": shared_blackout_plan,
+    "shared_swarm": shared_swarm_plan,
     **STAGED,
 }
 

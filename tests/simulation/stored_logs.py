@@ -8,6 +8,7 @@ for what it would find if it came back.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
+from icecore.codec.batch import parse_header
 from icecore_node.ports import File
 from icecore_node.storage.batches.batch_scan import BatchScan, FoundBatch, empty_tail
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
@@ -15,34 +16,14 @@ from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
-from tests.simulation.inode import BLOCK_BYTES, Inode
+from tests.simulation.durable_file import DurableFile
+from tests.simulation.inode import Inode
+from tests.simulation.shared_logs import SharedDisk, is_shared, tail_at
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Host
 
-_ZERO_BLOCK = bytes(BLOCK_BYTES)
 _COLUMNS = ", ".join(ReplicaRow.__dataclass_fields__)
-
-
-class DurableFile:
-    """The reading half of node.ports.File, over what of an inode is on disk."""
-
-    def __init__(self, inode: Inode) -> None:
-        self._inode = inode
-
-    def size(self) -> int:
-        """The durable one."""
-        return self._inode.durable_size
-
-    def pread(self, length: int, position: int) -> bytes:
-        """Durable bytes."""
-        end = min(position + length, self._inode.durable_size)
-        blocks = self._inode.durable_blocks
-        first = position // BLOCK_BYTES
-        wanted = range(first, (end + BLOCK_BYTES - 1) // BLOCK_BYTES)
-        data = b"".join(blocks.get(number, _ZERO_BLOCK) for number in wanted)
-        start = position - first * BLOCK_BYTES
-        return data[start : start + max(0, end - position)]
 
 
 def replica_rows(host: "Host", segment_id: int | None = None) -> Iterator[ReplicaRow]:
@@ -72,8 +53,13 @@ def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | No
     when the host has no such log, or knows it to be damaged."""
     for row in replica_rows(host, segment_id):
         identity = identity_of(host, row)
+        if row.damage or row.state in (PREPARED, QUARANTINED):
+            return None
+        if is_shared(row):
+            verdict = SharedDisk(host.disk).judge(row, identity)
+            return None if verdict.damage else tail_at(row, identity, verdict, end_offset)
         inode = host.disk.durable_names.get(file_name(identity))
-        if inode is None or row.damage or row.state in (PREPARED, QUARANTINED):
+        if inode is None:
             return None
         scan = scan_log(host, row, inode)
         while scan.tail.end_offset < end_offset:
@@ -87,7 +73,14 @@ def durable_logs(host: "Host") -> dict[int, list[tuple[int, int]]]:
     """Base offset and header CRC of each batch in the durable logs that the host takes for intact,
     by segment. A header's CRC stands for its batch, and by the chain for all before it."""
     logs: dict[int, list[tuple[int, int]]] = {}
+    shared = SharedDisk(host.disk)
     for row in _intact_rows(host):
+        if is_shared(row):
+            verdict = shared.judge(row, identity_of(host, row))
+            headers = [parse_header(raw) for raw in verdict.headers]
+            if not verdict.damage:
+                logs[row.segment_id] = [(each.base_offset, each.header_crc32c) for each in headers]
+            continue
         inode = host.disk.durable_names.get(file_name(identity_of(host, row)))
         if inode is not None:
             found = [each.header for each in scan_log(host, row, inode)]
@@ -103,8 +96,11 @@ def _intact_rows(host: "Host") -> Iterator[ReplicaRow]:
 
 def index_problems(host: "Host") -> Iterator[str]:
     """I20: what the index of a host says that a scan of its durable logs does not."""
+    yield from shared_problems(host)
     for row in _intact_rows(host):
         identity = identity_of(host, row)
+        if is_shared(row):
+            continue
         inode = host.disk.durable_names.get(file_name(identity))
         if inode is None:
             if file_name(identity) not in files_to_delete(host):  # its row goes last
@@ -121,6 +117,24 @@ def index_problems(host: "Host") -> Iterator[str]:
                     f"I20: segment {row.segment_id} is durable to {scan.position}, its index says"
                     f" {position}"
                 )
+
+
+def shared_problems(host: "Host", without: str = "") -> Iterator[str]:
+    """I20: logs of a host that its shared files do not prove.
+
+    Args:
+        host: It may be down.
+        without: A file that is about to go.
+    """
+    rows = [row for row in _intact_rows(host) if is_shared(row)]
+    if not rows:
+        return
+    ordered = host.control.execute("SELECT segment_id FROM intents").fetchall()
+    shared = SharedDisk(host.disk, without)
+    for row in rows:
+        damage = shared.judge(row, identity_of(host, row)).damage
+        if damage and (row.segment_id,) not in ordered:
+            yield f"I20: segment {row.segment_id} is not on disk as it was written: {damage}"
 
 
 def scan_log(host: "Host", row: ReplicaRow, inode: Inode) -> BatchScan:

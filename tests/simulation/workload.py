@@ -52,6 +52,7 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
             partitions=plan.partitions,
             replication_factor=plan.replication_factor,
             min_insync=plan.min_insync,
+            file_model=plan.file_model,
             segment_bytes=plan.knobs.segment_bytes,
             segment_age_ms=plan.knobs.segment_age_ms,
             record_bytes_max=4096,

@@ -13,6 +13,7 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
+    FILE_MODELS,
     MEMORY_ENGINE,
     SEGMENT_ENGINE,
     Epoch,
@@ -50,7 +51,7 @@ NUMBER_MAX: Final = 1 << 62
 
 IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
     "engine": (SEGMENT_ENGINE, MEMORY_ENGINE),
-    "file_model": ("partition",),
+    "file_model": FILE_MODELS,
     "recovery_rule": ("quorum",),
 }
 """What this node can do, by the setting that asks for it. A segment that is kept or ended in

@@ -22,9 +22,9 @@ from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put
 
 FOLDER = "shared"
-_SUFFIX, _GONE = ".log", ".gone"
+_SUFFIX, GONE = ".log", ".gone"
 _NOTES = "durable"
-_NOTE_KEY = b"shared file "
+NOTE_KEY = b"shared file "
 _NUMBER = struct.Struct(">Q")
 _NOBODY = SegmentId(0)
 _OPEN_FILES_MAX = 64
@@ -77,7 +77,7 @@ class SharedFiles:
             number, dot, suffix = name.partition(".")
             if number.isdigit() and dot + suffix == _SUFFIX:
                 self._add(int(number))
-            elif number.isdigit() and dot + suffix == _GONE:
+            elif number.isdigit() and dot + suffix == GONE:
                 self._gone.add(int(number))
         self._next = max([0, *self._files, *self._gone]) + 1
         index.also_stands(self._standing)
@@ -161,9 +161,9 @@ class SharedFiles:
     def noted(self) -> dict[int, int]:
         """By number, also of files that are not here, how far each was on disk at least."""
         found: dict[int, int] = {}
-        for key, value in self._index.page(_NOTES, _NOTE_KEY, _NOTE_KEY + b"\xff" * 9, 1 << 30):
-            if len(key) == len(_NOTE_KEY) + _NUMBER.size and len(value) == _NUMBER.size:
-                found[_NUMBER.unpack_from(key, len(_NOTE_KEY))[0]] = _NUMBER.unpack(value)[0]
+        for key, value in self._index.page(_NOTES, NOTE_KEY, NOTE_KEY + b"\xff" * 9, 1 << 30):
+            if len(key) == len(NOTE_KEY) + _NUMBER.size and len(value) == _NUMBER.size:
+                found[_NUMBER.unpack_from(key, len(NOTE_KEY))[0]] = _NUMBER.unpack(value)[0]
         return {number: noted for number, noted in found.items() if number not in self._gone}
 
     def _standing(self) -> list[Put]:
@@ -237,11 +237,11 @@ def file_name(number: int) -> str:
 
 
 def _gone_name(number: int) -> str:
-    return f"{FOLDER}/{number:020d}{_GONE}"
+    return f"{FOLDER}/{number:020d}{GONE}"
 
 
 def _key(number: int) -> bytes:
-    return _NOTE_KEY + _NUMBER.pack(number)
+    return NOTE_KEY + _NUMBER.pack(number)
 
 
 def _note(file: SharedFile) -> Put:

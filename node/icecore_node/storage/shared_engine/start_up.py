@@ -80,8 +80,6 @@ class StartUp:
                 trails.lost_file()
                 lost.append(number)
                 continue
-            assert file is not None
-            file.end_position = scanned.end_position
             trails.add_file(number, scanned)
         return trails
 
@@ -92,7 +90,9 @@ class StartUp:
             with file.handle.using() as opened:
                 self._fail_stop.sync(unsealed, opened.fdatasync)
                 opened.drop_cached(noted_position)
-                return scan_file(opened, file.number, noted_position)
+                scanned = scan_file(opened, file.number, noted_position)
+                file.end_position = min(scanned.end_position, opened.size())
+                return scanned
         except (DiskFailedError, *SHORTAGES):
             raise
         except StorageError as error:

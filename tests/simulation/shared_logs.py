@@ -1,0 +1,93 @@
+"""What lies in the shared files of a host's disk, read without its node: as a crash leaves it."""
+
+from typing import TYPE_CHECKING
+
+from icecore.codec.batch import parse_header
+from icecore_node.storage.batches.batch_scan import FoundBatch, empty_tail, next_tail
+from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.engine import NO_TAIL, KnownLog, LogTail, SegmentIdentity
+from icecore_node.storage.engines import SHARED_ENGINE
+from icecore_node.storage.port import Store
+from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.shared_engine.file_scan import scan_file
+from icecore_node.storage.shared_engine.judgement import Verdict, judge
+from icecore_node.storage.shared_engine.shared_engine import SharedEngine
+from icecore_node.storage.shared_engine.shared_files import FOLDER, file_name
+from icecore_node.storage.shared_engine.trails import Trails
+from tests.simulation.disk import SimDisk
+from tests.simulation.durable_file import DurableFile
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Host
+
+
+def is_shared(row: ReplicaRow) -> bool:
+    """Whether its batches lie in shared files."""
+    return row.engine == SHARED_ENGINE
+
+
+class SharedDisk:
+    """The durable content of all shared files but those that are left out.
+
+    Args:
+        disk: Of a host, also of one that is down.
+        without: A file that is about to go.
+    """
+
+    def __init__(self, disk: SimDisk, without: str = "") -> None:
+        names = sorted(name for name in disk.durable_names if _is_shared_file(name))
+        self._files = {
+            _number(name): DurableFile(disk.durable_names[name])
+            for name in names
+            if name != without
+        }
+        self._trails = Trails()
+        for number, file in self._files.items():
+            self._trails.add_file(number, scan_file(file, number, 0))
+
+    def pread(self, number: int, length: int, position: int) -> bytes:
+        """See ``Bytes.pread``."""
+        return self._files[number].pread(length, position)
+
+    def judge(self, row: ReplicaRow, identity: SegmentIdentity) -> Verdict:
+        """What there is of one log; once for each."""
+        known = KnownLog(identity, row.start_timestamp_ms)
+        return judge(self, known, self._trails.take((row.segment_id, row.generation)))
+
+
+def tail_at(
+    row: ReplicaRow, identity: SegmentIdentity, verdict: Verdict, end_offset: int
+) -> LogTail:
+    """Where a log ends, or its tail at ``end_offset`` if it is longer."""
+    tail = NO_TAIL
+    if identity.base_offset >= 0:
+        tail = empty_tail(identity, row.start_timestamp_ms)
+    for raw in verdict.headers:
+        if tail.end_offset >= end_offset:
+            break
+        tail = next_tail(tail, FoundBatch(0, parse_header(raw), raw))
+    return tail
+
+
+def runs_in(host: "Host", segment_id: int, store: Store) -> list[str]:
+    """Shared files of a host in which a log of its node has batches."""
+    logs = shared_engine(store)._logs
+    runs = logs[segment_id].all_runs() if segment_id in logs else []
+    names = dict.fromkeys(file_name(run.number) for run in runs)
+    return [name for name in names if name in host.disk.names]
+
+
+def shared_engine(store: Store) -> SharedEngine:
+    """Of a node's store."""
+    assert isinstance(store, ReplicaStore)
+    engine = store._catalog.engines[SHARED_ENGINE]
+    assert isinstance(engine, SharedEngine)
+    return engine
+
+
+def _is_shared_file(name: str) -> bool:
+    return name.startswith(f"{FOLDER}/") and name.endswith(".log")
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(f"{FOLDER}/").removesuffix(".log"))
