@@ -102,6 +102,7 @@ def _store(settings: NodeSettings, folder: DataFolder, budget: DescriptorBudget)
             descriptors_reserve=settings.descriptors_reserve,
             memory_engine_bytes=settings.memory_engine_bytes,
         ),
+        folder.log_database,
     )
 
 

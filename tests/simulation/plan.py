@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from icecore.model import Acks
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, Acks
 from tests.simulation.faults import Fault
 from tests.simulation.shells import Knobs
 
@@ -28,6 +28,8 @@ class Plan:
     """One is drawn per producer: the mean time between bursts."""
     padding_bytes: tuple[int, ...] = (0, 10, 100, 800)
     batch_bytes: tuple[int, ...] = (64, 300, 2000)
+    engine: str = SEGMENT_ENGINE
+    """Of the topics."""
     acks: tuple[Acks, ...] = (Acks.ALL,)
     """Of the producers, one after the other."""
     shuffle: float = 0.0
@@ -38,6 +40,13 @@ class Plan:
     """Somebody lies, so that a call for help is no problem."""
     all_acked: bool = False
     """The faults are so few that every record must be acknowledged in the end."""
+
+
+def engine_of(seed: int) -> str:
+    """The engine of a swarm's topics. Not drawn, so that what a seed has drawn so far stays."""
+    if seed % 12 == 4:
+        return MEMORY_ENGINE
+    return ROCKSDB_ENGINE if seed % 6 == 1 else SEGMENT_ENGINE
 
 
 def draw_knobs(rng: random.Random) -> Knobs:

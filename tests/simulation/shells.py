@@ -21,6 +21,7 @@ from icecore_node.ports import Executor, FileSystem, Index
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
+from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
@@ -66,6 +67,7 @@ class NodePorts:
     executor: Executor
     files: FileSystem
     index: Index
+    log_database: LogDatabase
     control: SimConnection
 
 
@@ -150,6 +152,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             entries_per_run=20,
             open_indexes_max=2,
         ),
+        ports.log_database,
     )
     return Node(
         settings,

@@ -14,6 +14,7 @@ from typing import Final
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
     MEMORY_ENGINE,
+    ROCKSDB_ENGINE,
     SEGMENT_ENGINE,
     Epoch,
     NodeState,
@@ -49,7 +50,7 @@ NUMBER_MAX: Final = 1 << 62
 """Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
 
 IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "engine": (SEGMENT_ENGINE, MEMORY_ENGINE),
+    "engine": (SEGMENT_ENGINE, ROCKSDB_ENGINE, MEMORY_ENGINE),
     "file_model": ("partition",),
     "recovery_rule": ("quorum",),
 }

@@ -1,6 +1,7 @@
 """One node's data folder: whose it is, that only one process uses it, and what lies where.
 
-Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``index/``. The
+Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``index/``, and
+``rocksdb/`` once a topic has that engine. The
 folder carries a random cookie, its disk id: a node that comes back with another one has lost its
 data, whatever else it claims.
 """
@@ -20,6 +21,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.files.file_system import OsFileSystem
 from icecore_node.storage.files.whole_sync import SyncFs
 from icecore_node.storage.index.rocks import RocksIndex
+from icecore_node.storage.rocksdb_engine.rocks_database import FOLDER, RocksLogDatabase
 
 CONTROL_NAME = "control.db"
 
@@ -38,6 +40,7 @@ class DataFolder:
     """16 random bytes, made with the folder."""
     files: OsFileSystem
     index: RocksIndex
+    log_database: RocksLogDatabase
     control: ControlStore
     _lock_fd: int
 
@@ -60,7 +63,7 @@ class DataFolder:
             cluster_id: 16 bytes when the configuration names the cluster.
             syncfs: See ``OsFileSystem``.
             sync_threads: See ``OsFileSystem``.
-            index_files_max: Descriptors the index may hold.
+            index_files_max: Descriptors the index may hold; the database of active logs a quarter.
 
         Raises:
             ConfigurationError: Another process uses it, or it cannot be written.
@@ -84,6 +87,7 @@ class DataFolder:
             for folder in ("segments", "recycle"):
                 files.make_dirs(folder)
             files.sync_dir("")
+            log_database = RocksLogDatabase(path / FOLDER, open_files_max=index_files_max // 4)
             index = RocksIndex(path / "index", open_files_max=index_files_max)
         except BaseException:
             if control is not None:
@@ -92,7 +96,9 @@ class DataFolder:
                 files.close()
             os.close(lock_fd)
             raise
-        return cls(path, node_id, found or b"", disk_id, files, index, control, lock_fd)
+        return cls(
+            path, node_id, found or b"", disk_id, files, index, log_database, control, lock_fd
+        )
 
     @property
     def incarnation(self) -> Incarnation:
@@ -124,6 +130,7 @@ class DataFolder:
     def close(self) -> None:
         """Release index, control store and lock. Close the store first."""
         self.index.close()
+        self.log_database.close()
         self.control.close()
         self.files.close()
         os.close(self._lock_fd)
