@@ -5,12 +5,12 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 """
 
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from benchmarks.cases import OVER_GRPC, WITH_SYNCFS, Case
+from benchmarks.cases import IN_MEMORY, IN_ROCKSDB, OVER_GRPC, WITH_SYNCFS, Case
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
-from icecore.model import FlushMode
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, FlushMode
 
 
 class Missing(Exception):
@@ -50,8 +50,14 @@ class System(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-_SETTINGS = {WITH_SYNCFS: {"syncfs": "always"}, OVER_GRPC: {"transport": "grpc"}}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    WITH_SYNCFS: {"syncfs": "always"},
+    OVER_GRPC: {"transport": "grpc"},
+    IN_MEMORY: {"memory_engine_bytes": 4 << 30},
+}
 """Of nodes, where they differ from what comes."""
+_ENGINES = {IN_MEMORY: MEMORY_ENGINE, IN_ROCKSDB: ROCKSDB_ENGINE}
+"""Of topics."""
 
 
 class Icecore:
@@ -95,8 +101,13 @@ class Icecore:
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
         """See ``System``."""
         with Admin(self.bootstrap) as admin:
-            mode = FlushMode[flush.upper()]
-            admin.create_topic(topic, partitions=partitions, replication_factor=rf, flush_mode=mode)
+            admin.create_topic(
+                topic,
+                partitions=partitions,
+                replication_factor=rf,
+                flush_mode=FlushMode[flush.upper()],
+                engine=_ENGINES.get(self.name, SEGMENT_ENGINE),
+            )
 
     def delete_topic(self, topic: str) -> None:
         """See ``System``."""

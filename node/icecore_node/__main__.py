@@ -129,6 +129,7 @@ def _store(
         ),
         boot_id(),
         Disks(folder.control, dirs.disks, settings.disk_limits),
+        folder.log_database,
     )
 
 

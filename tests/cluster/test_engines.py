@@ -10,12 +10,11 @@ import pytest
 from icecore.client import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
-from icecore.model import MEMORY_ENGINE, SegmentState
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SegmentState
 from tests.cluster.test_restart import kill_everything
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
 
-ENGINES = [MEMORY_ENGINE]
-DURABLE = [engine for engine in ENGINES if engine != MEMORY_ENGINE]
+ENGINES = [ROCKSDB_ENGINE, MEMORY_ENGINE]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -31,6 +30,25 @@ async def test_a_node_that_is_killed_costs_nothing(own_cluster: LocalCluster, en
         async with Admin(cluster.bootstrap) as admin:
             await _all_copies(admin, topic)
     assert await read_all(cluster.bootstrap, topic) == log
+
+
+async def test_a_database_keeps_everything_when_all_processes_die(
+    own_cluster: LocalCluster,
+) -> None:
+    cluster, topic = own_cluster, "t"
+    await create(
+        cluster.bootstrap, topic, partitions=4, engine=ROCKSDB_ENGINE, segment_bytes=256 << 10
+    )
+    log = await produce(cluster.bootstrap, topic, numbered(0, 3000, 500))
+    for turn in range(2):
+        kill_everything(cluster)
+        cluster.start()
+        assert await read_all(cluster.bootstrap, topic) == log
+        log = merged(
+            log, await produce(cluster.bootstrap, topic, numbered(10_000 * (turn + 1), 50))
+        )
+    for node in cluster.folder.glob("node-*"):
+        assert (node / "rocksdb" / "CURRENT").exists(), node
 
 
 async def test_memory_that_all_processes_have_lost_is_told_and_never_empty(

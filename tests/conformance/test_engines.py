@@ -8,6 +8,8 @@ shown with that. That it does not in production is in ``test_memory_engine.py``.
 import random
 import sqlite3
 from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,15 @@ from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
 from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.rocksdb_engine.log_database import DatabaseChange
+from icecore_node.storage.rocksdb_engine.log_keys import (
+    batches_key,
+    log_key,
+    position_of,
+    read_slot,
+)
+from icecore_node.storage.rocksdb_engine.rocks_database import RocksLogDatabase
+from icecore_node.storage.rocksdb_engine.rocksdb_engine import RocksdbEngine
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_names import file_name, folder_name
 from tests.conformance.engine_suite import FAR, EngineConformance
@@ -33,6 +44,8 @@ from tests.conformance.test_segment_store import SMALL
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
 from tests.simulation.index import SimIndex, SimIndexDisk
+from tests.simulation.log_database import SimLogDatabase
+from tests.simulation.log_disk import SimLogDisk
 from tests.simulation.loop import SimLoop
 from tests.simulation.ports import SimClock, memory_database
 
@@ -132,6 +145,80 @@ class TestStoreOverMemoryEngine(ReplicaStoreConformance):
     @pytest.fixture
     def harness(self) -> MemoryHarness:
         return MemoryHarness()
+
+
+class RocksBench:
+    """The engine in a database; each kill is a power cut if there is a seed."""
+
+    def __init__(self, power_cut: int | None) -> None:
+        self.disk = SimLogDisk()
+        self.condemned: dict[int, str] = {}
+        self._rng = None if power_cut is None else random.Random(power_cut)
+        self._open()
+
+    def _open(self) -> None:
+        self.database = SimLogDatabase(self.disk)
+        self.engine = RocksdbEngine(self.database, 32 << 10, self.condemned.update)
+
+    def kill(self) -> None:
+        if self._rng is not None:
+            self.disk.power_cut(self._rng)
+        self._open()
+
+    def lose(self, segment_id: int) -> None:
+        lower = log_key(segment_id)
+        self.database.write(DatabaseChange(cuts=[(lower, lower + b"\0")]))
+        self.database.sync()
+
+
+class TestRocksdbEngine(EngineConformance):
+    """icecore_node.storage.rocksdb_engine.rocksdb_engine."""
+
+    @pytest.fixture(params=[None, 0, 1, 2])
+    def bench(self, request: pytest.FixtureRequest) -> RocksBench:
+        return RocksBench(request.param)
+
+
+class RocksHarness:
+    """A store whose only engine is the one in a database, under the name of the usual one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._control = path, memory_database()
+        self._open()
+
+    def _open(self) -> list[FoundReplica]:
+        control = ControlStore(self._control)
+        self.database = RocksLogDatabase(self._path)
+        engine = RocksdbEngine(self.database, 32 << 10, control.condemn)
+        self.store = ReplicaStore(control, {SEGMENT_ENGINE: engine}, CLUSTER, "boot")
+        return self.store.start_up()
+
+    def kill(self) -> list[FoundReplica]:
+        self.database.close()
+        return self._open()
+
+    def stop(self) -> list[FoundReplica]:
+        self.store.close()
+        return self.kill()
+
+    def damage(self, segment_id: int, position: int) -> None:
+        slot = read_slot(self.database.get(log_key(segment_id)) or b"").number
+        found = self.database.floor(batches_key(slot, position), batches_key(slot, 0))
+        assert found is not None
+        key, value = found[0], bytearray(found[1])
+        value[position - position_of(key)] ^= 0x10
+        self.database.write(DatabaseChange([(key, bytes(value))]))
+        self.database.sync()
+
+
+class TestStoreOverRocksdbEngine(ReplicaStoreConformance):
+    """icecore_node.storage.replica_store over node.storage.rocksdb_engine, on a real database."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Iterator[RocksHarness]:
+        harness = RocksHarness(tmp_path / "rocksdb")
+        yield harness
+        harness.database.close()
 
 
 class TwoEngines:

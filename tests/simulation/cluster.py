@@ -25,6 +25,7 @@ from tests.simulation.executor import SimExecutor
 from tests.simulation.history import History, WatermarkSeen
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.log import SimLog
+from tests.simulation.log_database import SimLogDatabase
 from tests.simulation.loop import SimLoop
 from tests.simulation.machine import Machine
 from tests.simulation.network import SimNet, SimNetwork
@@ -177,6 +178,10 @@ class World:
         self.loop.trace(f"start {process}")
         return process
 
+    def lives(self, name: str) -> int:
+        """How many processes of this name there were."""
+        return self._lives.get(name, 0)
+
     def is_up(self, name: str) -> bool:
         """Whether a process of this name runs (or is paused)."""
         process = self.processes.get(name)
@@ -225,6 +230,9 @@ class World:
             ),
             files=SimFileSystem(host.disk, process, host.machine),
             index=SimIndex(host.index, process, host.machine),
+            log_database=SimLogDatabase(
+                host.disk.database, process, host.machine, host.disk.faults
+            ),
             control=SimConnection(host.control, process, host.machine),
             boot_id=f"{process.name} {host.power_cuts}",
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from icecore.model import Segment, SegmentState
 from icecore_replication.invariants import check_prefixes
-from tests.simulation.stored_logs import durable_logs, durable_tail
+from tests.simulation.stored_logs import durable_logs, durable_tail, is_in_memory
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -29,7 +29,7 @@ def false_copies(world: "World", name: str) -> Iterator[str]:
     """Copies listed on one sound host that are not on its disk as they were sealed."""
     host = world.hosts[name]
     for segment in sealed_segments(world):
-        if host.node_id not in segment.replicas:
+        if host.node_id not in segment.replicas or is_in_memory(host, segment.segment_id):
             continue
         tail = durable_tail(host, segment.segment_id, segment.end_offset)
         if tail is None or (tail.end_offset, tail.digest) != (

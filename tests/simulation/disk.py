@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from icecore.errors import OutOfResourcesError, OutOfSpaceError, StorageError
 from icecore_node.ports import Buffer, File, SyncFailedError
 from tests.simulation.inode import BLOCK_BYTES, Inode
+from tests.simulation.log_disk import SimLogDisk
 from tests.simulation.machine import Machine, io_error
 from tests.simulation.process import ProcessKilled, SimProcess
 
@@ -59,6 +60,8 @@ class SimDisk:
         """Those whose parent was not synced since they were made."""
         self.pending: list[NameChange] = []
         self.faults = DiskFaults()
+        self.database = SimLogDisk()
+        """Of active logs, in a folder of its own."""
         self.syncs = 0
         self.can_sync_all = False
 
@@ -76,6 +79,7 @@ class SimDisk:
         self.pending.clear()
         for inode in dict.fromkeys(names[name] for name in sorted(names)):
             inode.power_cut(rng)
+        self.database.power_cut(rng)
 
     def changed(self, change: NameChange) -> None:
         self._apply(self.names, change)

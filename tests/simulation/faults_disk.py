@@ -151,8 +151,14 @@ def copy_of(host: Host) -> Saved:
     control = memory_database()
     host.control.backup(control)
     disk = SimDisk()
-    disk.names, disk.durable_names, disk.folders, index = copy.deepcopy(
-        (host.disk.names, host.disk.durable_names, host.disk.folders, host.index)
+    disk.names, disk.durable_names, disk.folders, disk.database, index = copy.deepcopy(
+        (
+            host.disk.names,
+            host.disk.durable_names,
+            host.disk.folders,
+            host.disk.database,
+            host.index,
+        )
     )
     return Saved(disk, index, control)
 

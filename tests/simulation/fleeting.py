@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from icecore.client.admin import Admin
 from icecore.client.producer import Producer
 from icecore.errors import IcecoreError, TopicExistsError, UnknownTopicError
-from icecore.model import Acks
+from icecore.model import UNAVAILABLE_ON_LOSS, Acks
 from tests.simulation import checkers
 from tests.simulation.history import History, Outcome, Produce, Read
 from tests.simulation.observer import Observer
@@ -86,6 +86,8 @@ class FleetingTopic:
                     replication_factor=plan.replication_factor,
                     min_insync=plan.min_insync,
                     file_model=plan.file_model,
+                    engine=plan.engine,
+                    on_total_loss=UNAVAILABLE_ON_LOSS,
                     segment_bytes=min(knobs.segment_bytes, 16 * 1024),
                     segment_age_ms=knobs.segment_age_ms,
                 )

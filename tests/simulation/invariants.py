@@ -25,6 +25,7 @@ from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
 from icecore_node.serving.node_service import NodeService
 from icecore_node.storage.engine import KnownLog
+from icecore_node.storage.rocksdb_engine.log_judge import LogJudge
 from icecore_node.storage.segment_engine.segment_names import ASIDE, is_derived
 from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
 from icecore_node.storage.shared_engine.shared_files import GONE, NOTE_KEY
@@ -37,7 +38,12 @@ from tests.simulation.index import SimIndex
 from tests.simulation.inode import Inode
 from tests.simulation.invariants_cores import CoreInvariants, stepping
 from tests.simulation.process import PROCESS, SimProcess
-from tests.simulation.stored_logs import durable_tail, files_to_delete, shared_problems
+from tests.simulation.stored_logs import (
+    durable_tail,
+    files_to_delete,
+    is_in_memory,
+    shared_problems,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -120,9 +126,10 @@ class Invariants:
         node = self._world.shells.get(name)
         replica = node.replicas.get(segment.segment_id) if node is not None else None
         if replica is None:
-            if self._world.is_suspect(name):
+            host = self._world.hosts[name]
+            if self._world.is_suspect(name) or is_in_memory(host, segment.segment_id):
                 return
-            tail = durable_tail(self._world.hosts[name], segment.segment_id, segment.end_offset)
+            tail = durable_tail(host, segment.segment_id, segment.end_offset)
         elif replica.life.is_intact and replica.base_offset >= 0:
             tail = replica.log.durable_tail
         else:
@@ -248,6 +255,7 @@ def _watched(seen: Invariants) -> list[Watched]:
         (SimIndex, "write", _indexing(seen)),
         (StartUp, "judge", _judging(seen)),
         (SharedStartUp, "judge", _judging_shared(seen)),
+        (LogJudge, "judge", _judging_in_database(seen)),
         (NodeSessions, "beat", _beating(seen)),
         (Lease, "is_valid", _leasing(seen)),
     ]
@@ -398,6 +406,19 @@ def _judging_shared(seen: Invariants) -> Callable[[Any], Any]:
             for log, verdict in zip(logs, judged.verdicts, strict=True):
                 seen.on_judged(log.identity.segment_id, verdict.damage)
             return judged
+
+        return judge
+
+    return replace
+
+
+def _judging_in_database(seen: Invariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def judge(self: LogJudge, known: KnownLog) -> Any:
+            log, found = original(self, known)
+            seen.on_judged(known.identity.segment_id, found.damage)
+            return log, found
 
         return judge
 

@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
+from tests.simulation import mistakes_engines as engines
 from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
@@ -87,6 +88,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.page_cache_is_believed, "unstored_failure"),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
+    Mutant(engines.memory_comes_back_empty, "memory_death"),
+    Mutant(engines.database_not_synced, "database_blackout"),
+    Mutant(engines.cut_keeps_its_tail, "database_blackout"),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),

@@ -3,7 +3,14 @@
 import random
 from dataclasses import dataclass, replace
 
-from icecore.model import OWN_FILE, SHARED_FILE, Acks
+from icecore.model import (
+    MEMORY_ENGINE,
+    OWN_FILE,
+    ROCKSDB_ENGINE,
+    SEGMENT_ENGINE,
+    SHARED_FILE,
+    Acks,
+)
 from tests.simulation.faults import Fault
 from tests.simulation.shells import Knobs
 
@@ -28,6 +35,8 @@ class Plan:
     """One is drawn per producer: the mean time between bursts."""
     padding_bytes: tuple[int, ...] = (0, 10, 100, 800)
     batch_bytes: tuple[int, ...] = (64, 300, 2000)
+    engine: str = SEGMENT_ENGINE
+    """Of the topics."""
     acks: tuple[Acks, ...] = (Acks.ALL,)
     """Of the producers, one after the other."""
     file_model: str = OWN_FILE
@@ -42,8 +51,17 @@ class Plan:
     """The faults are so few that every record must be acknowledged in the end."""
 
 
-def draw_file_model(seed: int) -> str:
-    """Of its own chance, so that what a seed has drawn so far stays as it is."""
+def engine_of(seed: int) -> str:
+    """The engine of a swarm's topics. Not drawn, so that what a seed has drawn so far stays."""
+    if seed % 12 == 4:
+        return MEMORY_ENGINE
+    return ROCKSDB_ENGINE if seed % 6 == 1 else SEGMENT_ENGINE
+
+
+def file_model_of(seed: int) -> str:
+    """The file model of a swarm's topics: of its own chance, so that what a seed drew stays."""
+    if engine_of(seed) != SEGMENT_ENGINE:
+        return OWN_FILE
     is_shared = random.Random(f"file model {seed}").random() < 0.3
     return SHARED_FILE if is_shared else OWN_FILE
 

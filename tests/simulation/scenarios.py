@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from icecore.errors import IcecoreError
-from icecore.model import SHARED_FILE, Acks, Segment, SegmentState
+from icecore.model import MEMORY_ENGINE, SHARED_FILE, Acks, Segment, SegmentState
 from tests.simulation import (
     checkers,
     directed,
     directed_belief,
     directed_deletion,
+    directed_engines,
     directed_overlap,
     directed_poison,
     directed_registry,
@@ -38,7 +39,7 @@ from tests.simulation.faults import Fault, Scene
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.observer import Observer
-from tests.simulation.plan import TOPIC, Plan, draw_file_model, draw_knobs
+from tests.simulation.plan import TOPIC, Plan, draw_knobs, engine_of, file_model_of
 from tests.simulation.readers import Wanderer, read_whole
 from tests.simulation.searcher import Searcher
 from tests.simulation.stored_logs import index_problems
@@ -150,13 +151,18 @@ def swarm_plan(seed: int) -> Plan:
         ),
         shuffle=rng.choice([0.0, 0.0, 0.2]),
         is_damage_bounded=rng.random() < 0.92,
-        file_model=draw_file_model(seed),
+        file_model=file_model_of(seed),
     )
+    engine = engine_of(seed)
+    # Each process that ends takes its copies with it, and a swarm ends several at once.
+    is_bounded = plan.is_damage_bounded and engine != MEMORY_ENGINE
+    plan = replace(plan, engine=engine, is_damage_bounded=is_bounded)
     return replace(plan, faults=schedule.draw(rng, plan))
 
 
 STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_storage.PLANS,
+    **directed_engines.PLANS,
     **directed_deletion.PLANS,
     **directed_poison.PLANS,
     **directed_repeats.PLANS,
@@ -303,6 +309,7 @@ async def _explain(
     if found:
         missing = await _settle(world, observer, {each.segment_id for each in found})
     report.unavailable = len(found)
+    report.problems += directed_engines.needless_losses(world, plan, found)
     if missing:
         report.problems.append(f"not whole {HEAL_S} s after the last fault: {missing}")
     report.problems += await observer.read_everything(TOPIC, world.history)

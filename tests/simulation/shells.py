@@ -21,6 +21,7 @@ from icecore_node.ports import Executor, FileSystem, Index
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
+from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
@@ -66,6 +67,7 @@ class NodePorts:
     executor: Executor
     files: FileSystem
     index: Index
+    log_database: LogDatabase
     control: SimConnection
     boot_id: str
 
@@ -155,6 +157,8 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             shared_copy_bytes=2048,
         ),
         ports.boot_id,
+        None,
+        ports.log_database,
     )
     return Node(
         settings,

@@ -9,15 +9,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from icecore.codec.batch import parse_header
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE
 from icecore_node.ports import File
 from icecore_node.storage.batches.batch_scan import BatchScan, FoundBatch, empty_tail
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
+from icecore_node.storage.rocksdb_engine.log_keys import (
+    log_key,
+    read_slot,
+    read_tail,
+    tail_key,
+)
+from icecore_node.storage.rocksdb_engine.rocks_log import StoredBatches
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.durable_file import DurableFile
 from tests.simulation.inode import Inode
+from tests.simulation.log_database import SimLogDatabase
 from tests.simulation.shared_logs import SharedDisk, is_shared, tail_at
 
 if TYPE_CHECKING:
@@ -52,16 +61,15 @@ def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | No
     """Where the durable log of a segment ends, or its tail at ``end_offset`` if it is longer; None
     when the host has no such log, or knows it to be damaged."""
     for row in replica_rows(host, segment_id):
-        identity = identity_of(host, row)
         if row.damage or row.state in (PREPARED, QUARANTINED):
             return None
         if is_shared(row):
+            identity = identity_of(host, row)
             verdict = SharedDisk(host.disk).judge(row, identity)
             return None if verdict.damage else tail_at(row, identity, verdict, end_offset)
-        inode = host.disk.durable_names.get(file_name(identity))
-        if inode is None:
+        scan = durable_scan(host, row)
+        if scan is None:
             return None
-        scan = scan_log(host, row, inode)
         while scan.tail.end_offset < end_offset:
             if next(scan, None) is None:
                 break
@@ -81,9 +89,9 @@ def durable_logs(host: "Host") -> dict[int, list[tuple[int, int]]]:
             if not verdict.damage:
                 logs[row.segment_id] = [(each.base_offset, each.header_crc32c) for each in headers]
             continue
-        inode = host.disk.durable_names.get(file_name(identity_of(host, row)))
-        if inode is not None:
-            found = [each.header for each in scan_log(host, row, inode)]
+        scan = durable_scan(host, row)
+        if scan is not None:
+            found = [each.header for each in scan]
             logs[row.segment_id] = [(each.base_offset, each.header_crc32c) for each in found]
     return logs
 
@@ -98,6 +106,8 @@ def index_problems(host: "Host") -> Iterator[str]:
     """I20: what the index of a host says that a scan of its durable logs does not."""
     yield from shared_problems(host)
     for row in _intact_rows(host):
+        if row.engine != SEGMENT_ENGINE:  # those derive nothing
+            continue
         identity = identity_of(host, row)
         if is_shared(row):
             continue
@@ -144,6 +154,29 @@ def scan_log(host: "Host", row: ReplicaRow, inode: Inode) -> BatchScan:
     end = row.end_position if row.end_position >= 0 else inode.durable_size
     start = empty_tail(identity, row.start_timestamp_ms)
     return BatchScan(file, identity, FILE_HEADER_LENGTH, start, end, with_bodies=False)
+
+
+def durable_scan(host: "Host", row: ReplicaRow) -> BatchScan | None:
+    """The same of a replica of any engine; None when there is nothing of it on disk."""
+    identity = identity_of(host, row)
+    if row.engine == ROCKSDB_ENGINE:
+        database = SimLogDatabase(host.disk.database.as_synced())
+        value = database.get(log_key(row.segment_id))
+        if value is None:
+            return None
+        stored = StoredBatches(database, read_slot(value).number)
+        told = database.get(tail_key(stored.slot))
+        end = 0 if told is None else read_tail(told)[1]
+        start = empty_tail(identity, row.start_timestamp_ms)
+        return BatchScan(stored, identity, 0, start, end, with_bodies=False)
+    inode = host.disk.durable_names.get(file_name(identity))
+    is_file = row.engine == SEGMENT_ENGINE and inode is not None
+    return scan_log(host, row, cast(Inode, inode)) if is_file else None
+
+
+def is_in_memory(host: "Host", segment_id: int) -> bool:
+    """Whether a copy is one that no disk has, nor ever promised to have."""
+    return any(row.engine == MEMORY_ENGINE for row in replica_rows(host, segment_id))
 
 
 def _entries(host: "Host", family: str, identity: SegmentIdentity) -> dict[bytes, bytes]:

@@ -17,7 +17,7 @@ from icecore.errors import (
     InvalidRequestError,
     UnknownTopicError,
 )
-from icecore.model import Acks
+from icecore.model import UNAVAILABLE_ON_LOSS, Acks
 from tests.simulation.history import Outcome, Produce, Read
 from tests.simulation.labels import key_of, tags_of
 from tests.simulation.plan import Plan
@@ -53,6 +53,8 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
             replication_factor=plan.replication_factor,
             min_insync=plan.min_insync,
             file_model=plan.file_model,
+            engine=plan.engine,
+            on_total_loss=UNAVAILABLE_ON_LOSS,
             segment_bytes=plan.knobs.segment_bytes,
             segment_age_ms=plan.knobs.segment_age_ms,
             record_bytes_max=4096,

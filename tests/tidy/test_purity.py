@@ -39,6 +39,7 @@ ADAPTERS = frozenset(
         "icecore_node.storage.data_folder",
         "icecore_node.storage.files.locks",
         "icecore_node.storage.files.whole_sync",
+        "icecore_node.storage.rocksdb_engine.rocks_database",
         "icecore_node.io.executor",
         "icecore_coordinator.__main__",
     }

@@ -22,6 +22,7 @@ from icecore.model import (
     ON_TOTAL_LOSS,
     OWN_FILE,
     RESTART_EMPTY,
+    ROCKSDB_ENGINE,
     SEGMENT_ENGINE,
     SHARED_FILE,
     UNAVAILABLE_ON_LOSS,
@@ -51,7 +52,7 @@ PARTITIONS_MAX = 10_000
 DEFAULT_REPLICATION_FACTOR = 3
 PARTITIONERS = ("xxh64", "custom")
 STORAGE = {"engine": ENGINES, "file_model": FILE_MODELS, "on_total_loss": ON_TOTAL_LOSS}
-OFFERED = (SEGMENT_ENGINE, f"{SEGMENT_ENGINE}/{SHARED_FILE}", MEMORY_ENGINE)
+OFFERED = (SEGMENT_ENGINE, f"{SEGMENT_ENGINE}/{SHARED_FILE}", ROCKSDB_ENGINE, MEMORY_ENGINE)
 """What active segments can be kept in."""
 FLUSH_BOUNDS = {"flush_interval_ms": 3_600_000, "flush_bytes": 1 << 30}
 """Greatest values; beyond them nobody would mean what they say."""

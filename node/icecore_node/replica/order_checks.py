@@ -13,9 +13,8 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
+    ENGINES,
     FILE_MODELS,
-    MEMORY_ENGINE,
-    SEGMENT_ENGINE,
     Epoch,
     NodeState,
     ProducerEpoch,
@@ -50,7 +49,7 @@ NUMBER_MAX: Final = 1 << 62
 """Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
 
 IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "engine": (SEGMENT_ENGINE, MEMORY_ENGINE),
+    "engine": ENGINES,
     "file_model": FILE_MODELS,
     "recovery_rule": ("quorum",),
 }

@@ -1,8 +1,9 @@
 """One node's data folder: whose it is, that only one process uses it, and what lies where.
 
-Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``index/``, which
-may lie in a folder of its own (``index_dir``). The folder carries a random cookie, its disk id: a
-node that comes back with another one has lost its data, whatever else it claims.
+Layout: ``lock``, ``control.db`` (and its reserve), ``segments/``, ``recycle/``, ``shared/`` and
+``rocksdb/`` once topics have those, ``index/``, which may lie in a folder of its own
+(``index_dir``). The folder carries a random cookie, its disk id: a node that comes back with
+another one has lost its data, whatever else it claims.
 """
 
 import errno
@@ -29,6 +30,7 @@ from icecore_node.storage.folder_owner import (
     write_owner,
 )
 from icecore_node.storage.index.rocks import RocksIndex
+from icecore_node.storage.rocksdb_engine.rocks_database import FOLDER, RocksLogDatabase
 
 CONTROL_NAME = "control.db"
 
@@ -47,6 +49,7 @@ class DataFolder:
     """16 random bytes, made with the folder."""
     files: OsFileSystem
     index: RocksIndex
+    log_database: RocksLogDatabase
     control: ControlStore
     _lock_fds: list[int]
 
@@ -70,7 +73,7 @@ class DataFolder:
             cluster_id: 16 bytes when the configuration names the cluster.
             syncfs: See ``OsFileSystem``.
             sync_threads: See ``OsFileSystem``.
-            index_files_max: Descriptors the index may hold.
+            index_files_max: Descriptors the index may hold; the database of active logs a quarter.
             index_dir: Where it lies; None = in the data folder.
 
         Raises:
@@ -100,6 +103,7 @@ class DataFolder:
             files.sync_dir("")
             index_lock_fd = _own_index_dir(index_dir, node_id, disk_id.hex())
             index = _open_index(index_dir or path, control, index_files_max, index_dir)
+            log_database = RocksLogDatabase(path / FOLDER, open_files_max=index_files_max // 4)
         except BaseException:
             if index_lock_fd >= 0:
                 os.close(index_lock_fd)
@@ -110,7 +114,7 @@ class DataFolder:
             os.close(lock_fd)
             raise
         locks = [lock_fd, index_lock_fd]
-        return cls(path, node_id, found or b"", disk_id, files, index, control, locks)
+        return cls(path, node_id, found or b"", disk_id, files, index, log_database, control, locks)
 
     @property
     def incarnation(self) -> Incarnation:
@@ -142,6 +146,7 @@ class DataFolder:
     def close(self) -> None:
         """Release index, control store and lock. Close the store first."""
         self.index.close()
+        self.log_database.close()
         self.control.close()
         self.files.close()
         for fd in self._lock_fds:

@@ -1,6 +1,5 @@
 """Which storage engines a node has. The one place that names them; another one is a line here.
 
-
 The segment engine works on every disk, one of it for each; all others on the first disk.
 """
 
@@ -8,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from icecore.errors import SHORTAGES, IcecoreError
-from icecore.model import MEMORY_ENGINE, SEGMENT_ENGINE, SHARED_FILE
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, SHARED_FILE
 from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.keepers import FIRST_DISK, keeper_of
@@ -19,6 +18,8 @@ from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
 from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
 from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
+from icecore_node.storage.rocksdb_engine.rocksdb_engine import RocksdbEngine
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
@@ -36,6 +37,7 @@ def make_store(
     settings: StoreSettings = _DEFAULTS,
     boot_id: str = "",
     disks: Disks | None = None,
+    log_database: LogDatabase | None = None,
 ) -> ReplicaStore:
     """The store of one data folder, with all engines; call its ``start_up`` before anything else.
 
@@ -47,6 +49,7 @@ def make_store(
         settings: Sizes, for all disks together.
         disks: The data folder, and others; None = there is only that one.
         boot_id: See ``LastStop``.
+        log_database: For active logs; without one there is no engine ``rocksdb``.
 
     Raises:
         StorageError: The folder can't be used.
@@ -60,6 +63,10 @@ def make_store(
         SHARED_ENGINE: SharedEngine(file_system, files.derived_index, settings, control.condemn),
         MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
     }
+    if log_database is not None:
+        engines[ROCKSDB_ENGINE] = RocksdbEngine(
+            log_database, settings.group_bytes_max, control.condemn
+        )
     for disk in disks.further():
         try:
             engines[keeper_of(SEGMENT_ENGINE, disk.name)] = SegmentEngine(

@@ -32,14 +32,15 @@ _WAL_BYTES_MAX = 64 << 20
 _log = logging.getLogger(__name__)
 
 
-def _error(error: Exception, what: str) -> IcecoreError:
+def rocks_error(error: Exception, what: str) -> IcecoreError:
+    """What to raise for an error of RocksDB, which tells kinds apart by words alone."""
     text = str(error)
     kind: type[IcecoreError] = StorageError
     if any(sign in text for sign in _OUT_OF_SPACE):
         kind = OutOfSpaceError
     elif any(sign in text for sign in _OUT_OF_RESOURCES):
         kind = OutOfResourcesError
-    return kind(f"index {what}: {text}")
+    return kind(f"{what}: {text}")
 
 
 class RocksIndex:
@@ -69,7 +70,7 @@ class RocksIndex:
             self._open(path)
         except Exception as error:
             # rocksdict raises bare Exception for everything RocksDB reports
-            if isinstance(found := _error(error, "open"), SHORTAGES):
+            if isinstance(found := rocks_error(error, "index open"), SHORTAGES):
                 raise found from error
             if "lock" in str(error).lower():
                 raise ConfigurationError(f"index {path} is already in use: {error}") from error
@@ -82,7 +83,7 @@ class RocksIndex:
         try:
             self._open(self._path)
         except Exception as second:
-            raise _error(second, "open") from second
+            raise rocks_error(second, "index open") from second
 
     def wipe(self) -> None:
         """Throw everything away and begin empty."""
@@ -121,7 +122,7 @@ class RocksIndex:
 
         After a write that found no space RocksDB refuses those that follow in words of its own.
         """
-        found = _error(error, what)
+        found = rocks_error(error, f"index {what}")
         if isinstance(found, OutOfSpaceError):
             self._was_full = True
         elif self._was_full and "previous error" in str(error):
@@ -133,7 +134,7 @@ class RocksIndex:
         try:
             value: bytes | None = self._columns[family].get(key)
         except Exception as error:
-            raise _error(error, "read") from error
+            raise rocks_error(error, "index read") from error
         return value
 
     def floor(self, family: str, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
@@ -147,7 +148,7 @@ class RocksIndex:
             found: bytes = iterator.key()
             value: bytes = iterator.value()
         except Exception as error:
-            raise _error(error, "read") from error
+            raise rocks_error(error, "index read") from error
         return (found, value) if found >= lower else None
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -162,7 +163,7 @@ class RocksIndex:
                 iterator.next()
             iterator.status()
         except Exception as error:
-            raise _error(error, "read") from error
+            raise rocks_error(error, "index read") from error
 
     def delete_range(self, family: str, lower: bytes, upper: bytes) -> None:
         """Forget all keys in [lower, upper)."""

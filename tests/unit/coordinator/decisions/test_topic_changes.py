@@ -15,6 +15,7 @@ from icecore.errors import (
     WrongClusterError,
 )
 from icecore.model import (
+    ENGINES,
     MEMORY_ENGINE,
     SEGMENT_ENGINE,
     FlushBounds,
@@ -245,7 +246,7 @@ def test_bounds_that_nobody_can_mean_are_refused(state: Cluster, name: str, valu
         create_topic(state, state.live, "fast", bytes(16), 1, settings)
 
 
-@pytest.mark.parametrize("engine", [SEGMENT_ENGINE, MEMORY_ENGINE])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_is_chosen_for_the_segments_that_come(state: Cluster, engine: str) -> None:
     commit(state, alter_topic(state, state.live, "events", replace(SETTINGS, engine=engine)))
     assert segment(state).settings.engine == SEGMENT_ENGINE
