@@ -74,11 +74,10 @@ class SharedFiles:
         """Numbers of files that hold nothing, and whose notes may be there."""
         file_system.make_dirs(FOLDER)
         for name in file_system.list_dir(FOLDER):
-            number, dot, suffix = name.partition(".")
-            if number.isdigit() and dot + suffix == _SUFFIX:
-                self._add(int(number))
-            elif number.isdigit() and dot + suffix == GONE:
-                self._gone.add(int(number))
+            if (number := number_of(name)) is not None:
+                self._add(number)
+            elif (number := number_of(name, GONE)) is not None:
+                self._gone.add(number)
         self._next = max([0, *self._files, *self._gone]) + 1
         index.also_stands(self._standing)
 
@@ -214,7 +213,8 @@ class SharedFiles:
     def settled(self, lost: Iterable[int]) -> None:
         """What older files say was judged, and will not be again: so what was found of them is on
         disk, and of those that are lost nothing is missed any more."""
-        self._index.write([_note(file) for file in self.all() if file.end_position])
+        if notes := [_note(file) for file in self.all() if file.end_position]:
+            self._index.write(notes)
         self._forget_notes(lost)
 
     def _forget_notes(self, numbers: Iterable[int]) -> None:
@@ -228,6 +228,12 @@ class SharedFiles:
             file.handle.close()
         with self._lock:
             self._files.clear()
+
+
+def number_of(name: str, suffix: str = _SUFFIX) -> int | None:
+    """Of a file of this name in the folder; None when that is none of ours."""
+    number = name.removesuffix(suffix)
+    return int(number) if name.endswith(suffix) and number.isdigit() else None
 
 
 def file_name(number: int) -> str:
