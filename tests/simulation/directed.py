@@ -16,6 +16,7 @@ from tests.simulation.faults import Fault, Kind, Scene, leader_of
 from tests.simulation.index import SimIndexDisk
 from tests.simulation.plan import Plan
 from tests.simulation.ports import memory_database
+from tests.simulation.shared_logs import first_batches
 from tests.simulation.shells import Knobs
 
 LOOK_S = 0.0005
@@ -320,6 +321,8 @@ def _rot_first_batch(world: World, name: str) -> None:
     for file in sorted(disk.names):
         if file.startswith("segments/"):
             disk.names[file].flip_bit(4096 + 40, world.rng.randrange(8))
+    for file, position in first_batches(disk):
+        disk.names[file].flip_bit(position + 40, world.rng.randrange(8))
 
 
 PLANS: dict[str, Callable[[int], Plan]] = {

@@ -23,6 +23,7 @@ from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
+from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
@@ -117,6 +118,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(index.index_ahead_of_data, "smoke", 2),
     Mutant(index.entries_lost_in_merge, "swarm", 2),
     Mutant(index.entries_lost_at_seal, "smoke", 4),
+    Mutant(shared.shared_group_not_synced, "shared_blackout"),
+    Mutant(shared.shared_file_freed_too_early, "shared_smoke"),
+    Mutant(shared.dead_batches_come_back, "shared_blackout"),
+    Mutant(shared.shared_damage_condemns_nobody, "shared_lagging_third", 2),
 )
 
 

@@ -124,6 +124,11 @@ def shared_swarm_plan(seed: int) -> Plan:
     return replace(swarm_plan(seed), file_model=SHARED_FILE)
 
 
+def shared_lagging_third_plan(seed: int) -> Plan:
+    """As ``lagging_third``, with active segments in shared files."""
+    return replace(directed.lagging_third_plan(seed), file_model=SHARED_FILE)
+
+
 def swarm_plan(seed: int) -> Plan:
     """A random subset of all faults, again and again, in a random cluster."""
     rng = random.Random(f"swarm plan {seed}")
@@ -180,6 +185,7 @@ SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "shared_smoke": shared_smoke_plan,
     "shared_blackout": shared_blackout_plan,
     "shared_swarm": shared_swarm_plan,
+    "shared_lagging_third": shared_lagging_third_plan,
     **STAGED,
 }
 

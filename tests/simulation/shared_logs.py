@@ -1,8 +1,10 @@
 """What lies in the shared files of a host's disk, read without its node: as a crash leaves it."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from icecore.codec.batch import parse_header
+from icecore.model import SegmentId
 from icecore_node.storage.batches.batch_scan import FoundBatch, empty_tail, next_tail
 from icecore_node.storage.control.control_store import ReplicaRow
 from icecore_node.storage.engine import NO_TAIL, KnownLog, LogTail, SegmentIdentity
@@ -10,6 +12,7 @@ from icecore_node.storage.engines import SHARED_ENGINE
 from icecore_node.storage.port import Store
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.shared_engine.file_scan import scan_file
+from icecore_node.storage.shared_engine.frames import Frame
 from icecore_node.storage.shared_engine.judgement import Verdict, judge
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 from icecore_node.storage.shared_engine.shared_files import FOLDER, file_name
@@ -67,6 +70,20 @@ def tail_at(
             break
         tail = next_tail(tail, FoundBatch(0, parse_header(raw), raw))
     return tail
+
+
+def first_batches(disk: SimDisk) -> Iterator[tuple[str, int]]:
+    """(file, position) of the first batch of each log that has its first in a shared file."""
+    seen: set[SegmentId] = set()
+    for name in sorted(name for name in disk.durable_names if _is_shared_file(name)):
+        scanned = scan_file(DurableFile(disk.durable_names[name]), _number(name), 0)
+        for frame in scanned.parts:
+            position = frame.batches_position if isinstance(frame, Frame) else 0
+            for entry in frame.entries if isinstance(frame, Frame) else ():
+                if entry.length and entry.segment_id not in seen:
+                    seen.add(entry.segment_id)
+                    yield name, position
+                position += entry.length
 
 
 def runs_in(host: "Host", segment_id: int, store: Store) -> list[str]:

@@ -34,7 +34,8 @@ from icecore_node.storage.batches.log_digest import (
 )
 from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.data_folder import CONTROL_NAME
-from icecore_node.storage.engine import SegmentIdentity
+from icecore_node.storage.engine import KnownLog, SegmentIdentity
+from icecore_node.storage.engines import SHARED_ENGINE
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
 from icecore_node.storage.index.posting_blocks import DamagedIndexError
 from icecore_node.storage.segment_engine.index_check import check_index_file
@@ -43,6 +44,7 @@ from icecore_node.storage.segment_engine.segment_header import (
     decode_file_header,
 )
 from icecore_node.storage.segment_engine.segment_names import file_name, index_file_name
+from icecore_node.storage.shared_engine.shared_folder import SharedFolder
 from icecore_replication.digest import current_digest
 
 
@@ -77,15 +79,23 @@ def verify_folder(data: Path) -> list[ReplicaReport]:
     control = data / CONTROL_NAME
     if not control.is_file():
         raise ConfigurationError(f"{data} is not a node's data folder: it has no {CONTROL_NAME}")
+    rows, cluster_id = _rows(control)
     file_system = OsFileSystem(data)
+    shared = SharedFolder(file_system)
     try:
-        return [_verify(file_system, row) for row in _rows(control)]
+        return [
+            _verify_shared(shared, row, cluster_id)
+            if row.engine == SHARED_ENGINE
+            else _verify(file_system, row)
+            for row in rows
+        ]
     finally:
+        shared.close()
         file_system.close()
 
 
-def _rows(control: Path) -> list[ReplicaRow]:
-    """All replica rows, from a copy: opening a database may write beside it."""
+def _rows(control: Path) -> tuple[list[ReplicaRow], bytes]:
+    """All replica rows and the cluster, from a copy: opening a database may write beside it."""
     columns = ", ".join(column.name for column in fields(ReplicaRow))
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("", "-wal"):
@@ -96,14 +106,17 @@ def _rows(control: Path) -> list[ReplicaRow]:
             connection = sqlite3.connect(Path(folder) / control.name)
             try:
                 query = f"SELECT {columns} FROM replicas ORDER BY segment_id"
-                return [ReplicaRow(*row) for row in connection.execute(query)]
+                rows = [ReplicaRow(*row) for row in connection.execute(query)]
+                query = "SELECT value FROM meta WHERE key = 'cluster_id'"
+                [cluster_id] = connection.execute(query).fetchone() or [b""]
+                return rows, bytes(cluster_id)
             finally:
                 connection.close()
         except sqlite3.Error as error:
             raise StorageError(f"{control}: {error}") from error
 
 
-def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
+def _report(row: ReplicaRow) -> ReplicaReport:
     report = ReplicaReport(
         topic_id=row.topic_id.hex(),
         partition=row.partition,
@@ -115,6 +128,34 @@ def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
     )
     if row.state == QUARANTINED or row.damage:
         report.problem = row.damage or "set aside as damaged"
+    return report
+
+
+def _verify_shared(shared: SharedFolder, row: ReplicaRow, cluster_id: bytes) -> ReplicaReport:
+    """Of a replica whose batches are in shared files."""
+    report = _report(row)
+    if report.problem:
+        return report
+    try:
+        verdict = shared.judge(KnownLog(row.identity(cluster_id), row.start_timestamp_ms))
+        report.problem = verdict.damage
+        if row.state == PREPARED or verdict.damage:
+            return report
+        report.end_offset, report.batches = verdict.tail.end_offset, len(verdict.headers)
+        report.bytes = verdict.tail.length_bytes
+        report.seal_digest = verdict.tail.digest.hex()
+        if row.state == SEALED:
+            report.index = "none"  # made with the file of its own
+            report.full_digest = shared.full_digest(verdict).hex()
+            _compare(row, report)
+    except IcecoreError as error:
+        report.problem = error.message
+    return report
+
+
+def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
+    report = _report(row)
+    if report.problem:
         return report
     name = file_name(row.identity(bytes(16)))  # names don't hold the cluster
     try:

@@ -8,4 +8,5 @@ threads are turns of one loop, runs with the same locks and always finds them fr
 import threading
 
 Lock = threading.Lock
-"""For state that worker and reader threads share; never held across I/O of the data path."""
+"""For state that worker and reader threads share; never held across I/O of the data path, but for
+that of a lane of shared files, which its worker shares with nobody but in rare moments."""

@@ -74,11 +74,10 @@ class SharedFiles:
         """Numbers of files that hold nothing, and whose notes may be there."""
         file_system.make_dirs(FOLDER)
         for name in file_system.list_dir(FOLDER):
-            number, dot, suffix = name.partition(".")
-            if number.isdigit() and dot + suffix == _SUFFIX:
-                self._add(int(number))
-            elif number.isdigit() and dot + suffix == GONE:
-                self._gone.add(int(number))
+            if (number := number_of(name)) is not None:
+                self._add(number)
+            elif (number := number_of(name, GONE)) is not None:
+                self._gone.add(number)
         self._next = max([0, *self._files, *self._gone]) + 1
         index.also_stands(self._standing)
 
@@ -229,6 +228,12 @@ class SharedFiles:
             file.handle.close()
         with self._lock:
             self._files.clear()
+
+
+def number_of(name: str, suffix: str = _SUFFIX) -> int | None:
+    """Of a file of this name in the folder; None when that is none of ours."""
+    number = name.removesuffix(suffix)
+    return int(number) if name.endswith(suffix) and number.isdigit() else None
 
 
 def file_name(number: int) -> str:

@@ -80,6 +80,13 @@ class Trail:
         elif self.end_offset != run.first_offset:
             self.end_offset, self.last_header_crc32c = run.first_offset, 0
 
+    def lacks(self, copy: FoundRun) -> bool:
+        """Whether nothing of these offsets is told of otherwise."""
+        return all(
+            run.stop_offset <= copy.first_offset or run.first_offset >= copy.end_offset
+            for run in self.runs
+        )
+
     def copied(self, copy: FoundRun) -> None:
         """It takes the place of whatever has the same offsets."""
         kept: list[FoundRun] = []
@@ -154,7 +161,8 @@ class Trails:
             entry.first_offset, entry.end_offset, number, position, entry.length, is_synced
         )
         if entry.kind == COPIED or _is_copy(trail, run, entry):
-            if is_synced:
+            # The original stays until the copy is on disk: without one the copy was.
+            if is_synced or trail.lacks(run):
                 trail.copied(run)
         elif entry.kind == APPENDED:
             trail.appended(run, entry.last_header_crc32c)

@@ -10,7 +10,7 @@ import pytest
 from icecore.errors import ConfigurationError
 from icecore_node.storage import inspect
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
-from icecore_node.storage.engines import make_store
+from icecore_node.storage.engines import SHARED_ENGINE, make_store
 from icecore_node.storage.files.file_system import OsFile
 from icecore_node.storage.inspect import ReplicaReport, verify_folder
 from icecore_node.storage.segment_engine.sealed_index import (
@@ -154,3 +154,37 @@ def test_the_command(folder: Inspected, capsys: pytest.CaptureFixture[str]) -> N
 def test_another_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
         verify_folder(tmp_path)
+
+
+def test_replicas_in_shared_files(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path, 1, CLUSTER)
+    folder.control.database.put(cluster_id=CLUSTER)
+    store = make_store(folder.files, folder.index, folder.control, CLUSTER)
+    store.start_up()
+    logs = [LogBuilder(number, engine=SHARED_ENGINE) for number in (SEALED, UNSEALED)]
+    starts = {log.identity.segment_id: (b"", 0) for log in logs}
+    assert store.creation.create([log.identity for log in logs], starts) == [None] * 2
+    assert [one.error for one in store.append_group([log.request(3) for log in logs])] == [None] * 2
+    store.seal(SEALED, logs[0].tail.end_offset, logs[0].tail.digest)
+    full_digest = store.reader.full_digest(SEALED).hex()
+    folder.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    sealed, unsealed = verify_folder(tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+    assert (sealed.problem, sealed.full_digest, sealed.index) == ("", full_digest, "none")
+    for report, log in zip((sealed, unsealed), logs, strict=True):
+        assert (report.problem, report.batches, report.end_offset) == ("", 3, 3)
+        assert (report.bytes, report.seal_digest) == (
+            log.tail.length_bytes,
+            log.tail.digest.hex(),
+        )
+    [file] = (tmp_path / "shared").glob("*.log")
+    data = file.read_bytes()
+    at = data.index(logs[1].batches[2]) + len(logs[1].batches[2]) - 20
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    sealed, unsealed = verify_folder(tmp_path)
+    assert not sealed.problem and unsealed.end_offset == 2 and not unsealed.problem
+    at = data.index(logs[0].batches[1]) + 200
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    sealed, unsealed = verify_folder(tmp_path)
+    assert sealed.problem and not unsealed.problem

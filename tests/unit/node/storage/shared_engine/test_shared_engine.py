@@ -1,9 +1,21 @@
 """Shared files over many random lives: what was answered is there, what was cut is not, whatever
 crashed; and damage condemns those whom it hits."""
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.unit.node.storage.shared_engine.random_life import Life
+from icecore.errors import IcecoreError
+from icecore_node.storage.engine import KnownLog, NewLog
+from icecore_node.storage.index.derived_index import DerivedIndex
+from icecore_node.storage.shared_engine.shared_engine import SharedEngine
+from icecore_node.storage.shared_engine.shared_files import file_name
+from tests.conformance.log_builder import LogBuilder
+from tests.simulation import mistakes_shared
+from tests.simulation.disk import SimDisk, SimFileSystem
+from tests.simulation.index import SimIndex, SimIndexDisk
+from tests.simulation.mistakes import Mistake
+from tests.unit.node.storage.shared_engine.random_life import SETTINGS, Life
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -37,3 +49,73 @@ def test_a_flipped_bit_hits_whom_it_hits(seed: int) -> None:
         if not found[segment_id].damage:
             assert found[segment_id].tail.end_offset == end_offset
             assert life.is_whole(segment_id) or segment_id == hit
+
+
+def fails(seed: int) -> bool:
+    """Whether a random life shows that something is wrong."""
+    life = Life(seed)
+    try:
+        for _ in range(150):
+            life.step()
+        life.restart()
+    except (AssertionError, IcecoreError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        mistakes_shared.shared_group_not_synced,
+        mistakes_shared.shared_file_freed_too_early,
+        mistakes_shared.dead_batches_come_back,
+        mistakes_shared.cut_is_not_told,
+        mistakes_shared.copy_forgets_a_run,
+        mistakes_shared.copy_is_not_told,
+    ],
+)
+def test_a_mistake_is_noticed(mistake: Callable[[], Mistake]) -> None:
+    with mistake():
+        assert any(fails(seed) for seed in range(40))
+
+
+def test_damage_that_condemns_nobody_is_noticed() -> None:
+    life = Life(1)
+    for _ in range(60):
+        life.step()
+    row = next(row for row in life.rows.values() if row.log.batches and not row.sealed)
+    segment_id, end_offset = row.segment_id, row.log.tail.end_offset
+    [run, *_] = life.engine._logs[segment_id].all_runs()
+    life.disk.names[file_name(run.number)].flip_bit(run.position + 40, 3)
+    assert life.judged()[segment_id].damage
+    with mistakes_shared.shared_damage_condemns_nobody():
+        found = life.judged()[segment_id]
+        assert not found.damage and found.tail.end_offset < end_offset
+
+
+def test_an_idle_log_does_not_keep_old_files() -> None:
+    """Its batches are copied behind those of others, a little with each group."""
+    disk, index = SimDisk(), SimIndexDisk()
+
+    def start(known: list[KnownLog]) -> tuple[SharedEngine, list[str]]:
+        derived = DerivedIndex(SimIndex(index, None), list)
+        engine = SharedEngine(SimFileSystem(disk, None), derived, SETTINGS, dict[int, str]().update)
+        return engine, [found.damage for found in engine.start_up(known, [])]
+
+    engine, _ = start([])
+    idle, busy = LogBuilder(1), LogBuilder(2)
+    for log in (idle, busy):
+        engine.create([NewLog(log.identity)], lambda created: None)
+    engine.append_group([idle.request(5, 1, 700)])
+    for number in range(3, 40):
+        engine.append_group([busy.request(4, 1, 900), idle.request(1, 1, 10)])
+        engine.drop([busy.identity])
+        busy = LogBuilder(number)
+        engine.create([NewLog(busy.identity)], lambda created: None)
+        engine.index.tend()
+        files = [name for name in disk.names if name.endswith(".log")]
+        assert len(files) <= 6
+    data, end_offset = engine.reader.read(1, 0, 1 << 20, 1 << 40)
+    assert (data, end_offset) == (b"".join(idle.batches), idle.tail.end_offset)
+    _, damage = start([KnownLog(idle.identity), KnownLog(busy.identity)])
+    assert damage == ["", ""]
