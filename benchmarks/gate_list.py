@@ -8,7 +8,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.cases import OPEN_RATE_S, OVER_GRPC, WITH_SYNCFS, Case
+from benchmarks.cases import (
+    IN_MEMORY,
+    IN_ROCKSDB,
+    OPEN_RATE_S,
+    OVER_GRPC,
+    WITH_SYNCFS,
+    Case,
+)
 
 LIMIT = "limit"
 """The measurement of the disk instead of a system."""
@@ -189,6 +196,22 @@ GROUPS = (
             Gate("single_p50", "icecore", "p50_ms", ceiling=2.5, unit="ms"),
             Gate("single_cpu", "icecore", "cpu_ms", ceiling=3.0, unit="ms"),
             Gate("single_p50_grpc", "icecore", "p50_ms", "grpc", ceiling=1.0),
+        ),
+    ),
+    Group(
+        {
+            "segment": ("icecore", _RF3),
+            "memory": (IN_MEMORY, _RF3),
+            "rocksdb": (IN_ROCKSDB, _RF3),
+            "segment_single": ("icecore", _SINGLE),
+            "memory_single": (IN_MEMORY, _SINGLE),
+            "rocksdb_single": (IN_ROCKSDB, _SINGLE),
+        },
+        (
+            Gate("memory_rf3", "memory", "mb_s", "segment", floor=1.3),
+            Gate("memory_single_p50", "memory_single", "p50_ms", "segment_single", ceiling=0.7),
+            Gate("rocksdb_rf3", "rocksdb", "mb_s", "segment"),
+            Gate("rocksdb_single_p50", "rocksdb_single", "p50_ms", "segment_single", ceiling=1.5),
         ),
     ),
     Group(

@@ -1,5 +1,6 @@
 """The shell of a leader: batches get their offsets and times, callers their answers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock, patch
@@ -8,7 +9,7 @@ import pytest
 
 from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError
-from icecore.model import Acks, FlushMode
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, Acks, FlushMode
 from icecore.v1 import replication_pb2
 from icecore_node.replica.life import Led, Life
 from icecore_node.roles.leader import Leader, LeaderParts, Offered, Produced
@@ -85,6 +86,24 @@ def test_offsets_and_answers() -> None:
         0: Produced(0, 7, 1, 500, 3, duplicate=False, batches_kept=5, flush_mode=FlushMode.SYNC),
         1: Produced(2, 7, 1, 500, 3, duplicate=False, batches_kept=5, flush_mode=FlushMode.SYNC),
     }
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode"),
+    [
+        (SEGMENT_ENGINE, FlushMode.SYNC),
+        (ROCKSDB_ENGINE, FlushMode.SYNC),
+        (MEMORY_ENGINE, FlushMode.ASYNC),
+    ],
+)
+def test_an_answer_says_whether_disks_have_it(engine: str, mode: FlushMode) -> None:
+    led = LedHere()
+    settings = replace(led.leader.segment.settings, engine=engine)
+    led.leader.segment = led.leader.segment.changed(settings=settings)
+    led.produce(0)
+    led.replicate()
+    answer = led.waiter.answers[0]
+    assert isinstance(answer, Produced) and answer.flush_mode is mode
 
 
 def test_append_times_go_on_when_the_clock_goes_back() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -44,6 +45,7 @@ class OneLeader:
         """Record counts of batches."""
         self.lookups = 0
         self.gone_after = 1_000
+        self.flush_mode = FlushMode.SYNC
 
     def leader(self, *_: object) -> "OneLeader":
         self.lookups += 1
@@ -55,7 +57,7 @@ class OneLeader:
         for each in group:
             base, count = sum(self.appended), each.header.record_count
             self.appended.append(count)
-            waiter.produced(each.slot, produced(base))
+            waiter.produced(each.slot, replace(produced(base), flush_mode=self.flush_mode))
 
 
 @pytest_asyncio.fixture
@@ -181,6 +183,16 @@ async def test_headers_that_are_refused_without_batches(executor: ThreadExecutor
     (result,) = data_pb2.ProduceResponse.FromString(answer).partitions
     assert result.error.reason == "NOT_LEADER"
     assert produce.inflight_bytes == 0 and leader.appended == []
+
+
+async def test_an_answer_says_what_its_copies_are(executor: ThreadExecutor) -> None:
+    leader = OneLeader()
+    produce = handler(leader, executor)
+    for mode in FlushMode:
+        leader.flush_mode = mode
+        answer = await as_unary(produce.handler)(request(batch_of(1)), CALL)
+        (result,) = data_pb2.ProduceResponse.FromString(answer).partitions
+        assert result.flush_mode == mode
 
 
 async def test_what_a_leader_still_holds_counts_after_the_answer(executor: ThreadExecutor) -> None:
