@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from icecore.model import Acks
+from icecore.model import RESTART_EMPTY, UNAVAILABLE_ON_LOSS, Acks, FlushBounds
 from tests.simulation.faults import Fault
 from tests.simulation.shells import Knobs
 
@@ -18,6 +18,9 @@ class Plan:
     partitions: int = 2
     replication_factor: int = 3
     min_insync: int = 2
+    flush: FlushBounds | None = None
+    """None = every append is synced before it counts."""
+    on_total_loss: str = UNAVAILABLE_ON_LOSS
     nodes: int = 3
     producers: int = 1
     bursts: int = 300
@@ -38,6 +41,17 @@ class Plan:
     """Somebody lies, so that a call for help is no problem."""
     all_acked: bool = False
     """The faults are so few that every record must be acknowledged in the end."""
+
+
+def draw_flush(seed: int, plan: Plan) -> Plan:
+    """In one world of four the topic syncs late, and may go on without its copies in every second
+    of them. Drawn by itself, so that the others stay as they are."""
+    rng = random.Random(f"flush {seed}")
+    if rng.random() >= 0.25:
+        return plan
+    bounds = FlushBounds(rng.choice([30, 300, 5_000]), rng.choice([1_000, 20_000]))
+    on_total_loss = rng.choice([UNAVAILABLE_ON_LOSS, RESTART_EMPTY])
+    return replace(plan, flush=bounds, on_total_loss=on_total_loss)
 
 
 def draw_knobs(rng: random.Random) -> Knobs:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 from icecore_node.ports import File
 from icecore_node.storage.batches.batch_scan import BatchScan, FoundBatch, empty_tail
-from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
+from icecore_node.storage.control.control_store import (
+    CONFIRMED,
+    PREPARED,
+    QUARANTINED,
+    ReplicaRow,
+)
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
@@ -104,6 +109,8 @@ def _intact_rows(host: "Host") -> Iterator[ReplicaRow]:
 def index_problems(host: "Host") -> Iterator[str]:
     """I20: what the index of a host says that a scan of its durable logs does not."""
     for row in _intact_rows(host):
+        if row.flush and row.state == CONFIRMED:
+            continue  # of what is written and not synced an index may tell (R80)
         identity = identity_of(host, row)
         inode = host.disk.durable_names.get(file_name(identity))
         if inode is None:

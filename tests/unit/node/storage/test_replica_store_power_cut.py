@@ -74,6 +74,7 @@ class Life:
         self.rng = random.Random(seed)
         self.disk, self.index_disk = SimDisk(), SimIndexDisk()
         self.disk.can_sync_all = bool(seed % 2)
+        self.settings = replace(SETTINGS, open_files_max=1 if seed % 4 < 2 else 8)
         self.control = sqlite3.connect(":memory:", isolation_level=None)
         self.model = Model()
         self.power_cuts = 0
@@ -87,7 +88,7 @@ class Life:
             SimIndex(self.index_disk, None),
             ControlStore(self.control),
             CLUSTER,
-            SETTINGS,
+            self.settings,
             f"boot {self.power_cuts}",
         )
         return self.store.start_up()
