@@ -214,6 +214,7 @@ class ProducePartitionResult(_message.Message):
     durable_copies: _builtins.int
     """replicas that hold it durably at the time of the answer"""
     flush_mode: _common_pb2.FlushMode.ValueType
+    """what durably means: synced, or with ASYNC written and synced later"""
     duplicate: _builtins.bool
     """the batch had been appended before; base_offset is the original"""
     batches_kept: _builtins.int

@@ -24,6 +24,12 @@ async def create_late(cluster: LocalCluster, on_total_loss: str = "") -> None:
     )
 
 
+def kill_together(cluster: LocalCluster) -> None:
+    """The coordinator first, so that nobody has a last copy synced while the others are gone."""
+    cluster.kill_coordinator()
+    kill_everything(cluster)
+
+
 def as_after_a_power_cut(cluster: LocalCluster, node_ids: Iterable[int]) -> None:
     """Another boot; what was not synced may be gone, for all that the node can know."""
     for node_id in node_ids:
@@ -72,7 +78,7 @@ async def test_when_all_machines_stopped_a_partition_goes_on_if_it_may(
     cluster = own_cluster
     await create_late(cluster, on_total_loss="restart_empty")
     before = await produce(cluster.bootstrap, TOPIC, numbered(0, 500))
-    kill_everything(cluster)
+    kill_together(cluster)
     as_after_a_power_cut(cluster, NODES)
     cluster.start()
     after = await produce(cluster.bootstrap, TOPIC, numbered(500, 100))

@@ -1,7 +1,8 @@
 """Judges a history: pure functions from what clients saw to what must never be.
 
 Each check yields violations of one category; ``check`` runs them all. Records acked by the leader
-alone may be lost with it: they are counted, not judged.
+alone may be lost with it: they are counted, not judged. So may what was in a segment that was given
+up (R82); that this was right is judged where it happens (``losses.py``).
 """
 
 from collections import Counter
@@ -54,7 +55,9 @@ def lost_by_leader_acks(history: History) -> int:
 
 def _promised(history: History) -> Iterator[Produce]:
     for produce in history.produces:
-        if produce.outcome is Outcome.OK and produce.acks is not Acks.LEADER:
+        if produce.outcome is not Outcome.OK or produce.acks is Acks.LEADER:
+            continue
+        if not history.is_given_up(produce.partition, produce.offset, produce.began_s):
             yield produce
 
 
@@ -176,6 +179,8 @@ def poll(history: History) -> Iterator[Violation]:
     """Within a session offsets go up by one."""
     last: dict[tuple[str, Partition], int] = {}
     for read in history.reads:
+        if read.partition in history.given_up:
+            continue  # its next offset may be another record's by now
         session = (read.session, read.partition)
         before = last.get(session)
         if before is not None and read.offset <= before:
@@ -210,6 +215,8 @@ def changed(history: History) -> Iterator[Violation]:
         for read in history.reads:
             if read.partition != partition:
                 continue
+            if history.is_given_up(partition, read.offset, read.at_s):
+                continue
             is_kept = read.offset >= start and not history.is_unavailable(partition, read.offset)
             truth = final.get(read.offset) if is_kept else read.value
             if truth != read.value or known.setdefault(read.offset, read.value) != read.value:
@@ -223,6 +230,8 @@ def answers(history: History) -> Iterator[Violation]:
     final = {partition: dict(records) for partition, records in history.final.items()}
     for answer in history.answers:
         partition, (start, end) = answer.partition, answer.searched
+        if history.is_given_up(partition, end, answer.at_s):
+            continue
         records = final.get(partition, {})
         given = dict(answer.records)
         offsets = [offset for offset, _ in answer.records]
@@ -263,15 +272,18 @@ def watermark(history: History) -> Iterator[Violation]:
     }
     for seen in history.watermarks:
         end = max(ends.get(seen.partition, 0), history.log_start.get(seen.partition, 0))
+        if history.is_given_up(seen.partition, seen.high_watermark, seen.at_s):
+            continue
         is_beyond = seen.high_watermark > end
         if is_beyond and not history.is_unavailable(seen.partition, seen.high_watermark - 1):
             what = f"{seen.observer} showed {seen.high_watermark}, the end is {end}"
             yield Violation("watermark_past_end", seen.partition, what)
         key = (seen.observer, seen.partition)
-        if seen.high_watermark < last.get(key, 0):
-            what = f"{seen.observer}: {seen.high_watermark} after {last[key]}"
+        before = last.get(key, 0)
+        if seen.high_watermark < before:
+            what = f"{seen.observer}: {seen.high_watermark} after {before}"
             yield Violation("watermark_went_back", seen.partition, what)
-        last[key] = max(seen.high_watermark, last.get(key, 0))
+        last[key] = max(seen.high_watermark, before)
 
 
 def replicas(history: History) -> Iterator[Violation]:

@@ -85,6 +85,8 @@ class Host:
     """How many times as long its threads take."""
     machine: Machine = field(default_factory=Machine)
     power_cuts: int = 0
+    doubtful_s: list[float] = field(default_factory=list)
+    """When it lost power, or a sync failed: what was not synced may be gone."""
 
     def __post_init__(self) -> None:
         self.machine.changing = lambda: self.disk.changing()
@@ -269,8 +271,10 @@ class World:
 
     def _fail_stop(self, process: SimProcess, error: BaseException) -> None:
         """Production ends a process whose disk does not do what it was told."""
-        if process.name in self.hosts and self.hosts[process.name].disk.faults.failed_syncs:
-            self.hosts[process.name].disk.faults.failed_syncs = 0
+        host = self.hosts.get(process.name)
+        if host is not None and host.disk.faults.failed_syncs:
+            host.disk.faults.failed_syncs = 0
+            host.doubtful_s.append(self.loop.time())
             self.count_fault("fsync_error")
         self._exit(process, f"fail-stop: {error!r}")
 
@@ -317,6 +321,7 @@ class World:
         host = self.hosts.get(name)
         if power_cut and host is not None:
             host.power_cuts += 1
+            host.doubtful_s.append(self.loop.time())
             host.disk.power_cut(self.rng)
             host.index.power_cut(self.rng)
 

@@ -100,10 +100,18 @@ class History:
     log_start: dict[Partition, int] = field(default_factory=dict)
     unavailable: dict[Partition, list[tuple[int, float]]] = field(default_factory=dict)
     """Offsets [from, to) that the coordinator itself says nobody can read now."""
+    given_up: dict[Partition, list[tuple[int, float]]] = field(default_factory=dict)
+    """From this offset on, what happened before this time may be gone, and others have its place:
+    a segment was ended there because no copy of it was whole (R82)."""
     whole_sessions: set[str] = field(default_factory=set)
     """Read sessions that began at the log start after everything was healed, and ran to the end."""
     idempotent: bool = True
     """Whether a value may be there only once."""
+
+    def is_given_up(self, partition: Partition, offset: int, at_s: float) -> bool:
+        """Whether what was at an offset at some time was given up since."""
+        ends = self.given_up.get(partition, ())
+        return any(offset >= end and at_s <= ended_s for end, ended_s in ends)
 
     def is_unavailable(self, partition: Partition, offset: int) -> bool:
         """Whether an offset lies in a segment that is known to be unavailable."""

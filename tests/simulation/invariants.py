@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from icecore.errors import StorageError
-from icecore.model import Segment, SegmentState
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
@@ -37,11 +37,13 @@ from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.inode import Inode
 from tests.simulation.invariants_cores import CoreInvariants, stepping
+from tests.simulation.losses import Losses
 from tests.simulation.process import PROCESS, SimProcess
 from tests.simulation.stored_logs import (
     durable_tail,
     files_to_delete,
     is_in_memory,
+    replica_rows,
     shared_problems,
 )
 
@@ -61,6 +63,7 @@ class Invariants:
         self.broken: dict[str, None] = {}
         """In the order they were noticed; each text once."""
         self.cores = CoreInvariants(world, self._note, waits_for_all=waits_for_all)
+        self.losses = Losses(world, self._note)
         self._world = world
         self._answered: dict[tuple[int, int], int] = {}
         self._beats_ms: dict[tuple[int, int], float] = {}
@@ -109,6 +112,7 @@ class Invariants:
 
     def on_commit(self, change: Change, before: Mapping[int, SegmentRecord]) -> None:
         """A change of the metadata is stored: whoever is listed at a seal has all of it."""
+        self.losses.on_commit(change, before)
         for record in change.puts:
             if not isinstance(record, SegmentRecord) or record.segment.lossy:
                 continue
@@ -125,12 +129,15 @@ class Invariants:
         name = f"node-{node_id}"
         node = self._world.shells.get(name)
         replica = node.replicas.get(segment.segment_id) if node is not None else None
-        if replica is None:
+        if replica is not None and not replica.life.is_intact:
+            return
+        is_late = segment.settings.flush is not None  # what it counts may be in no disk (R81)
+        if replica is None or is_late:
             host = self._world.hosts[name]
             if self._world.is_suspect(name) or is_in_memory(host, segment.segment_id):
                 return
             tail = durable_tail(host, segment.segment_id, segment.end_offset)
-        elif replica.life.is_intact and replica.base_offset >= 0:
+        elif replica.base_offset >= 0:
             tail = replica.log.durable_tail
         else:
             return
@@ -152,7 +159,8 @@ class Invariants:
             self._note(f"I20: segment {segment_id} is UNKNOWN, its disk is sound: {damage}")
 
     def on_indexed(self, process: SimProcess | None, key: bytes, value: bytes) -> None:
-        """An index says how far a file is durable: it never leads the file."""
+        """An index says how far a file is durable, or written where that counts (R80): it never
+        leads the file."""
         host = self._world.hosts.get(process.name) if process is not None else None
         if host is None:
             return
@@ -164,7 +172,10 @@ class Invariants:
         segment_id, generation = divmod(int.from_bytes(key, "big"), 1 << 16)
         inode = host.disk.named(f"/{segment_id:020d}.{generation}.log")
         position = int.from_bytes(value[:8], "little")
-        if inode is not None and not inode.is_durable(position):
+        if inode is None or inode.is_durable(position):
+            return
+        is_late = any(row.flush for row in replica_rows(host, SegmentId(segment_id)))
+        if not is_late or position > inode.size:
             self._note(f"I20: the index has segment {segment_id} durable to {position}, it is not")
 
     def _on_noted(self, number: int, inode: Inode | None, position: int) -> None:
@@ -222,8 +233,8 @@ class Invariants:
 
 
 @contextmanager
-def watch(world: "World", *, waits_for_all: bool = False) -> Iterator[dict[str, None]]:
-    """What breaks an invariant from here to the end of the block, as text.
+def watch(world: "World", *, waits_for_all: bool = False) -> Iterator[Invariants]:
+    """What is seen, and what breaks an invariant, from here to the end of the block.
 
     Args:
         world: All of it is looked at.
@@ -234,7 +245,7 @@ def watch(world: "World", *, waits_for_all: bool = False) -> Iterator[dict[str, 
         for owner, name, watched in _watched(seen):
             original = vars(owner)[name]
             stack.enter_context(mock.patch.object(owner, name, watched(original)))
-        yield seen.broken
+        yield seen
 
 
 Watched = tuple[type, str, Callable[[Any], Any]]

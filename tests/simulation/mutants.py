@@ -19,6 +19,7 @@ from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_engines as engines
 from tests.simulation import mistakes_index as index
+from tests.simulation import mistakes_late as late
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
@@ -93,6 +94,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(engines.database_not_synced, "database_blackout"),
     Mutant(engines.cut_keeps_its_tail, "database_blackout"),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),
+    Mutant(late.async_replica_counts_after_crash, "late_blackout"),
+    Mutant(late.stale_clean_marker, "late_blackout"),
+    Mutant(late.late_seal_not_synced, "late_blackout"),
+    Mutant(late.stop_without_sync, "late_stop"),
+    Mutant(late.restart_empty_too_early, "late_survivor"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),
     Mutant(repeats.orders_for_any_incarnation, "late_open"),

@@ -84,7 +84,7 @@ class Observer:
         if not segments:
             return "no segments"
         for segment in segments:
-            if segment.segment_id in excused:
+            if segment.segment_id in excused or segment.is_lost:
                 continue
             wanted = segment.settings.replication_factor
             if segment.state is SegmentState.RECOVERING:

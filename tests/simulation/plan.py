@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from icecore.model import (
     MEMORY_ENGINE,
     OWN_FILE,
+    RESTART_EMPTY,
     ROCKSDB_ENGINE,
     SEGMENT_ENGINE,
     SHARED_FILE,
+    UNAVAILABLE_ON_LOSS,
     Acks,
+    FlushBounds,
 )
 from tests.simulation.faults import Fault
 from tests.simulation.shells import Knobs
@@ -25,6 +28,9 @@ class Plan:
     partitions: int = 2
     replication_factor: int = 3
     min_insync: int = 2
+    flush: FlushBounds | None = None
+    """None = every append is synced before it counts."""
+    on_total_loss: str = UNAVAILABLE_ON_LOSS
     nodes: int = 3
     producers: int = 1
     bursts: int = 300
@@ -64,6 +70,17 @@ def file_model_of(seed: int) -> str:
         return OWN_FILE
     is_shared = random.Random(f"file model {seed}").random() < 0.3
     return SHARED_FILE if is_shared else OWN_FILE
+
+
+def draw_flush(seed: int, plan: Plan) -> Plan:
+    """In one world of four the topic syncs late, and may go on without its copies in every second
+    of them. Drawn by itself, so that the others stay as they are."""
+    rng = random.Random(f"flush {seed}")
+    if rng.random() >= 0.25 or (plan.engine, plan.file_model) != (SEGMENT_ENGINE, OWN_FILE):
+        return plan
+    bounds = FlushBounds(rng.choice([30, 300, 5_000]), rng.choice([1_000, 20_000]))
+    on_total_loss = rng.choice([UNAVAILABLE_ON_LOSS, RESTART_EMPTY])
+    return replace(plan, flush=bounds, on_total_loss=on_total_loss)
 
 
 def draw_knobs(rng: random.Random) -> Knobs:

@@ -12,7 +12,12 @@ from icecore.codec.batch import parse_header
 from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE
 from icecore_node.ports import File
 from icecore_node.storage.batches.batch_scan import BatchScan, FoundBatch, empty_tail
-from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, ReplicaRow
+from icecore_node.storage.control.control_store import (
+    CONFIRMED,
+    PREPARED,
+    QUARANTINED,
+    ReplicaRow,
+)
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.rocksdb_engine.log_keys import (
@@ -108,6 +113,8 @@ def index_problems(host: "Host") -> Iterator[str]:
     for row in _intact_rows(host):
         if row.engine != SEGMENT_ENGINE:  # those derive nothing
             continue
+        if row.flush and row.state == CONFIRMED:
+            continue  # of what is written and not synced an index may tell (R80)
         identity = identity_of(host, row)
         if is_shared(row):
             continue

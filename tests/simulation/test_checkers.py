@@ -183,3 +183,18 @@ def test_an_answer_with_a_record_that_never_was() -> None:
     assert {each.category for each in check(History(answers=[answer], final={P: RECORDS}))} >= {
         "query_wrong"
     }
+
+
+@pytest.mark.parametrize(
+    ("end", "ended_s", "is_excused"), [(2, 5.0, True), (3, 5.0, False), (2, 1.5, False)]
+)
+def test_what_was_given_up_is_excused_from_its_end_until_then(
+    end: int, ended_s: float, is_excused: bool
+) -> None:
+    """Offset 2 was given out again after a segment had lost all its copies (R82)."""
+    history = good_history()
+    history.produces.append(produced(9, 2))
+    history.reads.append(Read("c", P, 2, b"v2", 3.0))
+    history.final[P] = [(0, b"v0"), (1, b"v1"), (2, b"v9")]
+    history.given_up[P] = [(end, ended_s)]
+    assert (check(history) == []) is is_excused

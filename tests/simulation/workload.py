@@ -17,7 +17,7 @@ from icecore.errors import (
     InvalidRequestError,
     UnknownTopicError,
 )
-from icecore.model import UNAVAILABLE_ON_LOSS, Acks
+from icecore.model import Acks, FlushMode
 from tests.simulation.history import Outcome, Produce, Read
 from tests.simulation.labels import key_of, tags_of
 from tests.simulation.plan import Plan
@@ -54,7 +54,10 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
             min_insync=plan.min_insync,
             file_model=plan.file_model,
             engine=plan.engine,
-            on_total_loss=UNAVAILABLE_ON_LOSS,
+            flush_mode=FlushMode.ASYNC if plan.flush else FlushMode.SYNC,
+            flush_interval_ms=plan.flush.interval_ms if plan.flush else 0,
+            flush_bytes=plan.flush.length_bytes if plan.flush else 0,
+            on_total_loss=plan.on_total_loss,
             segment_bytes=plan.knobs.segment_bytes,
             segment_age_ms=plan.knobs.segment_age_ms,
             record_bytes_max=4096,

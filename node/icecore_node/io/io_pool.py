@@ -239,7 +239,7 @@ class IoWorker:
 
     def _sync_later(self, segment_id: SegmentId, within_ms: int) -> None:
         """A log was written, and has so long until it must be synced."""
-        if self._is_closed:
+        if self._is_closed or (within_ms and segment_id in self._put_off):
             return
         loop = asyncio.get_running_loop()
         self._put_off.add(segment_id)

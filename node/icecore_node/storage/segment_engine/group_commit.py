@@ -22,7 +22,8 @@ never leads it (R55); ``log.end``, which readers and acks go by, moves between s
 Index and ``log.end`` then tell of bytes that a power cut may take. A start asks first whether there
 was one and, if so, does not look at the log at all. If there was none, an index that tells of more
 than there is shows that a sync had failed and that nobody could store it. The file is held until it
-is synced, and the log is among ``_unsynced``.
+is synced, and the log is among ``_unsynced``; when half of the files that may stay open are held,
+further logs are synced at once.
 
 **The bound.** At most ``group_bytes_max`` (G) go to one file between two syncs. That is no limit
 for memory but a promise to start-up, which tells a torn tail from damage by it: a whole batch at G
@@ -216,8 +217,10 @@ class GroupCommit:
             written += (
                 part for part in parts if part.requests and self._write(part, is_alone=is_alone)
             )
-            put_off = [part for part in written if part.log.flush is not None]
-            synced = [part for part in written if part.log.flush is None]
+            synced: list[_Part] = []
+            put_off: list[_Part] = []
+            for part in written:
+                (put_off if self._may_put_off(part.log) else synced).append(part)
             try:
                 self._sync([part.log for part in synced])
             except DiskFailedError:
@@ -242,10 +245,16 @@ class GroupCommit:
 
     # --- what is synced later -----------------------------------------------------------------
 
+    def _may_put_off(self, log: SegmentLog) -> bool:
+        """Within its bounds, and while so few files are held that others find room."""
+        if log.flush is None:
+            return False
+        return log.unsynced_bytes > 0 or len(self._unsynced) <= self._settings.open_files_max // 2
+
     def _put_off(self, part: _Part) -> None:
         """Count it as it is; its file stays held, so that no error of a write-back is missed."""
         log, flush = part.log, part.log.flush
-        assert flush is not None
+        assert flush is not None, "this log is synced at once"
         before = log.unsynced_bytes
         part.is_put_off = not before
         log.unsynced_bytes = before + part.total_bytes

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,11 +28,9 @@ CALL = CallContext("one", "anonymous", None)
 OTHER_CALL = CallContext("another", "anonymous", None)
 
 
-def produced(base_offset: int) -> Produced:
+def produced(base_offset: int, mode: FlushMode = FlushMode.SYNC) -> Produced:
     """What the leader here says of a batch."""
-    return Produced(
-        base_offset, 1, 1, 0, 1, duplicate=False, batches_kept=5, flush_mode=FlushMode.SYNC
-    )
+    return Produced(base_offset, 1, 1, 0, 1, duplicate=False, batches_kept=5, flush_mode=mode)
 
 
 class OneLeader:
@@ -57,7 +54,7 @@ class OneLeader:
         for each in group:
             base, count = sum(self.appended), each.header.record_count
             self.appended.append(count)
-            waiter.produced(each.slot, replace(produced(base), flush_mode=self.flush_mode))
+            waiter.produced(each.slot, produced(base, self.flush_mode))
 
 
 @pytest_asyncio.fixture
@@ -105,6 +102,18 @@ async def test_batches_keep_their_order_wherever_they_are_checked(executor: Thre
     assert await reasons(produce, body) == ["", "", "CORRUPT_BATCH", "", ""]
     assert leader.appended == [30, 2, 3, 4]
     assert produce.inflight_bytes == 0
+
+
+@pytest.mark.parametrize("mode", FlushMode)
+async def test_the_answer_says_what_durable_means(
+    executor: ThreadExecutor, mode: FlushMode
+) -> None:
+    leader = OneLeader()
+    leader.flush_mode = mode
+    produce = handler(leader, executor)
+    answer = await as_unary(produce.handler)(request(batch_of(1)), CALL)
+    [result] = data_pb2.ProduceResponse.FromString(answer).partitions
+    assert result.flush_mode == mode
 
 
 async def test_who_leads_is_asked_again_after_the_check(executor: ThreadExecutor) -> None:

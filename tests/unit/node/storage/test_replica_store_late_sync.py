@@ -51,7 +51,7 @@ class Machine:
         self.control = ControlStore(self.connection)
         files, index = SimFileSystem(self.disk, None), SimIndex(self.index_disk, None)
         settings = StoreSettings(
-            allocation_step_bytes=16 << 10, sync_all_files_min=3, open_files_max=1
+            allocation_step_bytes=16 << 10, sync_all_files_min=3, open_files_max=8
         )
         self.store = make_store(files, index, self.control, CLUSTER, settings, boot_id)
         return {found.identity.segment_id: found for found in self.store.start_up()}
@@ -148,6 +148,18 @@ def test_a_file_stays_open_until_it_is_synced(machine: Machine) -> None:
     assert machine.held_files() == 1
     machine.store.seal(2, machine.other.tail.end_offset, machine.other.tail.digest)
     assert machine.held_files() == 0
+
+
+def test_when_half_of_the_files_are_held_further_logs_are_synced_at_once(machine: Machine) -> None:
+    segment_engine(machine.store)._commit._settings = StoreSettings(open_files_max=2)
+    machine.append()
+    request = machine.other.request(1)
+    machine.store.append_group([request])
+    assert request.sync_within_ms is None and machine.held_files() == 1
+    machine.store.sync([1])
+    request = machine.other.request(1)
+    machine.store.append_group([request])
+    assert request.sync_within_ms == BOUNDS.interval_ms
 
 
 def test_a_log_that_goes_takes_its_debt_along(machine: Machine) -> None:

@@ -79,6 +79,7 @@ class Life:
         self.index_disk = SimIndexDisk()
         for disk in self.disks:
             disk.can_sync_all = bool(seed % 2)
+        self.settings = replace(SETTINGS, open_files_max=1 if seed % 4 < 2 else 8)
         self.control = sqlite3.connect(":memory:", isolation_level=None)
         self.model = Model()
         self.power_cuts = 0
@@ -95,7 +96,7 @@ class Life:
             SimIndex(self.index_disk, None),
             control,
             CLUSTER,
-            SETTINGS,
+            self.settings,
             f"boot {self.power_cuts}",
             Disks(control, disks, DiskLimits()),
         )

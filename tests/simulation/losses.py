@@ -1,0 +1,74 @@
+"""What late syncs may cost, seen from outside: who could have lost what was not synced, and when.
+
+A segment may be given up (R82), or stay undecided, only if its replicas lost their power, or a sync
+of theirs failed, while it was open. Whoever calls it lost or undecided without that has forgotten
+a copy. What was in a segment that was rightly given up is noted for the checkers.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from icecore.model import Segment, SegmentState
+from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_replication.recovery import FenceReply, may_decide
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import World
+
+
+class Losses:
+    """Follows the records of one world.
+
+    Args:
+        world: Its disks and its history.
+        note: Told of what must not be.
+    """
+
+    def __init__(self, world: "World", note: Callable[[str], None]) -> None:
+        self._world = world
+        self._note = note
+        self._opened_s: dict[int, float] = {}
+
+    def on_commit(self, change: Change, before: Mapping[int, SegmentRecord]) -> None:
+        """A change of the metadata is stored."""
+        for record in change.puts:
+            if isinstance(record, SegmentRecord):
+                self._on_put(record, before.get(record.segment.segment_id))
+        for record in change.deletes:
+            if isinstance(record, SegmentRecord) and record.is_unclean_begun:
+                self._given_up(record.segment, record.segment.base_offset)
+
+    def _on_put(self, record: SegmentRecord, old: SegmentRecord | None) -> None:
+        segment = record.segment
+        if segment.state is SegmentState.ACTIVE:
+            self._opened_s.setdefault(segment.segment_id, self._world.loop.time())
+        if record.is_unclean_allowed and not (old and old.is_unclean_allowed):
+            whole = [each for each in segment.replicas if not self._is_doubtful(each, segment)]
+            if whole:
+                self._note(f"R82: segment {segment.segment_id} is given up, {whole} have all of it")
+        was_sealed = old is not None and old.segment.state is SegmentState.SEALED
+        if segment.lossy and segment.state is SegmentState.SEALED and not was_sealed:
+            self._given_up(segment, segment.end_offset)
+            if segment.is_lost:
+                span = (segment.base_offset, float(segment.end_offset))
+                key = (segment.topic, segment.partition)
+                self._world.history.unavailable.setdefault(key, []).append(span)
+
+    def _given_up(self, segment: Segment, end_offset: int) -> None:
+        key = (segment.topic, segment.partition)
+        found = self._world.history.given_up.setdefault(key, [])
+        found.append((end_offset, self._world.loop.time()))
+
+    def _is_doubtful(self, node_id: int, segment: Segment) -> bool:
+        name = f"node-{node_id}"
+        since_s = self._opened_s.get(segment.segment_id, 0.0)
+        host = self._world.hosts[name]
+        return self._world.is_suspect(name) or any(at_s >= since_s for at_s in host.doubtful_s)
+
+    def may_be_undecided(self, segment: Segment) -> bool:
+        """Whether so many of its replicas may be UNKNOWN that nothing decides where it ends."""
+        replies = {
+            node_id: FenceReply(intact=not self._is_doubtful(node_id, segment))
+            for node_id in segment.replicas
+        }
+        return may_decide(replies, segment) is None
