@@ -20,8 +20,10 @@ CHUNK_BYTES = IN_FLIGHT_BYTES // 4
 """Values that a client hands over at once where its API takes columns."""
 OPEN_RATE_S = 5_000
 
-ICECORE, WITH_SYNCFS, OVER_GRPC = OURS = ("icecore", "icecore_syncfs", "icecore_grpc")
-"""Names of our systems: as it comes, with ``syncfs=always``, and without the native transport."""
+OURS = ("icecore", "icecore_syncfs", "icecore_grpc", "icecore_shared")
+"""Names of our systems: as it comes, with ``syncfs=always``, without the native transport, and with
+topics whose active segments share files."""
+ICECORE, WITH_SYNCFS, OVER_GRPC, SHARED_FILES = OURS
 
 KINDS = ("produce", "fetch", "mixed", "single", "open")
 RECORD_BYTES = (100, 1024)

@@ -7,10 +7,10 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Protocol, Self
 
-from benchmarks.cases import OVER_GRPC, WITH_SYNCFS, Case
+from benchmarks.cases import OVER_GRPC, SHARED_FILES, WITH_SYNCFS, Case
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
-from icecore.model import FlushMode
+from icecore.model import OWN_FILE, SHARED_FILE, FlushMode
 
 
 class Missing(Exception):
@@ -96,7 +96,13 @@ class Icecore:
         """See ``System``."""
         with Admin(self.bootstrap) as admin:
             mode = FlushMode[flush.upper()]
-            admin.create_topic(topic, partitions=partitions, replication_factor=rf, flush_mode=mode)
+            admin.create_topic(
+                topic,
+                partitions=partitions,
+                replication_factor=rf,
+                flush_mode=mode,
+                file_model=SHARED_FILE if self.name == SHARED_FILES else OWN_FILE,
+            )
 
     def delete_topic(self, topic: str) -> None:
         """See ``System``."""
