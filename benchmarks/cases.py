@@ -20,12 +20,13 @@ CHUNK_BYTES = IN_FLIGHT_BYTES // 4
 """Values that a client hands over at once where its API takes columns."""
 OPEN_RATE_S = 5_000
 
-ICECORE, WITH_SYNCFS, OVER_GRPC, IN_MEMORY, IN_ROCKSDB = OURS = (
+OURS = (
     *("icecore", "icecore_syncfs", "icecore_grpc"),
-    *("icecore_memory", "icecore_rocksdb"),
+    *("icecore_memory", "icecore_rocksdb", "icecore_shared"),
 )
 """Names of our systems: as it comes, with ``syncfs=always``, without the native transport, and with
-topics of the other engines."""
+topics of the other engines, or whose active segments share files."""
+ICECORE, WITH_SYNCFS, OVER_GRPC, IN_MEMORY, IN_ROCKSDB, SHARED_FILES = OURS
 
 KINDS = ("produce", "fetch", "mixed", "single", "open")
 RECORD_BYTES = (100, 1024)

@@ -7,10 +7,24 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from benchmarks.cases import IN_MEMORY, IN_ROCKSDB, OVER_GRPC, WITH_SYNCFS, Case
+from benchmarks.cases import (
+    IN_MEMORY,
+    IN_ROCKSDB,
+    OVER_GRPC,
+    SHARED_FILES,
+    WITH_SYNCFS,
+    Case,
+)
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, FlushMode
+from icecore.model import (
+    MEMORY_ENGINE,
+    OWN_FILE,
+    ROCKSDB_ENGINE,
+    SEGMENT_ENGINE,
+    SHARED_FILE,
+    FlushMode,
+)
 
 
 class Missing(Exception):
@@ -107,6 +121,7 @@ class Icecore:
                 replication_factor=rf,
                 flush_mode=FlushMode[flush.upper()],
                 engine=_ENGINES.get(self.name, SEGMENT_ENGINE),
+                file_model=SHARED_FILE if self.name == SHARED_FILES else OWN_FILE,
             )
 
     def delete_topic(self, topic: str) -> None:

@@ -13,6 +13,7 @@ from benchmarks.cases import (
     IN_ROCKSDB,
     OPEN_RATE_S,
     OVER_GRPC,
+    SHARED_FILES,
     WITH_SYNCFS,
     Case,
 )
@@ -191,6 +192,20 @@ GROUPS = (
         ),
     ),
     Group(
+        {
+            "keyed_16": ("icecore", _KEYED),
+            "keyed_1024": ("icecore", replace(_KEYED, partitions=1024)),
+            "shared_1024": (SHARED_FILES, replace(_KEYED, partitions=1024)),
+            "small_1024": ("icecore", _MANY),
+            "small_shared_1024": (SHARED_FILES, _MANY),
+        },
+        (
+            Gate("keyed_1024_shared", "shared_1024", over="keyed_16", floor=0.8),
+            Gate("keyed_1024_partition", "keyed_1024", over="keyed_16"),
+            Gate("keyed_1024_shared_100b", "small_shared_1024", over="small_1024"),
+        ),
+    ),
+    Group(
         {"icecore": ("icecore", _SINGLE), "grpc": (OVER_GRPC, _SINGLE)},
         (
             Gate("single_p50", "icecore", "p50_ms", ceiling=2.5, unit="ms"),
@@ -261,11 +276,13 @@ GROUPS = (
             **_on_both(_MANY),
             "send": ("icecore", replace(_MANY, api="records")),
             "syncfs": (WITH_SYNCFS, _MANY),
+            "shared": (SHARED_FILES, _MANY),
         },
         (
             *_against_kafka("keyed_1024", 8.0),
             Gate("keyed_1024_send_kafka", "send", over="kafka"),
             Gate("keyed_1024_syncfs_kafka", "syncfs", over="kafka"),
+            Gate("keyed_1024_shared_kafka", "shared", over="kafka", floor=10.0),
         ),
     ),
     Group(_on_both(_SMALL_RF3), _against_kafka("send_batch_100b", 1.2)),
