@@ -31,6 +31,7 @@ from icecore_replication.checked import Checked
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.invariants_cores import CoreInvariants, stepping
+from tests.simulation.invariants_retention import RetentionInvariants
 from tests.simulation.process import PROCESS, SimProcess
 from tests.simulation.stored_logs import durable_tail, files_to_delete
 
@@ -50,6 +51,7 @@ class Invariants:
         self.broken: dict[str, None] = {}
         """In the order they were noticed; each text once."""
         self.cores = CoreInvariants(world, self._note, waits_for_all=waits_for_all)
+        self.retention = RetentionInvariants(self._note)
         self._world = world
         self._answered: dict[tuple[int, int], int] = {}
         self._beats_ms: dict[tuple[int, int], float] = {}
@@ -262,6 +264,7 @@ def _committing(seen: Invariants) -> Callable[[Any], Any]:
             before = dict(self.state.segments)
             await original(self, change)
             seen.on_commit(change, before)
+            seen.retention.on_commit(change, before, self.state)
 
         return commit
 

@@ -22,6 +22,7 @@ from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
+from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
 from tests.simulation.mistakes import Mistake
@@ -88,6 +89,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),
+    Mutant(retention.intent_before_start, "records_expire"),
+    Mutant(retention.tails_go, "records_expire"),
+    Mutant(retention.wall_clock_counts, "records_expire"),
+    Mutant(retention.start_goes_back, "records_expire"),
+    Mutant(retention.young_segments_go, "records_expire"),
+    Mutant(retention.skipped_in_silence, "records_expire"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),
     Mutant(repeats.orders_for_any_incarnation, "late_open"),
