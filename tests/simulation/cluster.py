@@ -42,6 +42,7 @@ from tests.simulation.process import SimProcess
 from tests.simulation.shells import Knobs, NodePorts
 
 if TYPE_CHECKING:
+    from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
 
 COORDINATOR = "coordinator"
@@ -136,7 +137,7 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self.fleeting: list[FleetingTopic] = []
+        self.fleeting: list[FleetingTopic | ExpiringTopic] = []
         """Topics that were made by a fault, to be judged at the end."""
         self._kept: list[asyncio.Task[None]] = []
         self._older: list[SimProcess] = []

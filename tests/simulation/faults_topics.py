@@ -1,7 +1,8 @@
-"""Topics that come and go under traffic."""
+"""Topics that come and go under traffic, or lose their oldest records."""
 
 import asyncio
 
+from tests.simulation.expiring import ExpiringTopic
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.fleeting import FleetingTopic
 from tests.simulation.plan import Plan
@@ -25,4 +26,19 @@ async def topic_made_again(scene: Scene, fault: Fault) -> None:
     await asyncio.sleep(fault.lasts_s)
 
 
-KINDS = (Kind("topic_made_again", topic_made_again, (0.5, 3.0), loses_nothing, weight=3),)
+async def topic_expires(scene: Scene, fault: Fault) -> None:
+    """A topic is made that keeps little of what is written to it, until the world's end."""
+    world = scene.world
+    if world.fleeting:
+        return
+    topic = ExpiringTopic(world, scene.plan, f"expiring-{fault.number}")
+    world.fleeting.append(topic)
+    world.count_fault(fault.kind)
+    world.keep(asyncio.create_task(topic.live()))
+    await asyncio.sleep(fault.lasts_s)
+
+
+KINDS = (
+    Kind("topic_made_again", topic_made_again, (0.5, 3.0), loses_nothing, weight=3),
+    Kind("topic_expires", topic_expires, (0.5, 3.0), loses_nothing, weight=3),
+)

@@ -37,6 +37,7 @@ from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.inode import Inode
 from tests.simulation.invariants_cores import CoreInvariants, stepping
+from tests.simulation.invariants_retention import RetentionInvariants
 from tests.simulation.losses import Losses
 from tests.simulation.process import PROCESS, SimProcess
 from tests.simulation.stored_logs import (
@@ -64,6 +65,7 @@ class Invariants:
         """In the order they were noticed; each text once."""
         self.cores = CoreInvariants(world, self._note, waits_for_all=waits_for_all)
         self.losses = Losses(world, self._note)
+        self.retention = RetentionInvariants(self._note)
         self._world = world
         self._answered: dict[tuple[int, int], int] = {}
         self._beats_ms: dict[tuple[int, int], float] = {}
@@ -304,6 +306,7 @@ def _committing(seen: Invariants) -> Callable[[Any], Any]:
             before = dict(self.state.segments)
             await original(self, change)
             seen.on_commit(change, before)
+            seen.retention.on_commit(change, before, self.state)
 
         return commit
 

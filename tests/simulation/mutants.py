@@ -24,6 +24,7 @@ from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
+from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
@@ -99,6 +100,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(late.late_seal_not_synced, "late_blackout"),
     Mutant(late.stop_without_sync, "late_stop"),
     Mutant(late.restart_empty_too_early, "late_survivor"),
+    Mutant(retention.intent_before_start, "records_expire"),
+    Mutant(retention.tails_go, "records_expire"),
+    Mutant(retention.wall_clock_counts, "records_expire"),
+    Mutant(retention.start_goes_back, "records_expire"),
+    Mutant(retention.young_segments_go, "records_expire"),
+    Mutant(retention.skipped_in_silence, "records_expire"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),
     Mutant(repeats.orders_for_any_incarnation, "late_open"),

@@ -120,7 +120,7 @@ class Observer:
             IcecoreError: What the node answers, also inside of a FetchPartitionResult.
         """
         content = ReplicaContent(node_id)
-        offset = segment.base_offset
+        offset = max(segment.base_offset, segment.log_start_offset)
         digest = hashlib.sha256()
         while True:
             result, batches = await self._fetch(address, segment, offset)
@@ -191,7 +191,8 @@ class Observer:
             if segment.state not in (SegmentState.ACTIVE, SegmentState.SEALED):
                 continue
             partition = (topic, segment.partition)
-            history.log_start.setdefault(partition, segment.log_start_offset)
+            start = max(segment.log_start_offset, history.log_start.get(partition, 0))
+            history.log_start[partition] = start
             if history.is_unavailable(partition, segment.base_offset):
                 self._note(segment, [], history, problems)
                 continue

@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from icecore.client.consumer import Consumer
+from icecore.client.fetcher import OutOfRangePolicy
 from icecore.client.offsets import Position
 from icecore.errors import IcecoreError
 from tests.simulation.history import Read
@@ -27,7 +28,13 @@ SEEK_EACH = 8
 
 
 def make_consumer(
-    world: "World", name: str, topic: str, chance: random.Random, *, stop_at_end: bool = False
+    world: "World",
+    name: str,
+    topic: str,
+    chance: random.Random,
+    *,
+    stop_at_end: bool = False,
+    on_out_of_range: OutOfRangePolicy = "error",
 ) -> tuple[SimProcess, Consumer]:
     """A consumer of small or large appetite, in a process of its own."""
     process, net, clock, rng = world.client(name)
@@ -35,6 +42,7 @@ def make_consumer(
         coordinator_address(COORDINATOR),
         topic,
         stop_at_end=stop_at_end,
+        on_out_of_range=on_out_of_range,
         max_bytes=chance.choice([2_000, 1 << 20]),
         fetch_bytes=chance.choice([500, 100_000]),
         max_wait_ms=chance.choice([50, 200, 5_000]),

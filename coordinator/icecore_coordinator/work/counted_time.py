@@ -25,9 +25,7 @@ class CountedTime:
 
     def start(self) -> None:
         """Go on from what is stored. The ledger is open."""
-        state = self._ledger.state
-        stored_ms = state.counters[COUNTER].next_value if COUNTER in state.counters else 0
-        self._base_ms = stored_ms - self._clock.monotonic_ms()
+        self._base_ms = _stored_ms(self._ledger.state) - self._clock.monotonic_ms()
         self._ledger.count_by(self.count)
         self.count()
 
@@ -40,8 +38,12 @@ class CountedTime:
         """Store what was counted, when that is long ago."""
         self.count()
         state = self._ledger.state
-        if state.counted_ms - next_of(state, COUNTER).next_value >= STORE_EVERY_MS:
+        if state.counted_ms - _stored_ms(state) >= STORE_EVERY_MS:
             await self._ledger.decide(_stored)
+
+
+def _stored_ms(state: ClusterState) -> int:
+    return state.counters[COUNTER].next_value if COUNTER in state.counters else 0
 
 
 def _stored(state: ClusterState) -> Change:

@@ -317,7 +317,8 @@ class Recovery:
 
     def _log_start(self, case: Case) -> int:
         key = (case.segment.topic_id, case.segment.partition)
-        return self._ledger.state.partitions[key].log_start_offset
+        partition = self._ledger.state.partitions.get(key)
+        return partition.log_start_offset if partition else 0
 
     def _tripwire(self, case: Case) -> int:
         """The highest watermark that anybody is known to have seen; a log start was one (I19)."""

@@ -201,6 +201,7 @@ async def test_out_of_range(cluster: FakeCluster) -> None:
         assert numbers(await take(c, 1)) == [150]
     async with consumer(cluster, start=5, on_out_of_range="earliest") as c:
         assert numbers(await take(c, 1)) == [100]
+        assert c.skipped_records() == {0: 95}
     async with consumer(cluster, start=5, on_out_of_range="latest") as c:
         waiting = asyncio.ensure_future(take(c, 1))
         await asyncio.sleep(0.2)

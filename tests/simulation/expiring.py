@@ -1,0 +1,201 @@
+"""A topic whose records expire under traffic: what goes is what may go, and nobody is surprised.
+
+It keeps its newest records by age or by size. Its producer and its consumer go on through every
+fault. In the end nothing is missing above the log start, and a consumer that was overtaken has
+counted each record that it was not given. What may go when, ``invariants_retention`` looks at.
+"""
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+from icecore.client.admin import Admin
+from icecore.client.consumer import Consumer
+from icecore.client.producer import Producer
+from icecore.errors import IcecoreError, TopicExistsError
+from icecore.model import NO_LIMIT, Acks
+from tests.simulation import checkers
+from tests.simulation.history import History, Outcome, Produce
+from tests.simulation.observer import Observer
+from tests.simulation.plan import Plan
+from tests.simulation.readers import make_consumer
+from tests.simulation.shells import coordinator_address
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import World
+
+COORDINATOR = "coordinator"
+HEAL_S = 60.0
+SEGMENT_BYTES = 4 * 1024
+STILL_S = 4.0
+"""After that nothing goes any more that was due before the limits were lifted."""
+
+
+class ExpiringTopic:
+    """One such topic and its traffic.
+
+    Args:
+        world: Where it lives.
+        plan: Of the world.
+        name: Of the topic.
+    """
+
+    def __init__(self, world: "World", plan: Plan, name: str) -> None:
+        self._world = world
+        self._plan = plan
+        self.name = name
+        self._rng = random.Random(f"{name} {world.seed}")
+        self._produces: list[Produce] = []
+        self._sessions: list[tuple[Consumer, list[int]]] = []
+        """Each consumer, and the offsets that it was given."""
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._admin = self._open_admin()
+
+    def _open_admin(self) -> tuple[Any, Admin]:
+        process, net, clock, rng = self._world.client(f"admin of {self.name}")
+        address = coordinator_address(COORDINATOR)
+        return process, Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
+
+    # --- its life -------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Be made, and be written and read from then on."""
+        limits = self._rng.choice(
+            [
+                {"retention_ms": self._rng.choice([300, 1_500])},
+                {"retention_bytes": self._rng.choice([1, 3]) * SEGMENT_BYTES},
+            ]
+        )
+        process, _ = self._admin
+        await process.spawn(self._make(limits))
+        process, net, clock, rng = self._world.client(f"producer of {self.name}")
+        producer = Producer(
+            coordinator_address(COORDINATOR),
+            acks=Acks.ALL,
+            request_timeout_ms=3_000,
+            delivery_timeout_ms=20_000,
+            net=net,
+            clock=clock,
+            rng=rng,
+        )
+        self._tasks.append(process.spawn(self._produce(producer)))
+        self._tasks.append(asyncio.create_task(self._read_on()))
+
+    async def _make(self, limits: dict[str, int]) -> None:
+        plan, (_, admin) = self._plan, self._admin
+        while True:
+            try:
+                await admin.create_topic(
+                    self.name,
+                    partitions=1,
+                    replication_factor=plan.replication_factor,
+                    min_insync=plan.min_insync,
+                    segment_bytes=SEGMENT_BYTES,
+                    segment_age_ms=plan.knobs.segment_age_ms,
+                    **limits,
+                )
+            except TopicExistsError:
+                return
+            except IcecoreError as error:
+                self._world.loop.trace(f"{self.name} not made: {error.reason}")
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def _keep_all(self) -> None:
+        """From now on nothing expires."""
+        _, admin = self._admin
+        while True:
+            try:
+                await admin.alter_topic(self.name, retention_ms=NO_LIMIT, retention_bytes=NO_LIMIT)
+            except IcecoreError as error:
+                self._world.loop.trace(f"{self.name} not altered: {error.reason}")
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def _produce(self, producer: Producer) -> None:
+        await producer.start()
+        waiting: list[asyncio.Task[None]] = []
+        while not self._stopping:
+            waiting.append(asyncio.create_task(self._send(producer)))
+            await asyncio.sleep(self._rng.expovariate(1 / 0.03))
+        await asyncio.gather(*waiting)
+        while not await self._send(producer):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+        await producer.close()
+
+    async def _send(self, producer: Producer) -> bool:
+        """One record; whether it was acknowledged."""
+        number, now_s = len(self._produces), self._world.loop.time()
+        value = f"{self.name} {number} ".encode() + b"x" * self._rng.choice([10, 400])
+        produce = Produce("producer", number, (self.name, 0), value, Acks.ALL, now_s)
+        self._produces.append(produce)
+        try:
+            (landed,) = await producer.send_batch(self.name, [value], partition=0)
+            produce.offset, produce.outcome = landed.base_offset, Outcome.OK
+        except IcecoreError as error:
+            produce.outcome = Outcome.UNKNOWN if error.indeterminate else Outcome.FAIL
+        produce.ended_s = self._world.loop.time()
+        return produce.outcome is Outcome.OK
+
+    async def _read_on(self) -> None:
+        """A consumer for as long as it goes; then another one."""
+        while True:
+            session = f"{self.name} consumer {len(self._sessions)}"
+            process, consumer = make_consumer(
+                self._world, session, self.name, self._rng, on_out_of_range="earliest"
+            )
+            given: list[int] = []
+            self._sessions.append((consumer, given))
+            await asyncio.wait({process.spawn(self._read(consumer, given))})
+            process.kill("gave up", self._world.loop.time())
+            await asyncio.sleep(0.1)
+
+    async def _read(self, consumer: Consumer, given: list[int]) -> None:
+        try:
+            await consumer.start()
+            async for each in consumer:
+                given.append(each.offset)
+                if self._rng.randrange(40) == 0:  # late now and then, so that it is overtaken
+                    await asyncio.sleep(self._rng.choice([0.1, 3.0]))
+        except IcecoreError as error:
+            self._world.loop.trace(f"a consumer of {self.name} ends: {error.reason}")
+
+    # --- the verdict ----------------------------------------------------------------------------
+
+    async def finish(self, observer: Observer) -> list[str]:
+        """Stop, read what is there, and judge. Everything is healed by now.
+
+        Raises:
+            TimeoutError: The producer is stuck, or the consumer does not get to the end.
+        """
+        if not self._tasks:
+            return []
+        self._stopping = True
+        history = History(produces=self._produces)
+        async with asyncio.timeout(3 * HEAL_S):
+            await self._tasks[0]
+            await self._admin[0].spawn(self._keep_all())
+            await asyncio.sleep(STILL_S)
+            problems = await observer.read_everything(self.name, history)
+            last = max((offset for offset, _ in history.final.get((self.name, 0), ())), default=-1)
+            while not any(given and given[-1] >= last for _, given in self._sessions[-1:]):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        self._tasks[1].cancel()
+        if history.log_start.get((self.name, 0)):
+            self._world.count_fault("records_expired")
+        problems += [str(each) for each in checkers.check(history)]
+        return problems + [
+            f"not told: a consumer of {self.name} missed {missed} records and counted {counted}"
+            for missed, counted in map(_missed_and_counted, self._sessions)
+            if missed > counted
+        ]
+
+
+def _missed_and_counted(session: tuple[Consumer, list[int]]) -> tuple[int, int]:
+    consumer, given = session
+    if not given:
+        return 0, 0
+    return given[-1] - given[0] + 1 - len(given), consumer.skipped_records().get(0, 0)

@@ -1,0 +1,80 @@
+"""What retention must never do, looked at with each change of the metadata (R73, R74, I19)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from icecore.model import NO_LIMIT, SegmentState
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import (
+    Change,
+    PartitionKey,
+    PartitionRecord,
+    SegmentRecord,
+)
+
+SLACK_S = 0.002
+"""Counted time is in whole milliseconds."""
+
+
+class RetentionInvariants:
+    """Knows what really happened when, whatever coordinators remember.
+
+    Args:
+        note: Told of each thing that must not be.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._starts: dict[PartitionKey, int] = {}
+        self._sealed_s: dict[int, float] = {}
+        """By segment: when it was sealed, by the clock of the world."""
+
+    def on_commit(
+        self, change: Change, before: Mapping[int, SegmentRecord], state: ClusterState
+    ) -> None:
+        """A change is stored; ``before`` are the segments of the moment before."""
+        now_s = asyncio.get_running_loop().time()
+        for gone in change.deletes:
+            if isinstance(gone, SegmentRecord) and state.is_live_topic(gone.segment.topic_id):
+                self._check_gone(gone, state)
+        for record in change.puts:
+            if isinstance(record, PartitionRecord):
+                self._check_start(record, before, state, now_s)
+            elif isinstance(record, SegmentRecord) and record.segment.state is SegmentState.SEALED:
+                self._sealed_s.setdefault(record.segment.segment_id, now_s)
+
+    def _check_gone(self, gone: SegmentRecord, state: ClusterState) -> None:
+        """The start that counts is the one of an earlier change."""
+        segment, start = gone.segment, self._starts.get(gone.partition_key, 0)
+        if segment.state is SegmentState.SEALED and segment.end_offset > start:
+            self._note(f"R74: segment {segment.segment_id} goes, the log start is {start}")
+        partition = state.partitions.get(gone.partition_key)
+        is_tail = partition is not None and partition.tail_segment_id == segment.segment_id
+        if is_tail:
+            self._note(f"R74: segment {segment.segment_id} goes and is the tail")
+
+    def _check_start(
+        self,
+        record: PartitionRecord,
+        before: Mapping[int, SegmentRecord],
+        state: ClusterState,
+        now_s: float,
+    ) -> None:
+        key, start = record.partition_key, record.log_start_offset
+        known = self._starts.get(key, 0)
+        if start < known:
+            self._note(f"I19: the log start of {key[1]} goes back from {known} to {start}")
+        self._starts[key] = max(start, known)
+        topic = state.topics.get(key[0])
+        if start <= known or topic is None:
+            return
+        kept = topic.retention
+        if kept.retention_ms == NO_LIMIT or kept.retention_bytes != NO_LIMIT:
+            return
+        for each in before.values():
+            segment = each.segment
+            if each.partition_key != key or not known < segment.end_offset <= start:
+                continue
+            age_s = now_s - self._sealed_s.get(segment.segment_id, now_s)
+            if age_s + SLACK_S < kept.retention_ms / 1000:
+                self._note(f"R73: segment {segment.segment_id} goes {age_s:.3f} s after its seal")

@@ -1,0 +1,252 @@
+"""Retention looks where something is due, moves starts first, and deletes later (R73-R75)."""
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeError
+from icecore.model import Retention as Kept
+from icecore_coordinator.config import Timing
+from icecore_coordinator.decisions.topic_changes import alter_topic
+from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change
+from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, CountedTime
+from icecore_coordinator.work.reclaiming import Reclaimer
+from icecore_coordinator.work.record_deletion import RecordDeletion
+from icecore_coordinator.work.retention import Retention
+from tests.support.cluster_states import KEY, SETTINGS, commit, roll, started
+from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
+
+GIB = 1 << 30
+
+
+class World:
+    """A ledger without a store, and everything that retention works with; rolls are only noted."""
+
+    def __init__(self) -> None:
+        self.state = started()
+        self.state.counted_ms = 0
+        self.clock = FakeClock()
+        self.heard = Heard(self.state)
+        self.commits: list[Change] = []
+        self.listeners: list[Callable[[Change], None]] = []
+        self.rolled: list[tuple[int, str]] = []
+        self.wanted = {1: 0, 2: 0, 3: 0}
+        self._count: Callable[[], None] = lambda: None
+        ports = cast(
+            Any,
+            SimpleNamespace(
+                ledger=self,
+                heard=self.heard,
+                clock=self.clock,
+                live=self.state.live,
+                timing=Timing(heartbeat_ms=1),
+            ),
+        )
+        self.retention = Retention(ports, cast(Any, self))
+        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage)
+        self.records = RecordDeletion(ports)
+        self.retention.start()
+
+    # --- as a ledger ----------------------------------------------------------------------------
+
+    def subscribe(self, listener: Callable[[Change], None]) -> None:
+        self.listeners.append(listener)
+
+    def count_by(self, count: Callable[[], None]) -> None:
+        self._count = count
+
+    async def decide(self, decision: Callable[[ClusterState], Change]) -> Change:
+        self._count()
+        change = decision(self.state)
+        if change.puts or change.deletes:
+            self.apply(change)
+        return change
+
+    async def decide_each(
+        self, items: Iterable[Any], decision: Callable[[ClusterState, Any], Change]
+    ) -> list[Change]:
+        return [await self.decide(lambda state, each=item: decision(state, each)) for item in items]  # type: ignore[misc]
+
+    def apply(self, change: Change) -> None:
+        commit(self.state, change)
+        self.commits.append(change)
+        for listener in self.listeners:
+            listener(change)
+
+    # --- as others ------------------------------------------------------------------------------
+
+    async def roll(self, tails: Iterable[Any], why: str) -> None:
+        self.rolled += [(each.segment_id, why) for each in tails]
+
+    def usage(self, node_id: int) -> Any:
+        return SimpleNamespace(reclaim_bytes=self.wanted[node_id])
+
+    def fill(self, *, length_bytes: int = 100, appended_ms: int = 0) -> int:
+        """The tail is sealed and another one opened."""
+        segment_id = roll(self.state, length_bytes, appended_ms)
+        for listener in self.listeners:
+            listener(Change((self.state.segments[segment_id],)))
+        return segment_id
+
+    def keep(self, **limits: Any) -> None:
+        kept = Kept(**limits)
+        self.apply(alter_topic(self.state, self.state.live, "events", SETTINGS, None, kept))
+
+    @property
+    def start(self) -> int:
+        return self.state.partitions[KEY].log_start_offset
+
+    def tell(self, length_bytes: int, high_watermark: int) -> None:
+        """The leader of the tail says how far it is."""
+        tail = self.state.partitions[KEY].tail_segment_id
+        led = SimpleNamespace(
+            segment_id=tail, high_watermark=high_watermark, length_bytes=length_bytes
+        )
+        beat = SimpleNamespace(disk_counter=0, led=[led], durable_ends=[])
+        self.heard.beat(self.state.segments[tail].segment.leader, cast(Any, beat))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_the_start_moves_first_and_files_go_a_look_later(world: World) -> None:
+    world.keep(retention_ms=1_000)
+    first = world.fill()
+    await world.retention.look()
+    commits = len(world.commits)
+    await world.retention.look()
+    assert len(world.commits) == commits, "nothing is due"
+    world.state.counted_ms = 1_000
+    await world.retention.look()
+    assert world.start == 10 and first in world.state.segments
+    await world.retention.look()
+    assert first in world.state.deleted and world.state.deleted[first].holders == (1, 2, 3)
+
+
+async def test_a_tail_that_grows_makes_more_expire(world: World) -> None:
+    world.keep(retention_bytes=SETTINGS.segment_bytes)
+    world.fill(length_bytes=10)
+    await world.retention.look()
+    world.tell(SETTINGS.segment_bytes - 1, 15)
+    await world.retention.look()
+    assert world.start == 0
+    world.tell(SETTINGS.segment_bytes, 16)
+    await world.retention.look()
+    assert world.start == 10
+
+
+async def test_altered_limits_hold_at_once_for_what_is_there(world: World) -> None:
+    for _ in range(3):
+        world.fill()
+    world.state.counted_ms = 10_000
+    await world.retention.look()
+    assert world.start == 0
+    world.keep(retention_ms=5_000)
+    await world.retention.look()
+    assert world.start == 30 and world.rolled == []
+    world.tell(9, 31)
+    world.state.counted_ms += 60_000
+    await world.retention.look()
+    tail = world.state.partitions[KEY].tail_segment_id
+    assert world.rolled == [(tail, "retention")]
+
+
+async def test_a_new_coordinator_goes_on(world: World) -> None:
+    world.keep(retention_ms=1_000)
+    world.fill()
+    world.state.counted_ms = 1_000
+    await world.retention.look()
+    world.listeners.clear()
+    ports = SimpleNamespace(ledger=world, heard=world.heard, clock=world.clock)
+    again = Retention(cast(Any, ports), cast(Any, world))
+    again.start()
+    await again.look()
+    assert len(world.state.deleted) == 1
+
+
+# --- counted time ---------------------------------------------------------------------------------
+
+
+async def test_only_the_monotonic_time_of_coordinators_counts(world: World) -> None:
+    counted = CountedTime(cast(Any, world), world.clock)
+    counted.start()
+    began = world.state.counted_ms
+    world.clock.now += STORE_EVERY_MS - 1
+    await counted.store()
+    assert world.state.counted_ms == began + STORE_EVERY_MS - 1
+    assert COUNTER not in world.state.counters
+    world.clock.now += 1
+    await counted.store()
+    stored = world.state.counters[COUNTER].next_value
+    world.clock.now += 30_000  # it dies, and takes this along
+    world.state.counted_ms = 0
+    world.clock.now += 10**9  # nobody runs
+    CountedTime(cast(Any, world), world.clock).start()
+    assert world.state.counted_ms == stored
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+async def test_records_are_deleted_below_what_a_leader_has_told(world: World) -> None:
+    first = world.fill()
+    world.tell(5, 14)
+    [would] = await world.records.delete("events", {0: 14}, is_dry_run=True)
+    assert world.start == 0 and [each.segment_id for each in would.segments] == [first]
+    [done] = await world.records.delete("events", {0: 14}, is_dry_run=False)
+    assert (done.from_offset, done.log_start_offset, world.start) == (0, 14, 14)
+    wrong: tuple[tuple[dict[int, int], type[IcecoreError]], ...] = (
+        ({0: 15}, OffsetOutOfRangeError),
+        ({0: -1}, InvalidRequestError),
+        ({1: 0}, InvalidRequestError),
+    )
+    for offsets, why in wrong:
+        with pytest.raises(why):
+            await world.records.delete("events", offsets, is_dry_run=False)
+    assert world.start == 14
+
+
+# --- when a disk is nearly full -------------------------------------------------------------------
+
+
+async def test_as_much_goes_as_a_node_asks_for_and_no_more(world: World) -> None:
+    world.keep(on_full="delete_oldest")
+    for number in range(4):
+        world.fill(length_bytes=GIB, appended_ms=number)
+    await world.reclaimer.look()
+    assert world.start == 0
+    world.wanted[2] = GIB + 1
+    await world.reclaimer.look()
+    assert world.start == 20, "whole segments, until it is enough"
+    await world.reclaimer.look()
+    assert world.start == 20, "they are still going"
+    await world.retention.look()
+    await world.reclaimer.look()
+    assert (world.start, len(world.state.deleted)) == (20, 2), "ordered, and not carried out yet"
+    assert world.rolled == []
+
+
+async def test_tails_are_sealed_when_nothing_else_is_left(world: World) -> None:
+    world.keep(on_full="delete_oldest")
+    world.fill(length_bytes=10)
+    world.wanted[1] = GIB
+    await world.reclaimer.look()
+    assert world.start == 10 and world.rolled == [], "an empty one frees nothing"
+    world.tell(7, 12)
+    await world.reclaimer.look()
+    tail = world.state.partitions[KEY].tail_segment_id
+    assert world.rolled == [(tail, "disk_full")]
+
+
+async def test_what_others_keep_is_never_touched(world: World) -> None:
+    world.fill(length_bytes=GIB)
+    world.tell(7, 12)
+    world.wanted[1] = GIB
+    await world.reclaimer.look()
+    assert world.start == 0 and world.rolled == []
