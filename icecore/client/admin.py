@@ -11,6 +11,7 @@ from icecore.client.offsets import OffsetLookup, Position, check_position, list_
 from icecore.client.types import (
     ClusterDescription,
     DeletedTopic,
+    DiskUsage,
     NodeDescription,
     OffsetResult,
     Page,
@@ -224,6 +225,10 @@ class Admin:
                 replicas=node.replicas,
                 disk_used_bytes=node.disk_used_bytes,
                 disk_free_bytes=node.disk_free_bytes,
+                disks=tuple(
+                    DiskUsage(each.path, each.used_bytes, each.free_bytes, each.problem)
+                    for each in node.disks
+                ),
             )
             for node in answer.nodes
         )

@@ -180,6 +180,8 @@ class HeartbeatRequest(_message.Message):
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     DURABLE_ENDS_FIELD_NUMBER: _builtins.int
     FENCED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    DISKS_FIELD_NUMBER: _builtins.int
+    CROWDED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -220,6 +222,16 @@ class HeartbeatRequest(_message.Message):
     def fenced_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ACTIVE ones that this node follows or leads no more,"""
 
+    @_builtins.property
+    def disks(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.DiskUsage]:
+        """because a higher epoch was promised for them
+        each of them by itself, also those that do not count
+        """
+
+    @_builtins.property
+    def crowded_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ACTIVE ones here on a disk past its watermark, while"""
+
     def __init__(
         self,
         *,
@@ -239,10 +251,12 @@ class HeartbeatRequest(_message.Message):
         disk_counter: _builtins.int = ...,
         durable_ends: _abc.Iterable[Global___DurableEnd] | None = ...,
         fenced_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
+        crowded_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
+from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
@@ -53,6 +54,7 @@ class Mutant:
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(protocol.ack_all_on_leader_alone, "smoke"),
+    Mutant(disks.lost_disk_trusted, "further_disk_fails"),
     Mutant(protocol.quorum_of_one, "lonely_leader"),
     Mutant(protocol.quorum_over_isr, "lonely_leader"),
     Mutant(protocol.follower_reports_log_end, "blackout", 5),

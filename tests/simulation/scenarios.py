@@ -19,6 +19,7 @@ from tests.simulation import (
     directed,
     directed_belief,
     directed_deletion,
+    directed_disks,
     directed_overlap,
     directed_poison,
     directed_registry,
@@ -140,6 +141,7 @@ def swarm_plan(seed: int) -> Plan:
 
 
 STAGED: dict[str, Callable[[int], Plan]] = {
+    **directed_disks.PLANS,
     **directed_storage.PLANS,
     **directed_deletion.PLANS,
     **directed_poison.PLANS,

@@ -20,6 +20,9 @@ from icecore_node.node import Node
 from icecore_node.ports import Executor, FileSystem, Index
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.control.keepers import FIRST_DISK
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from tests.simulation.history import Partition
@@ -65,6 +68,8 @@ class NodePorts:
     net: Net
     executor: Executor
     files: FileSystem
+    further: list[Disk]
+    """Other disks."""
     index: Index
     control: SimConnection
 
@@ -150,6 +155,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             entries_per_run=20,
             open_indexes_max=2,
         ),
+        Disks(control, [Disk(FIRST_DISK, "first", ports.files), *ports.further], DiskLimits()),
     )
     return Node(
         settings,
@@ -157,7 +163,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         rng=ports.rng,
         net=ports.net,
         executor=ports.executor,
-        files=ports.files,
+        disks=store.disks,
         store=store,
         folder=folder,
         metrics=NodeMetrics(),

@@ -72,7 +72,7 @@ def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | No
     when the host has no such log, or knows it to be damaged."""
     for row in replica_rows(host, segment_id):
         identity = identity_of(host, row)
-        inode = host.disk.durable_names.get(file_name(identity))
+        inode = host.durable_file(file_name(identity))
         if inode is None or row.damage or row.state in (PREPARED, QUARANTINED):
             return None
         scan = scan_log(host, row, inode)
@@ -88,7 +88,7 @@ def durable_logs(host: "Host") -> dict[int, list[tuple[int, int]]]:
     by segment. A header's CRC stands for its batch, and by the chain for all before it."""
     logs: dict[int, list[tuple[int, int]]] = {}
     for row in _intact_rows(host):
-        inode = host.disk.durable_names.get(file_name(identity_of(host, row)))
+        inode = host.durable_file(file_name(identity_of(host, row)))
         if inode is not None:
             found = [each.header for each in scan_log(host, row, inode)]
             logs[row.segment_id] = [(each.base_offset, each.header_crc32c) for each in found]
@@ -105,7 +105,7 @@ def index_problems(host: "Host") -> Iterator[str]:
     """I20: what the index of a host says that a scan of its durable logs does not."""
     for row in _intact_rows(host):
         identity = identity_of(host, row)
-        inode = host.disk.durable_names.get(file_name(identity))
+        inode = host.durable_file(file_name(identity))
         if inode is None:
             if file_name(identity) not in files_to_delete(host):  # its row goes last
                 yield f"I20: segment {row.segment_id} has no durable file"

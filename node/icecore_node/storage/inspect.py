@@ -3,8 +3,8 @@
 It changes nothing and trusts nothing that the node computed: identities are read from file headers,
 every batch is CRC-checked and chained from the segment's seed, seal and full digests are computed
 again from the bytes, and index files are compared with the batches. The control store says what to
-expect; it is read from a copy, so even a folder whose node was killed stays as it is. Of a running
-node only sealed replicas are reported exactly.
+expect, and where further disks are; it is read from a copy, so even a folder whose node was killed
+stays as it is. Of a running node only sealed replicas are reported exactly.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,19 @@ from icecore_node.storage.batches.log_digest import (
     check_whole,
     digest_of,
 )
-from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
+from icecore_node.storage.control.control_store import (
+    PREPARED,
+    QUARANTINED,
+    SEALED,
+    ControlStore,
+    ReplicaRow,
+)
+from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
+from icecore_node.storage.control.known_disks import KnownDisk
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
+from icecore_node.storage.folder_owner import read_owner
 from icecore_node.storage.index.posting_blocks import DamagedIndexError
 from icecore_node.storage.segment_engine.index_check import check_index_file
 from icecore_node.storage.segment_engine.segment_header import (
@@ -77,33 +86,53 @@ def verify_folder(data: Path) -> list[ReplicaReport]:
     control = data / CONTROL_NAME
     if not control.is_file():
         raise ConfigurationError(f"{data} is not a node's data folder: it has no {CONTROL_NAME}")
-    file_system = OsFileSystem(data)
+    rows, paths = _remembered(control)
+    disks: dict[str, OsFileSystem | str] = {}
     try:
-        return [_verify(file_system, row) for row in _rows(control)]
+        for disk in sorted({disk_of(row.engine) for row in rows}):
+            disks[disk] = _disk(data, paths, disk)
+        return [_verify(disks[disk_of(row.engine)], row) for row in rows]
     finally:
-        file_system.close()
+        for file_system in disks.values():
+            if isinstance(file_system, OsFileSystem):
+                file_system.close()
 
 
-def _rows(control: Path) -> list[ReplicaRow]:
-    """All replica rows, from a copy: opening a database may write beside it."""
-    columns = ", ".join(column.name for column in fields(ReplicaRow))
+def _disk(data: Path, paths: dict[str, KnownDisk], disk: str) -> OsFileSystem | str:
+    """One disk, or why it can't be read."""
+    if disk == FIRST_DISK:
+        return OsFileSystem(data)
+    if disk not in paths:
+        return f"nothing is known of disk {disk}"
+    path = Path(paths[disk].path)
+    try:
+        owner = read_owner(path)
+        if owner is None or owner.disk_id != disk:
+            return f"disk {disk} is not at {path}"
+        return OsFileSystem(path)
+    except (OSError, ValueError, IcecoreError) as error:
+        return f"disk {disk} at {path}: {error}"
+
+
+def _remembered(control: Path) -> tuple[list[ReplicaRow], dict[str, KnownDisk]]:
+    """All replica rows and further disks, from a copy: opening a database may write beside it."""
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("", "-wal"):
             source = control.with_name(control.name + suffix)
             if source.exists():
                 shutil.copy(source, folder)
         try:
-            connection = sqlite3.connect(Path(folder) / control.name)
+            connection = sqlite3.connect(Path(folder) / control.name, isolation_level=None)
             try:
-                query = f"SELECT {columns} FROM replicas ORDER BY segment_id"
-                return [ReplicaRow(*row) for row in connection.execute(query)]
+                store = ControlStore(connection)
+                return store.rows(), store.known_disks.all()
             finally:
                 connection.close()
         except sqlite3.Error as error:
             raise StorageError(f"{control}: {error}") from error
 
 
-def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
+def _verify(file_system: OsFileSystem | str, row: ReplicaRow) -> ReplicaReport:
     report = ReplicaReport(
         topic_id=row.topic_id.hex(),
         partition=row.partition,
@@ -115,6 +144,9 @@ def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
     )
     if row.state == QUARANTINED or row.damage:
         report.problem = row.damage or "set aside as damaged"
+        return report
+    if isinstance(file_system, str):
+        report.problem = file_system
         return report
     name = file_name(row.identity(bytes(16)))  # names don't hold the cluster
     try:

@@ -15,12 +15,12 @@ def choose_disk(rooms: Sequence[Room], limits: DiskLimits) -> str:
     """Where a new log goes: to the most free bytes for each log that grows there.
 
     So logs are shared out by free bytes, also while none of them has grown yet. A disk beyond its
-    watermark gets one only where all are.
+    watermark, or one that may just have been, gets one only where all are.
     """
     assert rooms, "a node has at least its first disk"
 
     def rank(room: Room) -> tuple[bool, float]:
-        level = disk_level(room.used_bytes, room.free_bytes, limits, DiskLevel.ROOMY)
+        level = disk_level(room.used_bytes, room.free_bytes, limits, DiskLevel.READ_ONLY)
         return level is DiskLevel.ROOMY, room.free_bytes / (room.growing + 1)
 
     return max(rooms, key=rank).disk

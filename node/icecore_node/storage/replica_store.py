@@ -24,6 +24,7 @@ from icecore.model import (
     SegmentId,
 )
 from icecore.process.log import event
+from icecore_node.ports import DiskLostError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
     QUARANTINED,
@@ -107,7 +108,10 @@ class ReplicaStore:
             sound = [row for row in own if _is_trusted(row)]
             known = [self._catalog.known(row) for row in sound]
             untrusted = [self._catalog.identity(row) for row in own if not _is_trusted(row)]
-            found = engine.start_up(known, untrusted)
+            try:
+                found = engine.start_up(known, untrusted)
+            except DiskLostError:
+                continue
             if not self.disks.problem(name):  # it may have been lost on the way
                 logs.update(zip([row.segment_id for row in sound], found, strict=True))
         self.hand_over.drop_strays()

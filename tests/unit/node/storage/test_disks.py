@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from icecore.errors import StorageError
+from icecore.errors import NotReplicaError, StorageError
 from icecore.model import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
@@ -196,6 +196,9 @@ def test_a_replica_of_a_lost_disk_is_made_again_on_another_one() -> None:
     number = log.identity.segment_id
     lost_by_sync(node, log)
     node.store.removal.quarantine(number, "replaced by a repair")
+    assert node.store.salvage.tail(number) is None
+    with pytest.raises(NotReplicaError):
+        node.store.salvage.readmit(number)
     row = node.control.row(number)
     assert row is not None and row.state == QUARANTINED
     assert node.store.creation.create([log.identity], {number: (b"", 0)}, True) == [None]
