@@ -44,10 +44,10 @@ def make_store(
     disks = disks or Disks(control, [Disk(FIRST_DISK, "", file_system)], DiskLimits())
     settings = _share_of_each(settings, disks.count)
     engine = SegmentEngine(file_system, index, settings, control.condemn)
-    engines: dict[str, Engine] = {SEGMENT_ENGINE: engine}
+    further: dict[str, SegmentEngine] = {}
     for disk in disks.further():
         try:
-            engines[keeper_of(SEGMENT_ENGINE, disk.name)] = SegmentEngine(
+            further[keeper_of(SEGMENT_ENGINE, disk.name)] = SegmentEngine(
                 disk.mounted,
                 index,
                 settings,
@@ -59,7 +59,11 @@ def make_store(
             raise
         except IcecoreError as error:
             disks.loss_of(disk.name).leave_out(f"it can't be used: {error}")
-    return ReplicaStore(control, engines, cluster_id, engine.sealed_logs, disks)
+    engines: dict[str, Engine] = {SEGMENT_ENGINE: engine, **further}
+    further_sealed_logs = {name: each.sealed_logs for name, each in further.items()}
+    return ReplicaStore(
+        control, engines, cluster_id, engine.sealed_logs, disks, further_sealed_logs
+    )
 
 
 def _share_of_each(settings: StoreSettings, disks: int) -> StoreSettings:

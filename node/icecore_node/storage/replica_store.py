@@ -15,14 +15,13 @@ OutOfResourcesError: a shortage, which says nothing about any replica (R52).
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from icecore.errors import (
     IcecoreError,
     NotReplicaError,
 )
-from icecore.model import (
-    SegmentId,
-)
+from icecore.model import SEGMENT_ENGINE, SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskLostError
 from icecore_node.storage.control.control_store import (
@@ -68,6 +67,7 @@ class ReplicaStore:
         cluster_id: bytes,
         sealed_logs: SealedLogs | None = None,
         disks: Disks | None = None,
+        further_sealed_logs: Mapping[str, SealedLogs] = MappingProxyType({}),
     ) -> None:
         """
         Args:
@@ -78,11 +78,13 @@ class ReplicaStore:
             sealed_logs: The one of the engines in which sealed logs end up; without it they stay
                 where they are.
             disks: Where all that lies; None = in memory.
+            further_sealed_logs: Likewise, on other disks, by keeper.
         """
         self._control = control
         self.disks = disks or Disks(control, [Disk(FIRST_DISK, "", None)], DiskLimits())
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id, self.disks)
-        self.hand_over = HandOver(catalog, sealed_logs)
+        files = {} if sealed_logs is None else {SEGMENT_ENGINE: sealed_logs, **further_sealed_logs}
+        self.hand_over = HandOver(catalog, files)
         self.index = ReplicaIndex(catalog, self.hand_over)
         self._only = next(iter(engines.values())) if len(engines) == 1 else None
         self.reader = ReplicaReader(catalog)
