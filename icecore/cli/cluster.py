@@ -67,6 +67,20 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     )
     title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
     output.table(rows, columns, title)
+    disks = [
+        {
+            "node_id": each.node.node_id,
+            "path": disk.path,
+            "used": decimal(disk.used_bytes),
+            "free": decimal(disk.free_bytes),
+            "problem": disk.problem,
+        }
+        for each in sorted(cluster.nodes, key=_by_id)
+        if len(each.disks) > 1
+        for disk in each.disks
+    ]
+    if disks:
+        output.table(disks, ("node_id", "path", "used", "free", "problem"), "disks")
     if cluster.pages:
         pages = [plain(each) for each in cluster.pages]
         output.table(pages, ("segment_id", "why", "first_at_ms", "last_at_ms"), "look at these")

@@ -12,6 +12,7 @@ from icecore.client.types import (
     ClusterDescription,
     DeletedRecords,
     DeletedTopic,
+    DiskUsage,
     NodeDescription,
     OffsetResult,
     Page,
@@ -265,6 +266,10 @@ class Admin:
                 replicas=node.replicas,
                 disk_used_bytes=node.disk_used_bytes,
                 disk_free_bytes=node.disk_free_bytes,
+                disks=tuple(
+                    DiskUsage(each.path, each.used_bytes, each.free_bytes, each.problem)
+                    for each in node.disks
+                ),
             )
             for node in answer.nodes
         )

@@ -146,6 +146,18 @@ class DeletedRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """One folder for segments of a node."""
+
+    path: str
+    used_bytes: int
+    """Of its file system."""
+    free_bytes: int
+    problem: str = ""
+    """Why it does not count; empty while it does."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDescription:
     """One node and its load."""
 
@@ -154,6 +166,7 @@ class NodeDescription:
     replicas: int
     disk_used_bytes: int
     disk_free_bytes: int
+    disks: tuple[DiskUsage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -687,6 +687,7 @@ class NodeDescription(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISKS_FIELD_NUMBER: _builtins.int
     leads: _builtins.int
     """active segments"""
     replicas: _builtins.int
@@ -695,6 +696,8 @@ class NodeDescription(_message.Message):
     disk_free_bytes: _builtins.int
     @_builtins.property
     def node(self) -> _common_pb2.NodeInfo: ...
+    @_builtins.property
+    def disks(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.DiskUsage]: ...
     def __init__(
         self,
         *,
@@ -703,10 +706,11 @@ class NodeDescription(_message.Message):
         replicas: _builtins.int = ...,
         disk_used_bytes: _builtins.int = ...,
         disk_free_bytes: _builtins.int = ...,
+        disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "leads", b"leads", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "leads", b"leads", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17icecore/v1/common.proto\x12\nicecore.v1\"\x8c\x01\n\x05\x45rror\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x31\n\x08metadata\x18\x03 \x03(\x0b\x32\x1f.icecore.v1.Error.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb6\x01\n\x06Record\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\x12\x1b\n\x13\x61ppend_timestamp_ms\x18\x03 \x01(\x03\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x0c\n\x04tags\x18\x06 \x03(\t\x12#\n\x07headers\x18\x07 \x03(\x0b\x32\x12.icecore.v1.HeaderB\x06\n\x04_keyB\x08\n\x06_value\"4\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x8d\x01\n\x08NodeInfo\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.icecore.v1.NodeState\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x16\n\x0enative_address\x18\x06 \x01(\t\"f\n\x10ProducerPosition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\r\x12\x15\n\rnext_sequence\x18\x04 \x01(\x04*L\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43KS_ALL\x10\x01\x12\x0f\n\x0b\x41\x43KS_QUORUM\x10\x02\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x03*R\n\tFlushMode\x12\x1a\n\x16\x46LUSH_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46LUSH_MODE_SYNC\x10\x01\x12\x14\n\x10\x46LUSH_MODE_ASYNC\x10\x02*\x9b\x01\n\x0cSegmentState\x12\x1d\n\x19SEGMENT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SEGMENT_STATE_PREPARED\x10\x01\x12\x18\n\x14SEGMENT_STATE_ACTIVE\x10\x02\x12\x1c\n\x18SEGMENT_STATE_RECOVERING\x10\x03\x12\x18\n\x14SEGMENT_STATE_SEALED\x10\x04*\x82\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x11\n\rNODE_STATE_UP\x10\x01\x12\x13\n\x0fNODE_STATE_DOWN\x10\x02\x12\x17\n\x13NODE_STATE_DRAINING\x10\x03\x12\x18\n\x14NODE_STATE_READ_ONLY\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17icecore/v1/common.proto\x12\nicecore.v1\"R\n\tDiskUsage\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x12\n\nfree_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07problem\x18\x04 \x01(\t\"\x8c\x01\n\x05\x45rror\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x31\n\x08metadata\x18\x03 \x03(\x0b\x32\x1f.icecore.v1.Error.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb6\x01\n\x06Record\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x02 \x01(\x03\x12\x1b\n\x13\x61ppend_timestamp_ms\x18\x03 \x01(\x03\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x0c\n\x04tags\x18\x06 \x03(\t\x12#\n\x07headers\x18\x07 \x03(\x0b\x32\x12.icecore.v1.HeaderB\x06\n\x04_keyB\x08\n\x06_value\"4\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x8d\x01\n\x08NodeInfo\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.icecore.v1.NodeState\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x16\n\x0enative_address\x18\x06 \x01(\t\"f\n\x10ProducerPosition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\r\x12\x15\n\rnext_sequence\x18\x04 \x01(\x04*L\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43KS_ALL\x10\x01\x12\x0f\n\x0b\x41\x43KS_QUORUM\x10\x02\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x03*R\n\tFlushMode\x12\x1a\n\x16\x46LUSH_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46LUSH_MODE_SYNC\x10\x01\x12\x14\n\x10\x46LUSH_MODE_ASYNC\x10\x02*\x9b\x01\n\x0cSegmentState\x12\x1d\n\x19SEGMENT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SEGMENT_STATE_PREPARED\x10\x01\x12\x18\n\x14SEGMENT_STATE_ACTIVE\x10\x02\x12\x1c\n\x18SEGMENT_STATE_RECOVERING\x10\x03\x12\x18\n\x14SEGMENT_STATE_SEALED\x10\x04*\x82\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x11\n\rNODE_STATE_UP\x10\x01\x12\x13\n\x0fNODE_STATE_DOWN\x10\x02\x12\x17\n\x13NODE_STATE_DRAINING\x10\x03\x12\x18\n\x14NODE_STATE_READ_ONLY\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,24 +33,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERROR_METADATAENTRY']._loaded_options = None
   _globals['_ERROR_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_ACKS']._serialized_start=669
-  _globals['_ACKS']._serialized_end=745
-  _globals['_FLUSHMODE']._serialized_start=747
-  _globals['_FLUSHMODE']._serialized_end=829
-  _globals['_SEGMENTSTATE']._serialized_start=832
-  _globals['_SEGMENTSTATE']._serialized_end=987
-  _globals['_NODESTATE']._serialized_start=990
-  _globals['_NODESTATE']._serialized_end=1120
-  _globals['_ERROR']._serialized_start=40
-  _globals['_ERROR']._serialized_end=180
-  _globals['_ERROR_METADATAENTRY']._serialized_start=133
-  _globals['_ERROR_METADATAENTRY']._serialized_end=180
-  _globals['_RECORD']._serialized_start=183
-  _globals['_RECORD']._serialized_end=365
-  _globals['_HEADER']._serialized_start=367
-  _globals['_HEADER']._serialized_end=419
-  _globals['_NODEINFO']._serialized_start=422
-  _globals['_NODEINFO']._serialized_end=563
-  _globals['_PRODUCERPOSITION']._serialized_start=565
-  _globals['_PRODUCERPOSITION']._serialized_end=667
+  _globals['_ACKS']._serialized_start=753
+  _globals['_ACKS']._serialized_end=829
+  _globals['_FLUSHMODE']._serialized_start=831
+  _globals['_FLUSHMODE']._serialized_end=913
+  _globals['_SEGMENTSTATE']._serialized_start=916
+  _globals['_SEGMENTSTATE']._serialized_end=1071
+  _globals['_NODESTATE']._serialized_start=1074
+  _globals['_NODESTATE']._serialized_end=1204
+  _globals['_DISKUSAGE']._serialized_start=39
+  _globals['_DISKUSAGE']._serialized_end=121
+  _globals['_ERROR']._serialized_start=124
+  _globals['_ERROR']._serialized_end=264
+  _globals['_ERROR_METADATAENTRY']._serialized_start=217
+  _globals['_ERROR_METADATAENTRY']._serialized_end=264
+  _globals['_RECORD']._serialized_start=267
+  _globals['_RECORD']._serialized_end=449
+  _globals['_HEADER']._serialized_start=451
+  _globals['_HEADER']._serialized_end=503
+  _globals['_NODEINFO']._serialized_start=506
+  _globals['_NODEINFO']._serialized_end=647
+  _globals['_PRODUCERPOSITION']._serialized_start=649
+  _globals['_PRODUCERPOSITION']._serialized_end=751
 # @@protoc_insertion_point(module_scope)

@@ -132,6 +132,38 @@ NODE_STATE_READ_ONLY: NodeState.ValueType  # 4
 Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
 @_typing.final
+class DiskUsage(_message.Message):
+    """One folder for segments of a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    USED_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    used_bytes: _builtins.int
+    """of its file system"""
+    free_bytes: _builtins.int
+    problem: _builtins.str
+    """why it does not count; empty while it does"""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        used_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "path", b"path", "problem", b"problem", "used_bytes", b"used_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskUsage: _TypeAlias = DiskUsage  # noqa: Y015
+
+@_typing.final
 class Error(_message.Message):
     """An error about one item of a list."""
 

@@ -182,6 +182,8 @@ class HeartbeatRequest(_message.Message):
     FENCED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     RECLAIM_BYTES_FIELD_NUMBER: _builtins.int
     DELETED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    DISKS_FIELD_NUMBER: _builtins.int
+    CROWDED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -230,6 +232,14 @@ class HeartbeatRequest(_message.Message):
     def deleted_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """deleted as ordered: their bytes are gone, durably"""
 
+    @_builtins.property
+    def disks(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.DiskUsage]:
+        """each of them by itself, also those that do not count"""
+
+    @_builtins.property
+    def crowded_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ACTIVE ones here on a disk past its watermark, while"""
+
     def __init__(
         self,
         *,
@@ -251,10 +261,12 @@ class HeartbeatRequest(_message.Message):
         fenced_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         reclaim_bytes: _builtins.int = ...,
         deleted_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
+        crowded_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,6 +42,7 @@ async def serve(settings: NodeSettings) -> None:
     settings.check_addresses()
     budget = _budget(settings)
     folder, dirs = _open_folders(settings, budget)
+    disks = Disks(folder.control, dirs.disks, settings.disk_limits)
     metrics = NodeMetrics()
     node = Node(
         settings,
@@ -49,8 +50,8 @@ async def serve(settings: NodeSettings) -> None:
         rng=SystemRng(),
         net=Transports(insecure_bind=settings.insecure_bind),
         executor=ThreadExecutor(),
-        files=folder.files,
-        store=_store(settings, folder, dirs, budget),
+        disks=disks,
+        store=_store(settings, folder, disks, budget),
         folder=folder,
         metrics=metrics,
     )
@@ -110,7 +111,7 @@ def _open_folders(settings: NodeSettings, budget: DescriptorBudget) -> tuple[Dat
 
 
 def _store(
-    settings: NodeSettings, folder: DataFolder, dirs: DataDirs, budget: DescriptorBudget
+    settings: NodeSettings, folder: DataFolder, disks: Disks, budget: DescriptorBudget
 ) -> ReplicaStore:
     return make_store(
         folder.files,
@@ -128,7 +129,7 @@ def _store(
             io_workers=settings.io_workers,
         ),
         boot_id(),
-        Disks(folder.control, dirs.disks, settings.disk_limits),
+        disks,
         folder.log_database,
     )
 

@@ -35,8 +35,8 @@ from icecore_node.config import NodeSettings
 from icecore_node.io.io_pool import IoPool, LogIo
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor, FileSystem
-from icecore_node.storage.port import Store
+from icecore_node.ports import Executor
+from icecore_node.storage.port import Store, StoredDisks
 from icecore_replication.checked import Checked, CoreT
 
 _log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class NodeContext:
     rng: Rng
     net: Net
     executor: Executor
-    files: FileSystem
+    disks: StoredDisks
     store: Store
     pool: IoPool
     cache: TailCache

@@ -58,6 +58,8 @@ class NodeSample:
     disk_free_bytes: int = 0
     tail_cache_bytes: int = 0
     produce_inflight_bytes: int = 0
+    disks: tuple[tuple[str, int, int, bool], ...] = ()
+    """(path, used bytes, free bytes, whether it counts) of each."""
 
 
 class NodeMetrics:
@@ -193,9 +195,10 @@ class _Gauges(Collector):
         for state, count in sample.segments:
             segments.add_metric([state], count)
         yield segments
+        yield from _disk_gauges(sample.disks)
         for name, text, value in (
-            ("icecore_disk_used_bytes", "Used on the data disk.", sample.disk_used_bytes),
-            ("icecore_disk_free_bytes", "Free on the data disk.", sample.disk_free_bytes),
+            ("icecore_disk_used_bytes", "Used on all disks.", sample.disk_used_bytes),
+            ("icecore_disk_free_bytes", "Free on all disks.", sample.disk_free_bytes),
             ("icecore_tail_cache_bytes", "In the tail cache.", sample.tail_cache_bytes),
             (
                 "icecore_produce_inflight_bytes",
@@ -204,6 +207,22 @@ class _Gauges(Collector):
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+
+
+def _disk_gauges(
+    disks: Iterable[tuple[str, int, int, bool]],
+) -> Iterator[GaugeMetricFamily]:
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"icecore_data_dir_{name}", text, labels=["path"])
+
+    used = gauge("used_bytes", "Used on the file system of a folder for segments.")
+    free = gauge("free_bytes", "Free there.")
+    up = gauge("up", "1 while it counts, 0 when it failed or was not there at the start.")
+    for path, used_bytes, free_bytes, counts in disks:
+        used.add_metric([path], used_bytes)
+        free.add_metric([path], free_bytes)
+        up.add_metric([path], float(counts))
+    yield from (used, free, up)
 
 
 def _partition_gauges(partitions: Iterable[PartitionSample]) -> Iterator[GaugeMetricFamily]:

@@ -11,9 +11,10 @@ tell a higher one something are given a function of it.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 from icecore.errors import IcecoreError, UnavailableError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng
@@ -32,7 +33,7 @@ from icecore_node.membership.leaving import Leaving
 from icecore_node.membership.registration import Gate, Registration, inventory_of
 from icecore_node.membership.updates import Updates
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor, FileSystem, Folder
+from icecore_node.ports import Executor, Folder
 from icecore_node.registry.adoption import adopt
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.digest_queue import DigestQueue
@@ -56,7 +57,7 @@ from icecore_node.serving.produce import ProduceHandler
 from icecore_node.serving.query import QueryHandler
 from icecore_node.serving.replication_service import ReplicationService
 from icecore_node.serving.write_back import WriteBacks
-from icecore_node.storage.port import Store
+from icecore_node.storage.port import Store, StoredDisks
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.deletions import Deletions
 from icecore_node.upkeep.digests import DigestReporter
@@ -83,7 +84,7 @@ class Node:
         rng: Rng,
         net: Net,
         executor: Executor,
-        files: FileSystem,
+        disks: StoredDisks,
         store: Store,
         folder: Folder,
         metrics: NodeMetrics,
@@ -95,7 +96,7 @@ class Node:
             rng=rng,
             net=net,
             executor=executor,
-            files=files,
+            disks=disks,
             store=store,
             pool=IoPool(
                 store,
@@ -219,6 +220,8 @@ class Node:
         Raises ConfigurationError (port taken), WrongClusterError, StorageError.
         """
         context, table = self.context, self.replicas
+        loop = asyncio.get_running_loop()
+        context.disks.tell(lambda lost, why: loop.call_soon_threadsafe(self._disk_lost, lost, why))
         recovered = await context.executor.run(context.store.start_up)
         for found in recovered:
             adopt(context, table, self._digest_queue, found)
@@ -282,6 +285,11 @@ class Node:
         event(_log, logging.CRITICAL, "node_failed", error=error, exc_info=error)
         if not self._is_stopping:
             self.ended.set_exception(error)
+
+    def _disk_lost(self, segment_ids: Sequence[SegmentId], why: str) -> None:
+        """What lay there is UNKNOWN, durably, and now everybody hears of it (R83)."""
+        for replica in filter(None, map(self.replicas.get, segment_ids)):
+            self._damage.condemn(replica, why)
 
     async def _tick(self) -> None:
         """Time for the cores, which look at the lease then."""

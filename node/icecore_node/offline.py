@@ -1,10 +1,13 @@
-"""``icecore-node inspect | reset-token | reset-promise``: what a stopped node has promised.
+"""``icecore-node inspect | reset-token | reset-promise | forget-disk``: of a stopped node.
 
 A node never forgets the highest coordinator token and the epochs that it promised, and obeys
 nothing lower. When one of them is too high (a broken coordinator, a metadata store that was
 restored from an old backup), the node refuses every order, for ever. A person may lower it here.
 That is safe only while nobody acts on the higher number, so the commands take the folder's lock,
 say what they change, and do it only with ``--yes``.
+
+Nor does it forget a disk that has replicas of it. When such a disk will never be back, a person
+gives up what lies there; the cluster makes the copies again that it lacks then.
 """
 
 import argparse
@@ -12,13 +15,15 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from icecore.errors import ConfigurationError, IcecoreError
-from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
+from icecore_node.storage.control.keepers import FIRST_DISK, disk_of, engine_of
 from icecore_node.storage.data_folder import CONTROL_NAME, lock_folder
 
-COMMANDS = ("inspect", "reset-token", "reset-promise")
+COMMANDS = ("inspect", "reset-token", "reset-promise", "forget-disk")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -50,9 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     promise = commands.add_parser("reset-promise", help="lower the promised epoch of a segment")
     promise.add_argument("--segment", type=_number, required=True, help="its id")
     promise.add_argument("--epoch", type=_number, required=True, help="0 = no promise")
-    for each in (inspect, token, promise):
+    forget = commands.add_parser("forget-disk", help="give up the replicas of a further disk")
+    forget.add_argument("--disk", required=True, help="its id, as inspect shows it")
+    for each in (inspect, token, promise, forget):
         each.add_argument("data", type=Path, help="the node's data folder")
-    for each in (token, promise):
+    for each in (token, promise, forget):
         each.add_argument("--yes", action="store_true", help="really do it")
     return parser
 
@@ -78,6 +85,30 @@ def _carry_out(given: argparse.Namespace, control: ControlStore) -> None:
             print("A leader of this segment with this epoch or a higher one may append again.")
             if _is_meant(given):
                 control.promises.reset_epoch(given.segment, given.epoch)
+        case "forget-disk":
+            _forget_disk(given, control)
+
+
+def _forget_disk(given: argparse.Namespace, control: ControlStore) -> None:
+    """Its replicas stay known as UNKNOWN ones without bytes, until they are made again or the
+    coordinator orders that they go."""
+    known = control.known_disks.all()
+    rows = [row for row in control.rows() if disk_of(row.engine) == given.disk != FIRST_DISK]
+    if given.disk not in known and not rows:
+        raise ConfigurationError(f"no disk {given.disk!r} here; there are: {', '.join(known)}")
+    where = known[given.disk].path if given.disk in known else "unknown"
+    print(f"disk {given.disk}, {where}: its {len(rows)} replicas are given up")
+    print("Should it hold the last copy of a segment, those records are lost.")
+    if _is_meant(given):
+        why = f"its disk {given.disk} was given up"
+        control.put_rows(
+            [
+                replace(row, engine=engine_of(row.engine), state=QUARANTINED, damage=why)
+                for row in rows
+            ]
+        )
+        known.pop(given.disk, None)
+        control.known_disks.keep(known)
 
 
 def _is_meant(given: argparse.Namespace) -> bool:
@@ -94,6 +125,14 @@ def inspected(control: ControlStore) -> dict[str, object]:
         "disk_id": control.disk.disk_id.hex(),
         "incarnation": control.disk.incarnation,
         "max_token": control.promises.max_token,
+        "further_disks": [
+            {
+                "disk": disk,
+                "path": known.path,
+                "replicas": sum(disk_of(row.engine) == disk for row in rows),
+            }
+            for disk, known in control.known_disks.all().items()
+        ],
         "replicas": [
             {
                 "segment_id": row.segment_id,
@@ -101,6 +140,7 @@ def inspected(control: ControlStore) -> dict[str, object]:
                 "epoch": row.epoch,
                 "promised_epoch": max(row.epoch, control.promises.epoch_of(row.segment_id)),
                 "damage": row.damage,
+                "disk": disk_of(row.engine),
             }
             for row in rows
         ],

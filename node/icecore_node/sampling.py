@@ -16,7 +16,7 @@ from icecore_node.roles.leader import Leader
 
 def sample(context: NodeContext, table: ReplicaTable, produce_inflight_bytes: int) -> NodeSample:
     """The node as it is now."""
-    used, free = context.files.space()
+    used, free = context.disks.space()
     tails = [(each, each.segment) for each in table if each.role is not None]
     return NodeSample(
         partitions=tuple(
@@ -25,6 +25,10 @@ def sample(context: NodeContext, table: ReplicaTable, produce_inflight_bytes: in
         segments=tuple(sorted(Counter(map(_state, table)).items())),
         disk_used_bytes=used,
         disk_free_bytes=free,
+        disks=tuple(
+            (each.path, each.used_bytes, each.free_bytes, not each.problem)
+            for each in context.disks.usage()
+        ),
         tail_cache_bytes=context.cache.bytes,
         produce_inflight_bytes=produce_inflight_bytes,
     )

@@ -19,11 +19,13 @@ from icecore.errors import IcecoreError, WrongClusterError
 from icecore.model import Segment
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from icecore_node.replica.replica import Replica
+from icecore_node.storage.disks import Disk
 from tests.simulation import operator, shells
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
 from tests.simulation.history import History, WatermarkSeen
 from tests.simulation.index import SimIndex, SimIndexDisk
+from tests.simulation.inode import Inode
 from tests.simulation.log import SimLog
 from tests.simulation.log_database import SimLogDatabase
 from tests.simulation.loop import SimLoop
@@ -78,6 +80,10 @@ class Host:
 
     node_id: int
     disk: SimDisk = field(default_factory=SimDisk)
+    further: SimDisk | None = None
+    """Where segments may lie, too."""
+    is_further_missing: bool = False
+    """To the processes that start from now on."""
     index: SimIndexDisk = field(default_factory=SimIndexDisk)
     control: sqlite3.Connection = field(default_factory=memory_database)
     stalled_until_s: float = 0.0
@@ -91,6 +97,16 @@ class Host:
 
     def __post_init__(self) -> None:
         self.machine.changing = lambda: self.disk.changing()
+
+    @property
+    def disks(self) -> list[SimDisk]:
+        """All of them."""
+        return [self.disk] if self.further is None else [self.disk, self.further]
+
+    def durable_file(self, name: str) -> Inode | None:
+        """A file on any of its disks, as it would be after a power cut."""
+        found = (disk.durable_names.get(name) for disk in self.disks)
+        return next((inode for inode in found if inode is not None), None)
 
     def delay_s(self, delay_s: float, now_s: float) -> float:
         """What becomes of the delay of a thread."""
@@ -232,6 +248,7 @@ class World:
                 spent_s=lambda: min(host.machine.spent_s() * host.slowness, LONGEST_WORK_S),
             ),
             files=SimFileSystem(host.disk, process, host.machine),
+            further=self._further(process),
             index=SimIndex(host.index, process, host.machine),
             log_database=SimLogDatabase(
                 host.disk.database, process, host.machine, host.disk.faults
@@ -244,6 +261,16 @@ class World:
         await node.start()
         self.loop.trace(f"up {process}")
         await node.ended
+
+    def _further(self, process: SimProcess) -> list[Disk]:
+        """The other disk of a node, if it has one."""
+        host = self.hosts[process.name]
+        if host.further is None:
+            return []
+        name = f"{host.node_id:032x}"
+        if host.is_further_missing:
+            return [Disk(name, "further", None, 1, "it is not there")]
+        return [Disk(name, "further", SimFileSystem(host.further, process, host.machine), 1)]
 
     async def _coordinator(self, process: SimProcess) -> None:
         rng = random.Random(f"{process} store {self.seed}")
@@ -323,7 +350,8 @@ class World:
         if power_cut and host is not None:
             host.power_cuts += 1
             host.doubtful_s.append(self.loop.time())
-            host.disk.power_cut(self.rng)
+            for disk in host.disks:
+                disk.power_cut(self.rng)
             host.index.power_cut(self.rng)
 
     def kill_in_mid_write(
@@ -410,10 +438,11 @@ class World:
             if process.paused:
                 self.loop.resume(process)
         for host in self.hosts.values():
-            host.disk.faults.operations_to_live = None
-            host.disk.faults.failing_syncs = 0
-            host.disk.faults.opens_left = None
-            host.disk.limit(None)
+            for disk in host.disks:
+                disk.faults.operations_to_live = None
+                disk.faults.failing_syncs = 0
+                disk.faults.opens_left = None
+                disk.limit(None)
             host.stalled_until_s, host.slowness = 0.0, 1.0
             host.machine.heal(self.knobs.thread_delay_s)
         for skew in self._skews.values():

@@ -70,7 +70,7 @@ class Invariants:
         self._answered: dict[tuple[int, int], int] = {}
         self._beats_ms: dict[tuple[int, int], float] = {}
         self._created: set[tuple[SimProcess | None, str]] = set()
-        self._failed: set[SimProcess] = set()
+        self._failed: set[tuple[SimProcess, int]] = set()
 
     def _note(self, what: str) -> None:
         process = PROCESS.get()
@@ -172,7 +172,9 @@ class Invariants:
             self._on_noted(segment_id, inode, int.from_bytes(value, "big"))
             return
         segment_id, generation = divmod(int.from_bytes(key, "big"), 1 << 16)
-        inode = host.disk.named(f"/{segment_id:020d}.{generation}.log")
+        suffix = f"/{segment_id:020d}.{generation}.log"
+        named = (disk.named(suffix) for disk in host.disks)
+        inode = next((each for each in named if each is not None), None)
         position = int.from_bytes(value[:8], "little")
         if inode is None or inode.is_durable(position):
             return
@@ -198,7 +200,7 @@ class Invariants:
         if is_derived(name):
             return  # made of others, and to be made again
         for host in self._world.hosts.values():
-            if host.disk is disk and name.partition(ASIDE)[0] not in files_to_delete(host):
+            if disk in host.disks and name.partition(ASIDE)[0] not in files_to_delete(host):
                 self._note(f"I17: {name} is deleted and nobody has ordered that")
 
     def on_freed(self, disk: SimDisk, name: str) -> None:
@@ -213,13 +215,13 @@ class Invariants:
         if token != newest:
             self._note(f"I18: token {token} writes after token {newest}")
 
-    def on_sync(self, process: SimProcess | None, *, is_done: bool) -> None:
+    def on_sync(self, disk: SimDisk, process: SimProcess | None, *, is_done: bool) -> None:
         """A file is synced, or its disk refuses."""
         if process is None:
             return
         if not is_done:
-            self._failed.add(process)
-        elif process in self._failed:
+            self._failed.add((process, id(disk)))
+        elif (process, id(disk)) in self._failed:
             self._note("I21: it trusts a disk that has failed a sync")
 
     def on_beat(self, session: Session) -> None:
@@ -375,9 +377,9 @@ def _syncing(seen: Invariants) -> Callable[[Any], Any]:
             try:
                 original(self)
             except StorageError:
-                seen.on_sync(self._system._process, is_done=False)
+                seen.on_sync(self._system.disk, self._system._process, is_done=False)
                 raise
-            seen.on_sync(self._system._process, is_done=True)
+            seen.on_sync(self._system.disk, self._system._process, is_done=True)
 
         return fdatasync
 

@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
+from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_engines as engines
 from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_late as late
@@ -57,6 +58,7 @@ class Mutant:
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(protocol.ack_all_on_leader_alone, "smoke"),
+    Mutant(disks.lost_disk_trusted, "further_disk_fails"),
     Mutant(protocol.quorum_of_one, "lonely_leader"),
     Mutant(protocol.quorum_over_isr, "lonely_leader"),
     Mutant(protocol.follower_reports_log_end, "blackout", 5),

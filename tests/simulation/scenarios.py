@@ -19,6 +19,7 @@ from tests.simulation import (
     directed,
     directed_belief,
     directed_deletion,
+    directed_disks,
     directed_engines,
     directed_late,
     directed_overlap,
@@ -178,6 +179,7 @@ def swarm_plan(seed: int) -> Plan:
 
 
 STAGED: dict[str, Callable[[int], Plan]] = {
+    **directed_disks.PLANS,
     **directed_storage.PLANS,
     **directed_engines.PLANS,
     **directed_deletion.PLANS,

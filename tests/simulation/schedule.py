@@ -8,6 +8,7 @@ from tests.simulation import (
     directed,
     directed_belief,
     directed_deletion,
+    directed_disks,
     directed_late,
     directed_overlap,
     directed_poison,
@@ -38,6 +39,7 @@ EXTRA = (*faults_ports.KINDS, *faults_topics.KINDS)
 COMPOSED = (
     *faults_process.COMPOSED,
     *directed.KINDS,
+    *directed_disks.KINDS,
     *directed_storage.KINDS,
     *directed_deletion.KINDS,
     *directed_late.KINDS,

@@ -20,6 +20,9 @@ from icecore_node.node import Node
 from icecore_node.ports import Executor, FileSystem, Index
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.control.keepers import FIRST_DISK
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
@@ -66,6 +69,8 @@ class NodePorts:
     net: Net
     executor: Executor
     files: FileSystem
+    further: list[Disk]
+    """Other disks."""
     index: Index
     log_database: LogDatabase
     control: SimConnection
@@ -157,7 +162,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             shared_copy_bytes=2048,
         ),
         ports.boot_id,
-        None,
+        Disks(control, [Disk(FIRST_DISK, "first", ports.files), *ports.further], DiskLimits()),
         ports.log_database,
     )
     return Node(
@@ -166,7 +171,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         rng=ports.rng,
         net=ports.net,
         executor=ports.executor,
-        files=ports.files,
+        disks=store.disks,
         store=store,
         folder=folder,
         metrics=NodeMetrics(),

@@ -118,7 +118,7 @@ def index_problems(host: "Host") -> Iterator[str]:
         identity = identity_of(host, row)
         if is_shared(row):
             continue
-        inode = host.disk.durable_names.get(file_name(identity))
+        inode = host.durable_file(file_name(identity))
         if inode is None:
             if file_name(identity) not in files_to_delete(host):  # its row goes last
                 yield f"I20: segment {row.segment_id} has no durable file"

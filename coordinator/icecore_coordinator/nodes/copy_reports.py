@@ -1,9 +1,10 @@
-"""What nodes said of their own copies: which count for nothing, which take no appends any more.
+"""What nodes said of their own copies: which count for nothing, which take no appends any more,
+which lack room.
 
 Not stored: the first beat of each stream says all of it again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from icecore.model import NodeId, SegmentId
@@ -20,6 +21,8 @@ class CopyReports:
     def __init__(self) -> None:
         self._unknown: dict[NodeId, dict[SegmentId, None]] = {}
         """By node: segments whose copy there is damaged or missing."""
+        self._crowded: dict[NodeId, frozenset[SegmentId]] = {}
+        """By node: segments that grow there on a disk that is getting full."""
         self._shut_out: dict[SegmentId, None] = {}
         """ACTIVE segments that some member can't append to, for it promised a higher epoch."""
         self._deleted: dict[tuple[SegmentId, NodeId], None] = {}
@@ -28,12 +31,21 @@ class CopyReports:
     def begin(self, node_id: NodeId) -> None:
         """A stream of this node begins: what it said before does not count."""
         self._unknown[node_id] = {}
+        self._crowded.pop(node_id, None)
 
     def note_unknown(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """These copies of the node count for nothing; no more are kept than a node can have."""
         unknown = self._unknown.setdefault(node_id, {})
         room = max(0, UNKNOWN_KEPT_MAX - len(unknown))
         unknown.update(dict.fromkeys(list(segment_ids)[:room]))
+
+    def note_crowded(self, node_id: NodeId, segment_ids: Sequence[SegmentId]) -> None:
+        """These grow on a disk that is getting full, while the node has others; all of them."""
+        self._crowded[node_id] = frozenset(segment_ids[:UNKNOWN_KEPT_MAX])
+
+    def is_crowded(self, node_id: NodeId, segment_id: SegmentId) -> bool:
+        """Whether the segment had better go on in another log on that node."""
+        return segment_id in self._crowded.get(node_id, ())
 
     def is_unknown(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         """Whether the node has said that its copy counts for nothing."""

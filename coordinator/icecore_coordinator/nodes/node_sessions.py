@@ -17,6 +17,7 @@ from icecore.process.log import event
 from icecore.rpc import convert
 from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
+from icecore.v1.common_pb2 import DiskUsage
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.heard import Heard
@@ -27,6 +28,9 @@ from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
 
 _log = logging.getLogger(__name__)
+
+DISKS_KEPT_MAX = 64
+"""Of one node."""
 
 BROKEN_STREAM_MS = 500.0
 CLOCK_OFF_MS = 5_000
@@ -62,12 +66,13 @@ class Session:
 
 @dataclass
 class Usage:
-    """What a node last said about its disk."""
+    """What a node last said about its disks."""
 
     free_bytes: int = 0
     used_bytes: int = 0
     reclaim_bytes: int = 0
     """To be freed before the disk is roomy again."""
+    disks: tuple[DiskUsage, ...] = ()
 
 
 class NodeSessions:
@@ -197,9 +202,13 @@ class NodeSessions:
         session.outbox.answer = request.sequence
         session.outbox.wake.set()
         self._usage[node_id] = Usage(
-            request.disk_free_bytes, request.disk_used_bytes, request.reclaim_bytes
+            request.disk_free_bytes,
+            request.disk_used_bytes,
+            request.reclaim_bytes,
+            tuple(request.disks[:DISKS_KEPT_MAX]),
         )
         self._copies.note_deleted(node_id, convert.segment_ids(request.deleted_segment_ids))
+        self._copies.note_crowded(node_id, convert.segment_ids(request.crowded_segment_ids))
         self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
         for segment_id in convert.segment_ids(request.disputed_segment_ids):
             self._pages.page(segment_id, f"node {node_id}: a replica differs from another")

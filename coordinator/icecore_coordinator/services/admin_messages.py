@@ -226,6 +226,7 @@ class Describer:
             replicas=len(self._state.segments_of_node.get(node_id, ())),
             disk_used_bytes=usage.used_bytes,
             disk_free_bytes=usage.free_bytes,
+            disks=usage.disks,
         )
 
     def segments(self, request: pb.ListSegmentsRequest) -> pb.ListSegmentsResponse:

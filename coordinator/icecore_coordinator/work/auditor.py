@@ -76,7 +76,8 @@ class Auditor:
                 break
             segment = state.segments[segment_id].segment
             is_full = len(segment.replicas) == segment.settings.replication_factor
-            if is_calm and is_full and not self._unknown_replicas(segment):
+            is_fine = not self._unknown_replicas(segment) and not self._is_crowded(segment)
+            if is_calm and is_full and is_fine:
                 continue
             if segment.state != SegmentState.ACTIVE or not self._rolling.is_due(segment_id):
                 continue
@@ -93,6 +94,8 @@ class Auditor:
             return ""
         if self._unknown_replicas(segment):
             return "unknown_replica"
+        if self._is_crowded(segment):
+            return "crowded_disk"
         if not others:
             return ""
         if NodeState.READ_ONLY in states:
@@ -109,6 +112,11 @@ class Auditor:
         """Members that have said that their copy counts for nothing."""
         is_unknown = self._copies.is_unknown
         return [each for each in segment.replicas if is_unknown(each, segment.segment_id)]
+
+    def _is_crowded(self, segment: Segment) -> bool:
+        """Whether a member has it on a disk that is getting full, and has another one."""
+        is_crowded = self._copies.is_crowded
+        return any(is_crowded(each, segment.segment_id) for each in segment.replicas)
 
     def must_recover(self, segment: Segment) -> bool:
         """Whether its leader could not seal it: it is damaged itself, or too few are in sync.

@@ -48,7 +48,9 @@ class BeatNews:
     def __init__(self) -> None:
         self._news = News()
         self.read_only = False
-        """The disk is getting full: no new replicas, please."""
+        """The disks are getting full: no new replicas, please."""
+        self.crowded: list[SegmentId] = []
+        """Segments that grow on a disk that is getting full, while others are not."""
 
     def begin(self, standing: Standing) -> None:
         """A new stream: all of it, not only what is new, for a coordinator that was restarted

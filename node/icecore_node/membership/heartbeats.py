@@ -12,7 +12,7 @@ from collections.abc import Callable
 from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError, WrongClusterError
 from icecore.process.log import event
 from icecore.rpc.ports import ClientStream
-from icecore.v1 import coordinator_pb2
+from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
 from icecore_node.identity.beat_news import BeatNews, Standing
 from icecore_node.identity.lease import Lease
@@ -138,7 +138,8 @@ class Heartbeats:
         context = self._context
         sequence = self._lease.beat()
         news = self._news.take()
-        used, free = await context.executor.run(context.files.space)
+        used, free = await context.executor.run(context.disks.space)
+        disks = await context.executor.run(context.disks.usage)
         beat = coordinator_pb2.HeartbeatRequest(
             cluster_id=context.identity.cluster_id,
             node_id=context.identity.node_id,
@@ -160,6 +161,16 @@ class Heartbeats:
             deleted_segment_ids=news.deleted,
             wall_clock_ms=context.clock.now_ms(),
             read_only=self._news.read_only,
+            crowded_segment_ids=self._news.crowded,
+            disks=[
+                common_pb2.DiskUsage(
+                    path=each.path,
+                    used_bytes=each.used_bytes,
+                    free_bytes=each.free_bytes,
+                    problem=each.problem,
+                )
+                for each in disks
+            ],
         )
         self._disk_report.measured(beat, used, free)  # after what was deleted was taken
         await self._disk_report.fill(beat)

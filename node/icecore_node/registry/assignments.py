@@ -123,7 +123,7 @@ class Assignments:
         role = self._role_of(record, replica)
         if role is Role.LEAD:
             self._lead(replica, record)
-        elif role is Role.FOLLOW and not self.space.is_paused:
+        elif role is Role.FOLLOW and self.space.may_follow(replica.segment_id):
             self._follow(replica, record)
 
     def _role_of(self, record: Segment, replica: Replica) -> Role:

@@ -5,9 +5,10 @@ Before that, what is not durable is cut off: a follower begins at a durable end 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from icecore.errors import SHORTAGES, IcecoreError
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
@@ -15,6 +16,7 @@ from icecore_node.replica.damage import Damage
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
+from icecore_node.roles.leader import Leader
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +48,8 @@ class FollowerSpace:
         self._damage = damage
         self._give_role = give_role
         self._waiting: set[asyncio.Task[None]] = set()
-        self.is_paused = False
-        """Nothing may be followed."""
+        self._full_disks: Set[str] = frozenset()
+        """Nothing may be followed there."""
 
     def follow_again(self, replica: Replica) -> None:
         """A follower ran out of something: cut what is not durable, rejoin when there is room."""
@@ -59,7 +61,7 @@ class FollowerSpace:
         role = replica.role
         while replica.life.is_idle or (role is not None and replica.role is role):
             await asyncio.sleep(RETRY_S)
-            if not await self._has_room():
+            if not await self._has_room(replica.segment_id):
                 continue
             async with self._orders.alone(replica.segment_id):
                 if not (replica.life.is_idle or (role is not None and replica.role is role)):
@@ -72,34 +74,57 @@ class FollowerSpace:
             event(_log, logging.INFO, "following_again", segment_id=replica.segment_id)
             return
 
-    async def _has_room(self) -> bool:
-        """Whether the disk has room for logs to grow; False as well while that is unknown."""
+    async def _has_room(self, segment_id: SegmentId) -> bool:
+        """Whether its disk has room for logs to grow; False as well while that is unknown."""
         context = self._context
         try:
-            _, free_bytes = await context.executor.run(context.files.space)
+            usage = await context.executor.run(context.disks.usage)
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_space_unknown", error=error)
             return False
+        disk = context.disks.on(segment_id)
+        free_bytes = sum(each.free_bytes for each in usage if each.name == disk)
         return free_bytes >= 2 * context.settings.preallocate_bytes
 
-    def pause_following(self) -> None:
-        """Follow nothing until told otherwise; leaders hear of it at once."""
-        self.is_paused = True
-        for replica in self._table:
-            if isinstance(replica.role, Follower):
+    def may_follow(self, segment_id: SegmentId) -> bool:
+        """Whether the disk that it lies on is not full."""
+        return not self._full_disks or self._context.disks.on(segment_id) not in self._full_disks
+
+    def growing_on(self, disks: Set[str]) -> list[SegmentId]:
+        """What is led or followed there and is not empty: such a segment can't be sealed."""
+        return [
+            replica.segment_id
+            for replica in self._table
+            if disks and isinstance(replica.role, Leader | Follower)
+            if replica.log.tail.end_offset > replica.base_offset
+            if self._context.disks.on(replica.segment_id) in disks
+        ]
+
+    async def pause_following_on(self, full_disks: Set[str]) -> None:
+        """Follow nothing there until told otherwise, and what is elsewhere again; leaders hear of
+        it at once."""
+        freed = self._full_disks - full_disks
+        self._full_disks = full_disks | freed
+        for replica in self._table if full_disks else ():
+            if isinstance(replica.role, Follower) and not self.may_follow(replica.segment_id):
                 replica.role.give_up("the disk is full")
                 replica.end_role("the disk is full")
+        if freed:
+            await self._resume_following(freed)
 
-    async def resume_following(self) -> None:
-        """Follow again what the coordinator says, if that was paused."""
-        if not self.is_paused:
-            return
-        waiting = [each for each in self._table if each.life.is_idle and each.base_offset >= 0]
+    async def _resume_following(self, freed: Set[str]) -> None:
+        """Follow again what the coordinator says, on disks where that was paused."""
+        on = self._context.disks.on
+        waiting = [
+            each
+            for each in self._table
+            if each.life.is_idle and each.base_offset >= 0 and on(each.segment_id) in freed
+        ]
         for replica in waiting:
             async with self._orders.alone(replica.segment_id):
                 if replica.life.is_idle and not await self._settle(replica):
                     self.follow_again(replica)
-        self.is_paused = False
+        self._full_disks -= freed
         for replica in waiting:
             self._give_role(replica)
 

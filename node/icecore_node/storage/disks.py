@@ -18,7 +18,7 @@ from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.port import DiskUsage
 
-_OnLost = Callable[[Sequence[SegmentId], str], None]
+_OnLost = Callable[[Sequence[SegmentId], str], object]
 
 
 @dataclass(frozen=True, slots=True)

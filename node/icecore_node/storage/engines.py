@@ -57,19 +57,10 @@ def make_store(
     disks = disks or Disks(control, [Disk(FIRST_DISK, "", file_system)], DiskLimits())
     settings = _share_of_each(settings, disks.count)
     files = SegmentEngine(file_system, index, settings, control.condemn)
-    memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
-    engines: dict[str, Engine] = {
-        SEGMENT_ENGINE: files,
-        SHARED_ENGINE: SharedEngine(file_system, files.derived_index, settings, control.condemn),
-        MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
-    }
-    if log_database is not None:
-        engines[ROCKSDB_ENGINE] = RocksdbEngine(
-            log_database, settings.group_bytes_max, control.condemn
-        )
+    further: dict[str, SegmentEngine] = {}
     for disk in disks.further():
         try:
-            engines[keeper_of(SEGMENT_ENGINE, disk.name)] = SegmentEngine(
+            further[keeper_of(SEGMENT_ENGINE, disk.name)] = SegmentEngine(
                 disk.mounted,
                 index,
                 settings,
@@ -81,7 +72,21 @@ def make_store(
             raise
         except IcecoreError as error:
             disks.loss_of(disk.name).leave_out(f"it can't be used: {error}")
-    return ReplicaStore(control, engines, cluster_id, boot_id, files.sealed_logs, disks)
+    memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
+    engines: dict[str, Engine] = {
+        SEGMENT_ENGINE: files,
+        **further,
+        SHARED_ENGINE: SharedEngine(file_system, files.derived_index, settings, control.condemn),
+        MEMORY_ENGINE: MemoryEngine(memory, control.condemn),
+    }
+    if log_database is not None:
+        engines[ROCKSDB_ENGINE] = RocksdbEngine(
+            log_database, settings.group_bytes_max, control.condemn
+        )
+    further_sealed_logs = {name: each.sealed_logs for name, each in further.items()}
+    return ReplicaStore(
+        control, engines, cluster_id, boot_id, files.sealed_logs, disks, further_sealed_logs
+    )
 
 
 def _share_of_each(settings: StoreSettings, disks: int) -> StoreSettings:

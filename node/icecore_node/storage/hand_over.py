@@ -9,16 +9,18 @@ start (``LogSalvage.strays``). Reads go by the record, so they find one whole lo
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
 from icecore.model import SEGMENT_ENGINE, SegmentId
 from icecore.process.log import event
-from icecore_node.ports import DiskFailedError
+from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
 from icecore_node.storage.control.keepers import engine_of
 from icecore_node.storage.engine import LogEnd, NotAsSealed, SealedCopy, SealedLogs
+from icecore_node.storage.placement import Placement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 STEP_BYTES: Final = 4 << 20
@@ -30,6 +32,8 @@ class _Copying:
     """A log that is on its way."""
 
     row: ReplicaRow
+    keeper: str
+    """Who gets it."""
     copy: SealedCopy
     next_offset: int
 
@@ -39,18 +43,19 @@ class HandOver:
 
     Args:
         catalog: Of all replicas.
-        files: Takes sealed logs; None = they stay where they are.
+        files: What takes sealed logs, by keeper, for each disk; none = they stay where they are.
     """
 
-    def __init__(self, catalog: ReplicaCatalog, files: SealedLogs | None) -> None:
+    def __init__(self, catalog: ReplicaCatalog, files: Mapping[str, SealedLogs]) -> None:
         self._catalog = catalog
+        self._placement = Placement(catalog)
         self._files = files
         self._due: dict[SegmentId, None] = {}
         self._copying: _Copying | None = None
 
     def note(self, row: ReplicaRow) -> None:
         """A replica was sealed, or found sealed: it is copied if need be. On any thread."""
-        if self._files is not None and _is_due(row):
+        if self._files and _is_due(row):
             self._due[row.segment_id] = None
 
     def step(self) -> bool:
@@ -67,7 +72,7 @@ class HandOver:
                 return True
         except DiskFailedError:
             raise
-        except SHORTAGES as error:
+        except (DiskLostError, *SHORTAGES) as error:  # later, perhaps to another disk
             event(_log, logging.WARNING, "hand_over_waits", segment_id=segment_id, error=error)
             self._due[segment_id] = None
             copying.copy.abandon()
@@ -81,22 +86,21 @@ class HandOver:
         return bool(self._due)
 
     def _next(self) -> _Copying | None:
-        if self._files is None:
-            return None
         for segment_id in list(self._due):
             self._due.pop(segment_id, None)
             row = self._catalog.control.row(segment_id)
             if row is None or not _is_due(row):
                 continue
             try:
-                copy = self._files.receive(self._catalog.known(row))
+                [placed] = self._placement.placed([replace(row, engine=SEGMENT_ENGINE)])
+                copy = self._files[placed.engine].receive(self._catalog.known(row))
             except DiskFailedError:
                 raise
             except IcecoreError as error:
                 event(_log, logging.WARNING, "hand_over_waits", segment_id=segment_id, error=error)
                 self._due[segment_id] = None
                 return None
-            return _Copying(row, copy, row.base_offset)
+            return _Copying(row, placed.engine, copy, row.base_offset)
         return None
 
     def _is_current(self, copying: _Copying) -> bool:
@@ -120,14 +124,14 @@ class HandOver:
         copying.copy.sync()
         with self._catalog.changing:
             if self._is_current(copying):
-                copying.copy.finish(lambda end: self._remember(row, end))
+                copying.copy.finish(lambda end: self._remember(copying, end))
                 self._catalog.engine_named(row.engine).drop([self._catalog.identity(row)])
         event(_log, logging.INFO, "handed_over", segment_id=row.segment_id, engine=row.engine)
         return True
 
-    def _remember(self, row: ReplicaRow, end: LogEnd) -> None:
+    def _remember(self, copying: _Copying, end: LogEnd) -> None:
         self._catalog.control.change_row(
-            row.segment_id, engine=SEGMENT_ENGINE, end_position=end.position
+            copying.row.segment_id, engine=copying.keeper, end_position=end.position
         )
 
     def drop_strays(self) -> None:

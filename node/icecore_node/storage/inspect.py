@@ -3,8 +3,8 @@
 It changes nothing and trusts nothing that the node computed: identities are read from file headers,
 every batch is CRC-checked and chained from the segment's seed, seal and full digests are computed
 again from the bytes, and index files are compared with the batches. The control store says what to
-expect; it is read from a copy, so even a folder whose node was killed stays as it is. Of a running
-node only sealed replicas are reported exactly.
+expect, and where further disks are; it is read from a copy, so even a folder whose node was killed
+stays as it is. Of a running node only sealed replicas are reported exactly.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,20 @@ from icecore_node.storage.batches.log_digest import (
     check_whole,
     digest_of,
 )
-from icecore_node.storage.control.control_store import PREPARED, QUARANTINED, SEALED, ReplicaRow
+from icecore_node.storage.control.control_store import (
+    PREPARED,
+    QUARANTINED,
+    SEALED,
+    ControlStore,
+    ReplicaRow,
+)
+from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
+from icecore_node.storage.control.known_disks import KnownDisk
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import KnownLog, SegmentIdentity
 from icecore_node.storage.engines import SHARED_ENGINE
 from icecore_node.storage.files.file_system import OsFile, OsFileSystem
+from icecore_node.storage.folder_owner import read_owner
 from icecore_node.storage.index.posting_blocks import DamagedIndexError
 from icecore_node.storage.segment_engine.index_check import check_index_file
 from icecore_node.storage.segment_engine.segment_header import (
@@ -79,37 +88,53 @@ def verify_folder(data: Path) -> list[ReplicaReport]:
     control = data / CONTROL_NAME
     if not control.is_file():
         raise ConfigurationError(f"{data} is not a node's data folder: it has no {CONTROL_NAME}")
-    rows, cluster_id = _rows(control)
-    file_system = OsFileSystem(data)
-    shared = SharedFolder(file_system)
+    rows, paths, cluster_id = _remembered(control)
+    first = OsFileSystem(data)
+    disks: dict[str, OsFileSystem | str] = {FIRST_DISK: first}
+    shared = SharedFolder(first)
     try:
+        for disk in sorted({disk_of(row.engine) for row in rows} - {FIRST_DISK}):
+            disks[disk] = _disk(paths, disk)
         return [
             _verify_shared(shared, row, cluster_id)
             if row.engine == SHARED_ENGINE
-            else _verify(file_system, row)
+            else _verify(disks[disk_of(row.engine)], row)
             for row in rows
         ]
     finally:
         shared.close()
-        file_system.close()
+        for file_system in disks.values():
+            if isinstance(file_system, OsFileSystem):
+                file_system.close()
 
 
-def _rows(control: Path) -> tuple[list[ReplicaRow], bytes]:
-    """All replica rows and the cluster, from a copy: opening a database may write beside it."""
-    columns = ", ".join(column.name for column in fields(ReplicaRow))
+def _disk(paths: dict[str, KnownDisk], disk: str) -> OsFileSystem | str:
+    """One disk, or why it can't be read."""
+    if disk not in paths:
+        return f"nothing is known of disk {disk}"
+    path = Path(paths[disk].path)
+    try:
+        owner = read_owner(path)
+        if owner is None or owner.disk_id != disk:
+            return f"disk {disk} is not at {path}"
+        return OsFileSystem(path)
+    except (OSError, ValueError, IcecoreError) as error:
+        return f"disk {disk} at {path}: {error}"
+
+
+def _remembered(control: Path) -> tuple[list[ReplicaRow], dict[str, KnownDisk], bytes]:
+    """Replica rows, further disks, the cluster; from a copy: an opened database may be written."""
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("", "-wal"):
             source = control.with_name(control.name + suffix)
             if source.exists():
                 shutil.copy(source, folder)
         try:
-            connection = sqlite3.connect(Path(folder) / control.name)
+            connection = sqlite3.connect(Path(folder) / control.name, isolation_level=None)
             try:
-                query = f"SELECT {columns} FROM replicas ORDER BY segment_id"
-                rows = [ReplicaRow(*row) for row in connection.execute(query)]
-                query = "SELECT value FROM meta WHERE key = 'cluster_id'"
-                [cluster_id] = connection.execute(query).fetchone() or [b""]
-                return rows, bytes(cluster_id)
+                store = ControlStore(connection)
+                cluster_id = store.database.get("cluster_id") or b""
+                return store.rows(), store.known_disks.all(), cluster_id
             finally:
                 connection.close()
         except sqlite3.Error as error:
@@ -153,9 +178,12 @@ def _verify_shared(shared: SharedFolder, row: ReplicaRow, cluster_id: bytes) -> 
     return report
 
 
-def _verify(file_system: OsFileSystem, row: ReplicaRow) -> ReplicaReport:
+def _verify(file_system: OsFileSystem | str, row: ReplicaRow) -> ReplicaReport:
     report = _report(row)
     if report.problem:
+        return report
+    if isinstance(file_system, str):
+        report.problem = file_system
         return report
     name = file_name(row.identity(bytes(16)))  # names don't hold the cluster
     try:

@@ -8,19 +8,19 @@ from icecore_node.storage.control.keepers import engine_of, keeper_of
 from icecore_node.storage.disk_levels import DiskLevel, DiskLimits, disk_level
 from icecore_node.storage.disks import Room
 from icecore_node.storage.replica_catalog import ReplicaCatalog
-from icecore_node.storage.segment_engine.segment_names import file_name
+from icecore_node.storage.segment_engine.segment_names import file_name, unfinished_copy_name
 
 
 def choose_disk(rooms: Sequence[Room], limits: DiskLimits) -> str:
     """Where a new log goes: to the most free bytes for each log that grows there.
 
     So logs are shared out by free bytes, also while none of them has grown yet. A disk beyond its
-    watermark gets one only where all are.
+    watermark, or one that may just have been, gets one only where all are.
     """
     assert rooms, "a node has at least its first disk"
 
     def rank(room: Room) -> tuple[bool, float]:
-        level = disk_level(room.used_bytes, room.free_bytes, limits, DiskLevel.ROOMY)
+        level = disk_level(room.used_bytes, room.free_bytes, limits, DiskLevel.READ_ONLY)
         return level is DiskLevel.ROOMY, room.free_bytes / (room.growing + 1)
 
     return max(rooms, key=rank).disk
@@ -47,12 +47,13 @@ class Placement:
         return found
 
     def _disk_of(self, row: ReplicaRow, rooms: Iterable[Room]) -> str:
-        """A crash may have left a file of this log that no record knows: it is made there again, so
-        that its engine judges what that file had been."""
+        """A crash may have left a file of this log that no record knows, or half a copy: it is made
+        there again, so that its engine judges what that file had been."""
         engine = engine_of(row.engine)
         able = [room for room in rooms if keeper_of(engine, room.disk) in self._catalog.engines]
         identity = row.identity(self._catalog.cluster_id)
         for room in able:
-            if self._disks.has_file(room.disk, file_name(identity)):
-                return room.disk
+            for name in (file_name(identity), unfinished_copy_name(identity)):
+                if self._disks.has_file(room.disk, name):
+                    return room.disk
         return choose_disk(able, self._disks.limits)

@@ -62,7 +62,7 @@ class StoredDisks(Protocol):
         """The name of the disk that a replica lies on."""
         ...
 
-    def tell(self, on_lost: Callable[[Sequence[SegmentId], str], None]) -> None:
+    def tell(self, on_lost: Callable[[Sequence[SegmentId], str], object]) -> None:
         """Call ``on_lost`` when a disk is lost, on any thread, with what lay there and why: it is
         UNKNOWN already, durably."""
         ...

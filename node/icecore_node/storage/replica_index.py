@@ -6,7 +6,8 @@ Sealed logs of all engines get the same index, which is why tending also hands t
 from collections.abc import Sequence
 
 from icecore.model import SegmentId
-from icecore_node.storage.engine import Candidates, IndexSummary, OffsetRange
+from icecore_node.ports import DiskLostError
+from icecore_node.storage.engine import Candidates, Engine, IndexSummary, OffsetRange
 from icecore_node.storage.hand_over import HandOver
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
@@ -45,7 +46,7 @@ class ReplicaIndex:
 
     def tend(self) -> bool:
         """See ``LogIndex.tend``: a step of each engine, and of what was sealed."""
-        left = [engine.index.tend() for _, engine in self._catalog.in_use()]
+        left = [_tend(engine) for _, engine in self._catalog.in_use()]
         return any([self._hand_over.step(), *left])
 
     def flush(self) -> None:
@@ -53,3 +54,10 @@ class ReplicaIndex:
         for _, engine in self._catalog.in_use():
             engine.index.flush()
         self._catalog.control.database.keep_reserve()
+
+
+def _tend(engine: Engine) -> bool:
+    try:
+        return engine.index.tend()
+    except DiskLostError:  # it is not in use any more; the others are
+        return True

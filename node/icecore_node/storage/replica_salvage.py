@@ -27,6 +27,8 @@ class ReplicaSalvage:
         row = self._catalog.control.row(segment_id)
         if row is None or row.base_offset < 0 or row.state not in (CONFIRMED, QUARANTINED):
             return None
+        if self._catalog.disks.problem(row.engine):
+            return None
         engine = self._catalog.engine_named(row.engine)
         return engine.salvage.tail(self._catalog.known(row))
 
@@ -40,7 +42,8 @@ class ReplicaSalvage:
         """
         catalog = self._catalog
         row = catalog.control.row(segment_id)
-        if row is None or row.base_offset < 0 or row.state != QUARANTINED:
+        is_here = row is not None and not catalog.disks.problem(row.engine)
+        if row is None or not is_here or row.base_offset < 0 or row.state != QUARANTINED:
             raise NotReplicaError(f"nothing of segment {segment_id} can be salvaged here")
         change = partial(
             catalog.control.change_row, segment_id, state=CONFIRMED, damage="", rebuilding=1

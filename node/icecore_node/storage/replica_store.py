@@ -15,16 +15,15 @@ OutOfResourcesError: a shortage, which says nothing about any replica (R52).
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from icecore.errors import (
     IcecoreError,
     NotReplicaError,
 )
-from icecore.model import (
-    SegmentId,
-)
+from icecore.model import SEGMENT_ENGINE, SegmentId
 from icecore.process.log import event
-from icecore_node.ports import DiskFailedError
+from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
     QUARANTINED,
@@ -70,6 +69,7 @@ class ReplicaStore:
         boot_id: str,
         sealed_logs: SealedLogs | None = None,
         disks: Disks | None = None,
+        further_sealed_logs: Mapping[str, SealedLogs] = MappingProxyType({}),
     ) -> None:
         """
         Args:
@@ -81,12 +81,14 @@ class ReplicaStore:
             sealed_logs: The one of the engines in which sealed logs end up; without it they stay
                 where they are.
             disks: Where all that lies; None = in memory.
+            further_sealed_logs: Likewise, on other disks, by keeper.
         """
         self._control = control
         self._boot_id = boot_id
         self.disks = disks or Disks(control, [Disk(FIRST_DISK, "", None)], DiskLimits())
         self._catalog = catalog = ReplicaCatalog(control, engines, cluster_id, self.disks)
-        self.hand_over = HandOver(catalog, sealed_logs)
+        files = {} if sealed_logs is None else {SEGMENT_ENGINE: sealed_logs, **further_sealed_logs}
+        self.hand_over = HandOver(catalog, files)
         self.index = ReplicaIndex(catalog, self.hand_over)
         self.reader = ReplicaReader(catalog)
         self.salvage = ReplicaSalvage(catalog)
@@ -112,7 +114,10 @@ class ReplicaStore:
             sound = [row for row in own if _is_trusted(row)]
             known = [self._catalog.known(row) for row in sound]
             untrusted = [self._catalog.identity(row) for row in own if not _is_trusted(row)]
-            found = engine.start_up(known, untrusted)
+            try:
+                found = engine.start_up(known, untrusted)
+            except DiskLostError:
+                continue
             if not self.disks.problem(name):  # it may have been lost on the way
                 logs.update(zip([row.segment_id for row in sound], found, strict=True))
         self.hand_over.drop_strays()

@@ -1,8 +1,11 @@
 """Looks at the disk now and then: a node takes no new replicas, and follows no more, in time.
 
-The levels are those of ``storage/disk_levels.py``. From READ_ONLY on it gets no new replicas,
-and its active segments roll onto other nodes. A FULL one stops following, so that nobody waits for
-it; what it leads goes on until it is rolled.
+This happens in time, and not in the middle of an append. A disk that is full is followed on no
+more, so that nobody waits for it; what is led there goes on until it is rolled. One that is nearly
+full gets no new replicas while another one has room, and the coordinator is asked to roll what
+grows there. When the roomiest of all is nearly full, the node is READ_ONLY: it gets no new replicas
+at all, and its active segments roll onto other nodes. When which level begins is in
+``storage/disk_levels.py``.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.storage.disk_levels import DiskLevel, disk_level
+from icecore_node.storage.port import DiskUsage
 
 _log = logging.getLogger(__name__)
 
@@ -21,39 +25,47 @@ LOOK_S = 1.0
 
 
 class DiskWatch:
-    """Looks at the disk now and then, and acts when its level has changed."""
+    """Looks at the disks now and then, and acts when the level of one has changed."""
 
     def __init__(self, context: NodeContext, news: BeatNews, space: FollowerSpace) -> None:
         self._context = context
         self._news = news
         self._space = space
         self._limits = context.settings.disk_limits
-        self._level = DiskLevel.ROOMY
+        self._levels: dict[str, DiskLevel] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
-        context = self._context
         while True:
             try:
-                used_bytes, free_bytes = await context.executor.run(context.files.space)
+                usage = await self._context.executor.run(self._context.disks.usage)
             except IcecoreError as error:
                 event(_log, logging.WARNING, "disk_space_unknown", error=error)
-                await asyncio.sleep(LOOK_S)
-                continue
-            level = disk_level(used_bytes, free_bytes, self._limits, self._level)
-            if level is not self._level:
-                event(
-                    _log,
-                    logging.WARNING,
-                    "disk_level",
-                    level=level,
-                    used_bytes=used_bytes,
-                    free_bytes=free_bytes,
-                )
-                self._level = level
-                self._news.read_only = level >= DiskLevel.READ_ONLY
-                if level is DiskLevel.FULL:
-                    self._space.pause_following()
-            if level is not DiskLevel.FULL:
-                await self._space.resume_following()
+            else:
+                await self._act([each for each in usage if not each.problem])
             await asyncio.sleep(LOOK_S)
+
+    async def _act(self, usage: list[DiskUsage]) -> None:
+        levels = {each.name: self._level(each) for each in usage}
+        self._levels = levels
+        lowest = min(levels.values())
+        self._news.read_only = lowest >= DiskLevel.READ_ONLY
+        crowded = {name for name, level in levels.items() if level > DiskLevel.ROOMY}
+        self._news.crowded = [] if self._news.read_only else self._space.growing_on(crowded)
+        full = {name for name, level in levels.items() if level is DiskLevel.FULL}
+        await self._space.pause_following_on(full)
+
+    def _level(self, disk: DiskUsage) -> DiskLevel:
+        before = self._levels.get(disk.name, DiskLevel.ROOMY)
+        level = disk_level(disk.used_bytes, disk.free_bytes, self._limits, before)
+        if level is not before:
+            event(
+                _log,
+                logging.WARNING,
+                "disk_level",
+                disk=disk.path,
+                level=level,
+                used_bytes=disk.used_bytes,
+                free_bytes=disk.free_bytes,
+            )
+        return level

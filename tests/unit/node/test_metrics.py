@@ -13,7 +13,8 @@ from icecore_node.metrics import NodeMetrics, NodeSample, PartitionSample, start
 def sample() -> NodeSample:
     leader = PartitionSample("t", 0, 5, 10, 12, True, 2, 3, ((2, 0), (3, 7)))
     follower = PartitionSample("t", 1, 0, 1, 1, False, 0, 3)
-    return NodeSample((leader, follower), (("active", 2), ("sealed", 4)), 100, 900, 7, 8)
+    disks = (("/a", 60, 300, True), ("/b", 40, 600, False))
+    return NodeSample((leader, follower), (("active", 2), ("sealed", 4)), 100, 900, 7, 8, disks)
 
 
 def shown(metrics: NodeMetrics) -> dict[str, float]:
@@ -54,6 +55,8 @@ def test_gauges_come_from_the_sample() -> None:
     metrics.show(sample)
     values = shown(metrics)
     assert values['icecore_high_watermark{partition="0",topic="t"}'] == 10
+    assert values['icecore_data_dir_free_bytes{path="/b"}'] == 600
+    assert [values[f'icecore_data_dir_up{{path="/{each}"}}'] for each in "ab"] == [1, 0]
     assert values['icecore_log_end_offset{partition="1",topic="t"}'] == 1
     assert values['icecore_under_replicated{partition="0",topic="t"}'] == 1
     assert 'icecore_isr_size{partition="1",topic="t"}' not in values

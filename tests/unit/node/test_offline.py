@@ -1,12 +1,19 @@
 """What a person may see and lower of a stopped node's promises."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from icecore.model import Token
 from icecore_node import offline
+from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.control.keepers import keeper_of
+from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import DataFolder
+from icecore_node.storage.engines import make_store
+from tests.conformance.log_builder import CLUSTER, identity
 
 
 @pytest.fixture
@@ -60,3 +67,32 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
         offline.main(["reset-token", str(tmp_path), "--token", "-1"])
+
+
+def test_a_disk_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its replicas stay known, as UNKNOWN ones, and the node starts without it."""
+    data, other = tmp_path / "data", tmp_path / "other"
+    folder = DataFolder.open(data, 3)
+    disk = (dirs := DataDirs.open([other], folder)).disks[1].name
+    rows = [ReplicaRow.prepared(identity(number), 0) for number in (1, 2)]
+    folder.control.put_rows([rows[0], replace(rows[1], engine=keeper_of("segment", disk))])
+    dirs.close()
+    folder.close()
+    for wrong in ("", "nothing"):
+        with pytest.raises(SystemExit, match=f"there are: {disk}"):
+            offline.main(["forget-disk", str(data), "--disk", wrong, "--yes"])
+    offline.main(["forget-disk", str(data), "--disk", disk])
+    assert f"{other}: its 1 replicas are given up" in capsys.readouterr().out
+    offline.main(["inspect", str(data)])
+    found = json.loads(capsys.readouterr().out)
+    assert found["further_disks"] == [{"disk": disk, "path": str(other), "replicas": 1}]
+    offline.main(["forget-disk", str(data), "--disk", disk, "--yes"])
+    folder = DataFolder.open(data, 3)
+    DataDirs.open([], folder).close()
+    store = make_store(folder.files, folder.index, folder.control, CLUSTER)
+    assert [one.intact for one in store.start_up()] == [False, False]  # the first was never made
+    assert "was given up" in store.start_up()[1].why
+    store.removal.delete([2], Token(1))
+    assert [row.segment_id for row in folder.control.rows()] == [1]
+    store.close()
+    folder.close()

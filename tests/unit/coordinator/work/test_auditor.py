@@ -80,6 +80,16 @@ def test_damage_of_another_segment_or_node_moves_nothing(audited: Audited) -> No
     assert audited.auditor.rolls() == []
 
 
+def test_active_segment_moves_off_a_disk_that_is_getting_full(audited: Audited) -> None:
+    """To the same nodes: the one that said so has other disks."""
+    audited.sessions.beat(audited.streams[2], pb.HeartbeatRequest(crowded_segment_ids=[1, 99]))
+    [(found, why)] = audited.auditor.rolls()
+    assert (found.segment_id, why) == (1, "crowded_disk")
+    assert not audited.auditor.must_recover(found)
+    audited.sessions.beat(audited.streams[2], pb.HeartbeatRequest())
+    assert audited.auditor.rolls() == []
+
+
 @pytest.mark.parametrize(
     ("isr", "damaged", "expected"),
     [((1, 2, 3), 2, False), ((1, 2), 2, True), ((1, 2), 3, False), ((1, 2, 3), 1, True)],

@@ -82,7 +82,7 @@ def heartbeats_of(disk: Disk) -> Heartbeats:
     context: Any = SimpleNamespace(
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1234),
         executor=Executor(),
-        files=SimpleNamespace(space=lambda: (1, 2)),
+        disks=SimpleNamespace(space=lambda: (1, 2), usage=list),
         pool=disk,
         identity=identity,
     )

@@ -49,7 +49,7 @@ class Shell:
         self.ended_by: list[BaseException] = []
         self.told: list[object] = []
         settings = NodeSettings.model_validate({"data": Path("unused"), "node_id": LEADER})
-        none: dict[str, Any] = dict.fromkeys(("rng", "net", "executor", "files", "store"))
+        none: dict[str, Any] = dict.fromkeys(("rng", "net", "executor", "disks", "store"))
         clock = SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1)
         worker = SimpleNamespace(append=lambda *_: None)
         known = Identity(LEADER)

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from icecore.errors import StorageError
+from icecore.errors import NotReplicaError, StorageError
 from icecore.model import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
-from icecore_node.storage.control.keepers import disk_of
+from icecore_node.storage.control.keepers import disk_of, keeper_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks, Room
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.placement import choose_disk
 from icecore_node.storage.port import FoundReplica
+from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.store_harness import FAR, append, read_all
@@ -25,6 +27,7 @@ from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.ports import memory_database
 from tests.simulation.process import ProcessKilled
+from tests.support.memory_engine import MemoryDisk, MemoryEngine
 
 OTHER = "b" * 32
 LIMITS = DiskLimits(90.0, 95.0, 1 << 50)
@@ -197,6 +200,9 @@ def test_a_replica_of_a_lost_disk_is_made_again_on_another_one() -> None:
     number = log.identity.segment_id
     lost_by_sync(node, log)
     node.store.removal.quarantine(number, "replaced by a repair")
+    assert node.store.salvage.tail(number) is None
+    with pytest.raises(NotReplicaError):
+        node.store.salvage.readmit(number)
     row = node.control.row(number)
     assert row is not None and row.state == QUARANTINED
     assert node.store.creation.create([log.identity], {number: (b"", 0)}, True) == [None]
@@ -275,3 +281,50 @@ def test_space_is_that_of_the_disks_that_count_and_shared_space_counts_once() ->
     assert shared.space() == files.space()
     node.start(problem="gone")
     assert node.store.disks.space() == files.space()
+
+
+class Mixed(Node):
+    """With an engine that works on the first disk alone."""
+
+    def start(self, *, problem: str = "") -> list[FoundReplica]:
+        super().start(problem=problem)
+        memory = getattr(self, "memory", None) or MemoryDisk()
+        self.memory = memory
+        control = ControlStore(self.database)
+        files = [SimFileSystem(disk, None) for disk in (self.first, self.other)]
+        disks = Disks(control, [Disk("", "/first", files[0]), Disk(OTHER, "", files[1], 1)], LIMITS)
+        first = SegmentEngine(files[0], SimIndex(self.index, None), SMALL, control.condemn)
+        loss = disks.loss_of(OTHER)
+        other = SegmentEngine(
+            files[1], SimIndex(self.index, None), SMALL, control.condemn, loss=loss, beside=first
+        )
+        keeper = keeper_of(SEGMENT_ENGINE, OTHER)
+        engines = {
+            SEGMENT_ENGINE: first,
+            keeper: other,
+            "memory": MemoryEngine(memory, control.condemn),
+        }
+        further = {keeper: other.sealed_logs}
+        self.control = control
+        self.store = ReplicaStore(control, engines, CLUSTER, first.sealed_logs, disks, further)
+        return self.store.start_up()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_another_engine_sealed_goes_to_any_disk(is_lost: bool) -> None:
+    node = Mixed()
+    node.other.limit(1 << 40)
+    log = LogBuilder(1, engine="memory")
+    assert node.store.creation.create([log.identity], {1: (b"state", 0)}) == [None]
+    assert node.on(1) == ""  # where its engine works
+    append(node.store, log, 20)
+    node.store.seal(1, log.tail.end_offset, log.tail.digest)
+    node.other.faults.failing_syncs = int(is_lost)
+    for _ in range(9):
+        node.store.index.tend()
+    assert node.on(1) == ("" if is_lost else OTHER) and not node.memory.logs
+    assert read_all(node.store, log) == b"".join(log.batches)
+    [found] = node.start()
+    assert found.intact and found.sealed_end_offset == log.tail.end_offset
+    node.store.removal.delete([1], 4)
+    assert not names(node.first) and not names(node.other)

@@ -9,7 +9,10 @@ import pytest
 
 from icecore.errors import ConfigurationError
 from icecore_node.storage import inspect
+from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.disks import Disks
 from icecore_node.storage.engines import SHARED_ENGINE, make_store
 from icecore_node.storage.files.file_system import OsFile
 from icecore_node.storage.inspect import ReplicaReport, verify_folder
@@ -21,7 +24,7 @@ from icecore_node.storage.segment_engine.sealed_index import (
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name, index_file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
-from tests.conformance.store_harness import opened
+from tests.conformance.store_harness import append, opened
 from tests.support.index_oracle import keyed
 
 BATCHES = 4
@@ -188,3 +191,27 @@ def test_replicas_in_shared_files(tmp_path: Path) -> None:
     file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     sealed, unsealed = verify_folder(tmp_path)
     assert sealed.problem and not unsealed.problem
+
+
+def test_replicas_of_all_disks_are_checked(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path / "data", 1, CLUSTER)
+    dirs = DataDirs.open([tmp_path / "other"], folder)
+    disks = Disks(folder.control, dirs.disks, DiskLimits())
+    store = make_store(folder.files, folder.index, folder.control, CLUSTER, disks=disks)
+    store.start_up()
+    for segment_id in (1, 2):
+        append(store, opened(store, segment_id), 3)
+    assert [disks.on(1), disks.on(2)] == ["", dirs.disks[1].name]
+    store.close()
+    dirs.close()
+    folder.close()
+
+    def problems() -> list[str]:
+        return [each.problem for each in verify_folder(tmp_path / "data")]
+
+    assert problems() == ["", ""]
+    (tmp_path / "other").rename(tmp_path / "elsewhere")
+    assert problems() == ["", f"disk {dirs.disks[1].name} is not at {tmp_path / 'other'}"]
+    (tmp_path / "elsewhere").rename(tmp_path / "other")
+    (tmp_path / "other" / file_name(identity(2))).unlink()
+    assert [bool(each) for each in problems()] == [False, True]

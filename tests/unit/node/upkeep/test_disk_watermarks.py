@@ -1,0 +1,61 @@
+"""What a node says and does as one disk fills, or all of them."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.model import SegmentId
+from icecore_node.identity.beat_news import BeatNews
+from icecore_node.registry.space import FollowerSpace
+from icecore_node.storage.disk_levels import DiskLimits
+from icecore_node.storage.port import DiskUsage
+from icecore_node.upkeep.disk_watermarks import DiskWatch
+
+LIMITS = DiskLimits(90.0, 95.0, 1 << 50)
+
+
+class Space:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.full: set[str] = set()
+        self.asked: list[set[str]] = []
+
+    def growing_on(self, disks: set[str]) -> list[SegmentId]:
+        self.asked.append(disks)
+        return [SegmentId(7)] if disks else []
+
+    async def pause_following_on(self, disks: set[str]) -> None:
+        self.full = disks
+
+
+def percents(*used: int) -> list[DiskUsage]:
+    return [DiskUsage(str(at), "", percent, 100 - percent) for at, percent in enumerate(used)]
+
+
+@pytest.mark.parametrize(
+    ("used", "read_only", "crowded", "full"),
+    [
+        ((10, 10), False, [], set()),
+        ((91, 10), False, [7], set()),
+        ((96, 10), False, [7], {"0"}),
+        ((91, 92), True, [], set()),
+        ((96, 92), True, [], {"0"}),
+        ((96, 97), True, [], {"0", "1"}),
+        ((89,), False, [], set()),
+        ((96,), True, [], {"0"}),
+    ],
+)
+async def test_the_roomiest_disk_speaks_for_the_node_and_each_for_itself(
+    used: tuple[int, ...], read_only: bool, crowded: list[int], full: set[str]
+) -> None:
+    space, news = Space(), BeatNews()
+    context: Any = SimpleNamespace(settings=SimpleNamespace(disk_limits=LIMITS))
+    watch = DiskWatch(context, news, cast(FollowerSpace, space))
+    await watch._act(percents(*used))
+    assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
+    await watch._act(percents(*[max(each - 1, 0) for each in used]))  # not left at once
+    assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
+    await watch._act(percents(*[10 for _ in used]))
+    assert (news.read_only, news.crowded, space.full) == (False, [], set())
