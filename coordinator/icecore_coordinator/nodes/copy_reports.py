@@ -15,6 +15,27 @@ DELETED_KEPT_MAX = 100_000
 """What is not kept is told again: each stream begins with all orders to delete."""
 
 
+class DeletedCopies:
+    """Whose bytes are gone, as ordered."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[SegmentId, NodeId], None] = {}
+
+    def note(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
+        """The node has deleted these."""
+        room = max(0, DELETED_KEPT_MAX - len(self._copies))
+        for segment_id in list(segment_ids)[:room]:
+            self._copies[segment_id, node_id] = None
+
+    def take(self, limit: int) -> dict[SegmentId, list[NodeId]]:
+        """What was deleted where, of at most ``limit`` copies, each said once."""
+        found: dict[SegmentId, list[NodeId]] = {}
+        for copy in list(islice(self._copies, limit)):
+            del self._copies[copy]
+            found.setdefault(copy[0], []).append(copy[1])
+        return found
+
+
 class CopyReports:
     """Copies that are UNKNOWN to their own nodes, and segments that a promise has shut."""
 
@@ -25,8 +46,7 @@ class CopyReports:
         """By node: segments that grow there on a disk that is getting full."""
         self._shut_out: dict[SegmentId, None] = {}
         """ACTIVE segments that some member can't append to, for it promised a higher epoch."""
-        self._deleted: dict[tuple[SegmentId, NodeId], None] = {}
-        """Whose bytes are gone, as ordered."""
+        self.deleted = DeletedCopies()
 
     def begin(self, node_id: NodeId) -> None:
         """A stream of this node begins: what it said before does not count."""
@@ -64,20 +84,6 @@ class CopyReports:
     def copied(self, node_id: NodeId, segment_id: SegmentId) -> None:
         """The node holds the segment again, or is about to; it says so when it does not."""
         self._unknown.get(node_id, {}).pop(segment_id, None)
-
-    def note_deleted(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
-        """The node has deleted these as it was ordered to."""
-        room = max(0, DELETED_KEPT_MAX - len(self._deleted))
-        for segment_id in list(segment_ids)[:room]:
-            self._deleted[segment_id, node_id] = None
-
-    def take_deleted(self, limit: int) -> dict[SegmentId, list[NodeId]]:
-        """What was deleted where, of at most ``limit`` copies, each said once."""
-        found: dict[SegmentId, list[NodeId]] = {}
-        for copy in list(islice(self._deleted, limit)):
-            del self._deleted[copy]
-            found.setdefault(copy[0], []).append(copy[1])
-        return found
 
     def note_shut_out(self, segment_id: SegmentId) -> None:
         """Some member can't append to this ACTIVE segment."""

@@ -207,7 +207,7 @@ class NodeSessions:
             request.reclaim_bytes,
             tuple(request.disks[:DISKS_KEPT_MAX]),
         )
-        self._copies.note_deleted(node_id, convert.segment_ids(request.deleted_segment_ids))
+        self._copies.deleted.note(node_id, convert.segment_ids(request.deleted_segment_ids))
         self._copies.note_crowded(node_id, convert.segment_ids(request.crowded_segment_ids))
         self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
         for segment_id in convert.segment_ids(request.disputed_segment_ids):

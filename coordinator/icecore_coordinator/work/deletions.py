@@ -45,7 +45,7 @@ class Deletions:
     async def look(self) -> None:
         """Count what is left of each grace, and forget what nobody can come back with."""
         await self._count()
-        gone = self._copies.take_deleted(CONFIRMED_PER_LOOK)
+        gone = self._copies.deleted.take(CONFIRMED_PER_LOOK)
         await self._ledger.decide_each(
             gone.items(), lambda state, each: confirm_deletion(state, *each)
         )

@@ -15,6 +15,9 @@ from icecore_node.storage.control.keepers import disk_of, keeper_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks, Room
 from icecore_node.storage.engines import make_store
+from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
+from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
+from icecore_node.storage.memory_engine.memory_remains import LogMemory
 from icecore_node.storage.placement import choose_disk
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
@@ -27,7 +30,6 @@ from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.ports import memory_database
 from tests.simulation.process import ProcessKilled
-from tests.support.memory_engine import MemoryDisk, MemoryEngine
 
 OTHER = "b" * 32
 LIMITS = DiskLimits(90.0, 95.0, 1 << 50)
@@ -288,7 +290,7 @@ class Mixed(Node):
 
     def start(self, *, problem: str = "") -> list[FoundReplica]:
         super().start(problem=problem)
-        memory = getattr(self, "memory", None) or MemoryDisk()
+        memory = getattr(self, "memory", None) or LogMemory(MemoryBudget(1 << 20))
         self.memory = memory
         control = ControlStore(self.database)
         files = [SimFileSystem(disk, None) for disk in (self.first, self.other)]
@@ -306,7 +308,9 @@ class Mixed(Node):
         }
         further = {keeper: other.sealed_logs}
         self.control = control
-        self.store = ReplicaStore(control, engines, CLUSTER, first.sealed_logs, disks, further)
+        self.store = ReplicaStore(
+            control, engines, CLUSTER, "boot", first.sealed_logs, disks, further
+        )
         return self.store.start_up()
 
 
