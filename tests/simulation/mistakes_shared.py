@@ -41,12 +41,12 @@ def shared_file_freed_too_early() -> Mistake:
 
 
 def dead_batches_come_back() -> Mistake:
-    """A frame that says where a log stands does not cut what was found behind that."""
+    """R11: a frame that says where a log stands does not cut what was found behind that."""
     return patch(Trail, "cut", lambda self, end_offset: None)
 
 
 def cut_is_not_told() -> Mistake:
-    """A log is cut in memory only."""
+    """R11: a log is cut in memory only."""
 
     def truncate(self: SharedEngine, segment_id: int, end_offset: int) -> Any:
         log = self.reader.find(segment_id)
@@ -75,7 +75,7 @@ def shared_damage_condemns_nobody() -> Iterator[None]:
 
 
 def copy_forgets_a_run() -> Mistake:
-    """Of what is copied out of an old file the last run is left out, and counts as copied."""
+    """I17: of what is copied out of an old file the last run is left out, and counts as copied."""
     moved = Compaction._moved
 
     def wrong(self: Compaction, copy: Copy, file: SharedFile, position: int) -> None:
@@ -86,5 +86,5 @@ def copy_forgets_a_run() -> Mistake:
 
 
 def copy_is_not_told() -> Mistake:
-    """What was copied is not found again after the old file has gone."""
+    """I17: what was copied is not found again after the old file has gone."""
     return patch(Trail, "copied", lambda self, copy: None)
