@@ -129,7 +129,9 @@ class Inode:
             if fate >= 0.9:
                 content = _garbled(block[start : start + SECTOR_BYTES], content, rng)
             block[start : start + SECTOR_BYTES] = content
-        self.size = max(size, self.durable_size)
+        # What lies behind the end is never seen again, also when the file grows later.
+        blocks = max(self.blocks, default=-1) + 1
+        self.size = max(size, self.durable_size, blocks * BLOCK_BYTES)
         self.truncate(size)
         self.dirty = set(range((self.size + SECTOR_BYTES - 1) // SECTOR_BYTES))
         self.lost.clear()

@@ -68,6 +68,20 @@ def test_unsynced_growth_may_or_may_not_show() -> None:
     assert len(sizes) > 2
 
 
+def test_what_lay_behind_the_end_is_not_seen_when_a_file_grows() -> None:
+    shrunk = 0
+    for seed in SEEDS:
+        disk = SimDisk()
+        durable_file(disk, content=b"o" * 100)
+        mount(disk).open("log").pwritev([b"n" * 10_000], 100)
+        disk.power_cut(random.Random(seed))
+        size = len(content(disk))
+        mount(disk).open("log").allocate(0, 20_000)
+        assert not any(content(disk)[size:])
+        shrunk += size < 10_100
+    assert shrunk
+
+
 def test_kill_without_power_cut_keeps_the_page_cache() -> None:
     disk = SimDisk()
     process = SimProcess("node-1", 1)
