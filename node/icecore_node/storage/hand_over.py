@@ -77,10 +77,7 @@ class HandOver:
             self._due[segment_id] = None
             copying.copy.abandon()
             return False
-        except (
-            IcecoreError,
-            NotAsSealed,
-        ) as error:  # the scrub judges; what is here stays where it is
+        except (IcecoreError, NotAsSealed) as error:  # the scrub judges; nothing has moved
             event(_log, logging.ERROR, "not_handed_over", segment_id=segment_id, error=error)
         copying.copy.abandon()
         return bool(self._due)
