@@ -16,8 +16,8 @@ OUT     ?=
 BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto fmt check test demo \
-	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench sim sim-mutants model chaos clean
+.PHONY: help setup proto contract references fmt check test demo \
+	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench setup-demo setup-spark sim sim-mutants model chaos clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,18 @@ setup: $(STAMP) ## create .venv and install the project into it, editable
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "icecore needs Python 3.11 or newer")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[server,arrow,dev]'
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[server,arrow,tier,dev]'
 	@touch $@
 
 proto: setup ## generate icecore/v1 from proto/icecore/v1
 	$(PY) scripts/generate_protos.py
+
+contract: setup ## write docs/ERRORS.md and docs/format_vectors.json from the code
+	$(PY) scripts/generate_format_vectors.py
+	$(PY) scripts/generate_errors.py
+
+references: setup ## generate docs/SETTINGS.md, COMMAND_REFERENCE.md, METRICS.md from the code
+	$(PY) scripts/generate_references.py
 
 fmt: setup ## format and sort imports, fix what can be fixed
 	$(PY) -m ruff check --fix-only --quiet .
@@ -43,12 +50,15 @@ check: setup ## lint, format, types, generated code fresh, tidy rules
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) scripts/generate_protos.py --check
+	$(PY) scripts/generate_format_vectors.py --check
+	$(PY) scripts/generate_errors.py --check
+	$(PY) scripts/generate_references.py --check
 	$(PY) -m pytest -q tests/tidy
 
-test: setup ## all tests: unit and conformance, then simulation, then cluster
+test: setup setup-spark ## all tests: unit and conformance, then simulation, then cluster
 	WORKERS=$(WORKERS) scripts/run_tests.sh
 
-demo: setup ## a local cluster, a year of real departures in and out
+demo: setup setup-demo ## a local cluster, a year of real departures in and out; DEMO_SPARK=0 without Spark
 	$(PY) -m examples.flights_demo
 
 bench: setup ## two minutes: produce and fetch, RF 1 and 3, ratio to the disk
@@ -74,6 +84,18 @@ setup-bench: setup
 	@$(PY) -c 'import confluent_kafka, matplotlib, nats' 2>/dev/null || \
 		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' || \
 		echo 'the extra "bench" could not be installed: comparisons are skipped' >&2
+
+# Tests with Spark need it and a JVM; where they can't be had these tests are skipped.
+setup-spark: setup
+	@$(PY) -c 'import pyspark' 2>/dev/null || \
+		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark]' || \
+		echo 'the extra "spark" could not be installed: tests with Spark are skipped' >&2
+
+# The demo's last part.
+setup-demo: setup
+	@test "$(DEMO_SPARK)" = 0 || $(PY) -c 'import pyspark, matplotlib' 2>/dev/null || \
+		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]' || \
+		{ echo 'Spark could not be installed: DEMO_SPARK=0 leaves it out' >&2; exit 1; }
 
 sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 	$(PY) -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

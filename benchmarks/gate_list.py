@@ -26,6 +26,9 @@ FAILOVER = "failover"
 LOOKUP = "lookup"
 """The measurement of ``benchmarks.lookup``: a node of its own with 10 M records."""
 
+COLD = "cold_reads"
+"""The measurement of ``benchmarks.cold_reads``: what a node reads of a MinIO."""
+
 Figures = Mapping[str, Mapping[str, float]]
 """Of one run: by measurement, by name."""
 
@@ -264,6 +267,17 @@ GROUPS = (
             _lookup("offset_index", "offset_index_bytes", 240_000, "bytes"),
             _lookup("index_per_record", "index_file_bytes_per_record", None, "bytes"),
             Gate("lookup_keys", LOOKUP, "keys_s", floor=50_000, unit="keys/s"),
+        ),
+    ),
+    Group(
+        {COLD: (COLD, Case("fetch", 150, partitions=1, rf=1))},
+        (
+            Gate("cold_fetch_p50", COLD, "fetch_p50_ms", ceiling=30.0, unit="ms"),
+            Gate("cold_fetch_p99", COLD, "fetch_p99_ms", ceiling=100.0, unit="ms"),
+            Gate("cold_key_warm_p50", COLD, "lookup_warm_p50_ms", ceiling=50.0, unit="ms"),
+            Gate("cold_key_p50", COLD, "lookup_cold_p50_ms", unit="ms"),
+            Gate("cold_scan", COLD, "scan_as_stored_to_raw", floor=0.7, unit="of raw reads"),
+            Gate("cold_scan_rows", COLD, "scan_to_raw", unit="of raw reads"),
         ),
     ),
     Group(_on_both(_RF3), _against_kafka("rf3", 4.0, 2.5)),

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.cases import OURS
 from benchmarks.cluster import Missing
-from benchmarks.gate_list import FAILOVER, GROUPS, LIMIT, LOOKUP, Gate, Group
+from benchmarks.gate_list import COLD, FAILOVER, GROUPS, LIMIT, LOOKUP, Gate, Group
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
 from benchmarks.others import OTHERS_SHARE_MAX, Others
@@ -67,6 +67,8 @@ def _measure_once(runner: Runner, group: Group, name: str) -> Mapping[str, float
         return runner.failover(case.partitions)
     if name == LOOKUP:
         return runner.lookup()
+    if name == COLD:
+        return runner.cold_reads()
     result = runner.run(system, case)
     figures: dict[str, float] = result["figures"]
     progress("  " + " ".join(f"{key}={value}" for key, value in figures.items()))

@@ -82,6 +82,11 @@ def cost_of(pid: int) -> Cost:
     return Cost(ticks / _TICKS_PER_S, peak_kib << 10)
 
 
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a running process."""
+    return int(_first(f"/proc/{pid}/status", "VmRSS").split()[0]) << 10
+
+
 def reset_peaks(pids: Mapping[str, int]) -> None:
     """Let the peak memory of running processes count from now on."""
     for pid in pids.values():

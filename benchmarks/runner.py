@@ -23,6 +23,7 @@ from benchmarks.lifetime import uninterrupted
 from benchmarks.machine import available_memory_bytes, warm_memory
 from benchmarks.systems import Systems
 from benchmarks.workload import Job
+from tests.support.minio import minio_program
 
 GIB = 1 << 30
 WARM_MEMORY_BYTES = 6 * GIB
@@ -155,6 +156,19 @@ class Runner:
         """
         progress("look-ups")
         figures: dict[str, float] = self._apart("benchmarks.lookup")["figures"]
+        return figures
+
+    def cold_reads(self) -> dict[str, float]:
+        """How long reads of object storage take.
+
+        Raises:
+            Missing: There is no MinIO on this machine.
+            RuntimeError: It failed.
+        """
+        if minio_program() is None:
+            raise Missing("minio")
+        progress("cold reads")
+        figures: dict[str, float] = self._apart("benchmarks.cold_reads")["figures"]
         return figures
 
     def _apart(self, module: str, *options: str) -> dict[str, Any]:

@@ -50,6 +50,12 @@ def read_departures() -> Iterator[Departure]:
             )
 
 
+def carrier_names() -> dict[str, str]:
+    """Names of carriers by their codes."""
+    with (_data_file().parent / "airlines.csv").open() as raw:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(raw)}
+
+
 def _value(name: str, text: str) -> str | int | None:
     if text == "NA":
         return None

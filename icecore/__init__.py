@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icecore import blocking, errors
     from icecore.client import Admin, Consumer, Lookup, Producer
-    from icecore.client.types import BatchMetadata, LookupPage, RecordMetadata, TopicSettings
+    from icecore.client.retries import Retry
+    from icecore.client.types import (
+        BatchMetadata,
+        LookupPage,
+        ProducerMetrics,
+        RecordMetadata,
+        TopicSettings,
+    )
     from icecore.codec.record import Codec, Record
     from icecore.errors import IcecoreError
     from icecore.model import Acks
@@ -28,8 +35,10 @@ __all__ = [
     "Lookup",
     "LookupPage",
     "Producer",
+    "ProducerMetrics",
     "Record",
     "RecordMetadata",
+    "Retry",
     "TopicSettings",
     "__version__",
     "blocking",
@@ -46,10 +55,16 @@ _HOMES = {
     "Lookup": "icecore.client",
     "LookupPage": "icecore.client.types",
     "Producer": "icecore.client",
+    "ProducerMetrics": "icecore.client.types",
     "Record": "icecore.codec.record",
     "RecordMetadata": "icecore.client.types",
+    "Retry": "icecore.client.retries",
     "TopicSettings": "icecore.client.types",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

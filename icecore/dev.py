@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from icecore import extras
 from icecore.client import checks
 from icecore.errors import ConfigurationError, UnavailableError
 from icecore.process import launch
@@ -67,6 +68,14 @@ class Member:
         """Of the newest process; 0 before the first start."""
         return self.process.pid if self.process else 0
 
+    @property
+    def end(self) -> str:
+        """How the newest process ended, in words; empty while it runs."""
+        status = self.process.poll() if self.process else None
+        if status is None:
+            return ""
+        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
     def pause(self) -> None:
         """SIGSTOP: alive, silent, and with its connections open."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -103,7 +112,8 @@ class LocalCluster:
         config_path: A configuration file for all processes; not together with settings.
         host: What to listen on.
         insecure_bind: Allow a ``host`` that is not loopback.
-        with_metrics: Serve metrics, at ``base_port + 100 + node id``.
+        tier_url: Object store of all nodes; empty = as the configuration says.
+        with_metrics: Serve metrics, at ``base_port + 100``, and ``+ node id`` of nodes.
         start_timeout_s: How long a process may take to become ready.
         stop_timeout_s: How long one may take to end after SIGTERM before it is killed.
 
@@ -122,6 +132,7 @@ class LocalCluster:
         config_path: str | Path | None = None,
         host: str = HOST,
         insecure_bind: bool = False,
+        tier_url: str = "",
         with_metrics: bool = False,
         start_timeout_s: float = 30.0,
         stop_timeout_s: float = 15.0,
@@ -133,6 +144,7 @@ class LocalCluster:
                 raise checks.wrong_type(f"{name}_settings", settings, "a mapping")
         checks.text("host", host)
         checks.flag("insecure_bind", insecure_bind)
+        checks.text("tier_url", tier_url)
         checks.flag("with_metrics", with_metrics)
         checks.duration("start_timeout_s", start_timeout_s, 0)
         checks.duration("stop_timeout_s", stop_timeout_s, 0)
@@ -157,11 +169,15 @@ class LocalCluster:
 
         self.coordinator = member("coordinator", "icecore_coordinator", 0)
         self._nodes = {i: member(f"node-{i}", "icecore_node", i) for i in range(1, nodes + 1)}
+        if with_metrics and base_port is not None:
+            self.coordinator.metrics_listen = f"{host}:{base_port + METRICS_PORT_OFFSET}"
         for i, node in self._nodes.items():
             node.extra = ["--node-id", str(i)]
             if is_ours and _DISK_SETTING not in (node_settings or {}):
                 # On a laptop a nearly full disk is no reason to refuse data.
                 node.extra += ["--disk-free-bytes-min", "1GiB"]
+            if tier_url:
+                node.extra += ["--tier-url", tier_url]
             if with_metrics and base_port is not None:
                 node.metrics_listen = f"{host}:{base_port + METRICS_PORT_OFFSET + i}"
 
@@ -202,9 +218,10 @@ class LocalCluster:
         """Start the coordinator, then all nodes at once; return when all are ready.
 
         Raises:
-            ConfigurationError: A port or the folder is in use.
+            ConfigurationError: A port or the folder is in use, or the servers are not installed.
             UnavailableError: A process ended or was not ready in time; holds the end of its log.
         """
+        extras.check("server")
         self._take_folder()
         try:
             self._check_ports()

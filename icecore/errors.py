@@ -101,6 +101,13 @@ class TopicRecreatedError(IcecoreError):
     reason = "TOPIC_RECREATED"
 
 
+class PositionOvertakenError(IcecoreError):
+    """Somebody else has saved a position under this name since this reader read or saved it. What
+    is stored stays: ``topic``, ``partition`` and the stored ``offset`` are in the metadata."""
+
+    reason = "POSITION_OVERTAKEN"
+
+
 class OffsetOutOfRangeError(IcecoreError):
     """The offset is outside ``[log_start_offset, high_watermark]``; both are in the metadata."""
 
@@ -155,6 +162,12 @@ class ConfigurationError(IcecoreError):
     """A setting is unknown, malformed or unsafe; the message says which and what to do."""
 
     reason = "CONFIGURATION"
+
+
+class ObjectStoreError(IcecoreError):
+    """An object store refused, or does not have what it must have; the message says what to do."""
+
+    reason = "OBJECT_STORE"
 
 
 class ForkedError(IcecoreError):
@@ -237,6 +250,13 @@ class ConflictError(IcecoreError):
     """A compare-and-set lost: the record changed since it was read."""
 
     reason = "CONFLICT"
+    retriable = True
+
+
+class ObjectStoreBusyError(IcecoreError):
+    """An object store can't be reached, is overloaded or fails, and did so more than once."""
+
+    reason = "OBJECT_STORE_BUSY"
     retriable = True
 
 

@@ -216,6 +216,36 @@ class Retention:
 KEEP_ALL: Final = Retention()
 """Of topics that say nothing else."""
 
+PARQUET_FORMAT: Final = "parquet"
+"""Rows, which other programs read as a table."""
+SEGMENT_FORMAT: Final = "segment"
+"""Batches as they lie on nodes."""
+TIER_FORMATS: Final = (PARQUET_FORMAT, SEGMENT_FORMAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiering:
+    """What of a topic moves into object storage. It holds at once for all its segments. -1 = no
+    limit."""
+
+    is_on: bool = False
+    tier_format: str = PARQUET_FORMAT
+    tier_after_ms: int = 0
+    """A segment is copied so long after its seal."""
+    local_retention_ms: int = NO_LIMIT
+    """A copied segment loses its copies on nodes so long after its seal."""
+    local_retention_bytes: int = NO_LIMIT
+    """The newest so many bytes of each partition keep them, of one copy."""
+
+    @property
+    def has_local_limits(self) -> bool:
+        """Whether nodes are to drop what is copied."""
+        return self.local_retention_ms != NO_LIMIT or self.local_retention_bytes != NO_LIMIT
+
+
+NOT_TIERED: Final = Tiering()
+"""Of topics that say nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -248,11 +278,27 @@ class Segment:
     """Of the partition, for convenience of replicas."""
     lossy: bool = False
     """An admin accepted that acknowledged records are missing; see ``is_lost``."""
+    is_tiered: bool = False
+    """A copy is published in object storage."""
+    readers: tuple[NodeId, ...] = ()
+    """Who reads that copy for clients, the best one first, where nobody holds a replica; only in a
+    list of segments."""
+
+    @property
+    def holders(self) -> tuple[NodeId, ...]:
+        """Who may be asked for a sealed segment: its replicas, else who reads its copy."""
+        return self.replicas or self.readers
 
     @property
     def is_lost(self) -> bool:
         """Declared lost as a whole: sealed, and nobody holds it. Readers skip it."""
-        return self.lossy and self.state is SegmentState.SEALED and not self.replicas
+        is_held = bool(self.replicas) or self.is_tiered
+        return self.lossy and self.state is SegmentState.SEALED and not is_held
+
+    @property
+    def is_remote_only(self) -> bool:
+        """It lies in object storage, and no node keeps a copy or will ever have one again."""
+        return self.is_tiered and self.state is SegmentState.SEALED and not self.replicas
 
     def changed(self, **changes: object) -> Self:
         """A copy with some fields replaced."""

@@ -10,12 +10,15 @@ from pathlib import Path
 import uvloop
 
 from icecore.errors import IcecoreError
-from icecore.process.log import event
+from icecore.process.log import event, set_up
+from icecore.process.memory import MemoryReturn
 from icecore.process.settings import check_listen, load_from_arguments
+from icecore.process.status_page import StatusServer
 from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
 from icecore.rpc.transports import Transports
 from icecore_coordinator.config import CoordinatorSettings, Timing
 from icecore_coordinator.coordinator import Coordinator
+from icecore_coordinator.metrics import CoordinatorPages
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 
 _log = logging.getLogger(__name__)
@@ -25,12 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
     try:
         settings = load_from_arguments(CoordinatorSettings, "icecore-coordinator", argv)
-        for address in filter(None, (settings.listen, settings.native_listen)):
+        for address in filter(
+            None, (settings.listen, settings.native_listen, settings.metrics_listen)
+        ):
             check_listen(address, insecure_bind=settings.insecure_bind)
-        logging.basicConfig(
-            level=settings.log_level,
-            format="ts=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-        )
+        set_up(settings.log_level, settings.log_format)
         tune_process()
         raise_descriptor_limit(settings.descriptors_min)
         return uvloop.run(_serve(settings))
@@ -47,16 +49,26 @@ async def _serve(settings: CoordinatorSettings) -> int:
         lease_ms=settings.lease_ms,
         recovery_wait_ms=settings.recovery_wait_ms,
         lost_replica_grace_ms=settings.lost_replica_grace_ms,
+        tier_reader_grace_ms=settings.tier_reader_grace_ms,
     )
     coordinator = Coordinator(
         net, store, SystemClock(), SystemRng(), timing, settings.topic_defaults
     )
+    status: StatusServer | None = None
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    memory = MemoryReturn()
+    memory.start()
     try:
         await coordinator.start(settings.listen, settings.native_listen)
+        if settings.metrics_listen:
+            status = StatusServer(
+                CoordinatorPages(coordinator.describe, coordinator.ledger.lost.is_set).pages(),
+                settings.metrics_listen,
+                insecure_bind=settings.insecure_bind,
+            )
         print(f"icecore-coordinator ready address={coordinator.address}", flush=True)
         lost = asyncio.ensure_future(coordinator.run())
         stopped = asyncio.ensure_future(stopping.wait())
@@ -68,6 +80,10 @@ async def _serve(settings: CoordinatorSettings) -> int:
         event(_log, logging.INFO, "stopping")
         return 0
     finally:
+        if status is not None:
+            # On a thread: a scrape that is under way asks this very loop.
+            await asyncio.to_thread(status.stop)
+        await memory.stop()
         await coordinator.stop()
         await net.close()
 

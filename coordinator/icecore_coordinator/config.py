@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, field_validator
 
+from icecore.process.log import LogFormat
 from icecore.process.settings import Settings
 from icecore.process.system import DESCRIPTORS_MIN
 
@@ -13,6 +14,7 @@ Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 Bytes: TypeAlias = Annotated[ByteSize, Field(ge=0, lt=1 << 60)]
 Limit: TypeAlias = Annotated[int, Field(ge=-1, lt=1 << 60)]
 """-1 = none."""
+Age: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 60)]
 
 
 class TopicDefaults(BaseModel):
@@ -36,8 +38,13 @@ class TopicDefaults(BaseModel):
     retention_ms: Limit | None = None
     retention_bytes: Limit | None = None
     on_full: Literal["", "refuse", "delete_oldest"] = ""
+    tier: Literal["", "off", "on"] = ""
+    tier_format: Literal["", "parquet", "segment"] = ""
+    tier_after_ms: Age | None = None
+    local_retention_ms: Limit | None = None
+    local_retention_bytes: Limit | None = None
 
-    @field_validator("retention_bytes", mode="before")
+    @field_validator("retention_bytes", "local_retention_bytes", mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
         """Sizes are written like others, and -1 is none."""
@@ -54,11 +61,15 @@ class CoordinatorSettings(Settings):
     """icecore coordinator: places segments, seals, recovers."""
 
     section: ClassVar[str] = "coordinator"
+    flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
 
     data: str = Field(description="folder of the metadata store")
     listen: str = Field("127.0.0.1:7400", description="address to serve on")
     native_listen: str = Field(
         "", description="address to serve on for native:// bootstraps; empty = gRPC only"
+    )
+    metrics_listen: str = Field(
+        "", description="HOST:PORT for Prometheus and probes; empty = neither"
     )
     insecure_bind: bool = Field(False, description="allow other machines to connect without TLS")
     descriptors_min: int = Field(
@@ -72,15 +83,27 @@ class CoordinatorSettings(Settings):
     lost_replica_grace_ms: int = Field(
         1_200_000, ge=0, description="how long a copy on a node that is down still counts"
     )
+    tier_reader_grace_ms: int = Field(
+        600_000,
+        ge=0,
+        description="how long objects of segments that are gone stay for those who read them",
+    )
     topic_defaults: TopicDefaults = Field(
         TopicDefaults(),
         description="settings of topics whose creation does not say them: a table"
         " [coordinator.topic_defaults], or JSON in the environment and in flags; keys are "
         + ", ".join(TopicDefaults.model_fields),
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="what to log: DEBUG, INFO, WARNING or ERROR"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe messages to log"
     )
+    log_format: LogFormat = Field("text", description="of the log: text, or json")
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower(cls, given: object) -> object:
+        """It was in capital letters once."""
+        return given.lower() if isinstance(given, str) else given
 
     @field_validator("topic_defaults", mode="before")
     @classmethod
@@ -118,3 +141,11 @@ class Timing:
     """Short: a node that hangs holds up the other segments of the same recovery."""
     copy_call_s: float = 120.0
     """Long: a replica may have to copy a whole segment."""
+    upload_call_s: float = 900.0
+    """Long: a segment is encoded, put into object storage, and read back whole."""
+    tier_call_s: float = 60.0
+    """Of tables and sweeps."""
+    tier_reader_grace_ms: int = 600_000
+    """How long somebody may still read what was retired from object storage."""
+    tier_closed_keep_ms: int = 24 * 3600 * 1000
+    """How long an upload may be paused and go on all the same; its objects are swept again then."""

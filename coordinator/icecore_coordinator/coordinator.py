@@ -7,14 +7,15 @@ by looking, so that a restarted coordinator goes on where the last one stopped.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from icecore.errors import NotCoordinatorError
 from icecore.model import SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
+from icecore.v1.admin_pb2 import DescribeClusterResponse
 from icecore_coordinator.config import Timing, TopicDefaults
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
@@ -28,6 +29,10 @@ from icecore_coordinator.nodes.pages import Pages
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.admin_service import AdminService
 from icecore_coordinator.services.coordinator_service import CoordinatorService
+from icecore_coordinator.services.position_admin import PositionAdmin
+from icecore_coordinator.services.snapshot_admin import SnapshotAdmin
+from icecore_coordinator.services.tier_admin import TierAdmin
+from icecore_coordinator.services.tiered_copies import TieredCopies
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
@@ -44,7 +49,9 @@ from icecore_coordinator.work.counted_time import CountedTime
 from icecore_coordinator.work.deletions import Deletions
 from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.leaving import HandOver
+from icecore_coordinator.work.local_copies import LocalCopies
 from icecore_coordinator.work.lossy_acts import LossyActs
+from icecore_coordinator.work.position_saving import PositionSaving
 from icecore_coordinator.work.producer_naming import ProducerNaming
 from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
@@ -57,12 +64,25 @@ from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.start_states import StartStates
 from icecore_coordinator.work.tail_opening import TailOpener
 from icecore_coordinator.work.tail_rolls import TailRolls
+from icecore_coordinator.work.tier_import import TierImport
+from icecore_coordinator.work.tiering import Tiering
 from icecore_coordinator.work.topics import Topics
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-SEGMENTS_PER_RECOVERY = 512
+K = TypeVar("K")
+
+SEGMENTS_PER_ROUND = 128
+"""Of a recovery, or opened at once."""
+ROUNDS_AT_ONCE = 4
+"""Of each kind: what nodes and disks can't do at once waits here, where its turn can be chosen."""
+LOOPS = frozenset(
+    ["tick", "heal", "audit", "repair", "retain", "confirm", "begin_uploads", "follow_tiers"]
+)
+"""Tasks without which this process would only look alive."""
+ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
+"""Tasks after which there may be room for another."""
 LOOK_AGAIN_MS = 1_000.0
 """Everything is looked at this often even when nothing seems to have changed."""
 
@@ -129,10 +149,11 @@ class Coordinator:
         self._repairer = Repairer(ports)
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock)
-        self._counted = CountedTime(self.ledger, clock)
-        rolls = TailRolls(ports)
+        self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
         self._retention = Retention(ports, rolls)
-        self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage)
+        self._local = LocalCopies(ports)
+        self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self._local)
+        self.tiering = Tiering(ports, self._spawn)
         nodes = CoordinatorService(
             ports,
             admission=Admission(ports, self._sessions),
@@ -141,14 +162,16 @@ class Coordinator:
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=ProducerNaming(self.ledger, ports.calls, self.live, clock),
+            tiered=TieredCopies(self.ledger.state),
         )
-        admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
-        self._handlers = _merged(nodes.handlers(), admin.handlers())
+        self._describer = self._make_describer()
+        defaults = topic_defaults or TopicDefaults()
+        self._handlers = _merged(nodes.handlers(), self._admin(ports, rng, defaults))
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._servers: list[Server] = []
 
-    def _admin(self, ports: WorkerPorts, rng: Rng, defaults: TopicDefaults) -> AdminService:
-        describer = Describer(
+    def _make_describer(self) -> Describer:
+        return Describer(
             state=self.ledger.state,
             live=self.live,
             heard=self.heard,
@@ -156,15 +179,32 @@ class Coordinator:
             sessions=self._sessions,
             recoveries=lambda: self.recovery.count,
         )
+
+    def _admin(self, ports: WorkerPorts, rng: Rng, defaults: TopicDefaults) -> Handlers:
         topics = Topics(ports, self._opener.backoff, rng)
         lossy = LossyActs(ports, self.recovery.backoff)
         records = RecordDeletion(ports)
-        return AdminService(self.ledger, topics, records, lossy, describer, defaults)
+        imports, last_error = TierImport(ports, topics.undelete), self.tiering.errors.of
+        tiers = TierAdmin(self.ledger, imports, self._describer, defaults, last_error)
+        saving = PositionSaving(self.ledger, ports.clock)
+        others = {
+            **tiers.handlers(),
+            **SnapshotAdmin(self.ledger).handlers(),
+            **PositionAdmin(self.ledger.state, saving).handlers(),
+        }
+        service = AdminService(
+            self.ledger, topics, records, lossy, self._describer, defaults, others
+        )
+        return service.handlers()
 
     @property
     def address(self) -> str:
         """``host:port`` of gRPC, really bound; empty before ``start``."""
         return self._servers[0].address if self._servers else ""
+
+    def describe(self) -> DescribeClusterResponse:
+        """The cluster in numbers."""
+        return self._describer.cluster()
 
     async def start(self, listen: str, native_listen: str = "") -> None:
         """Take over the cluster and serve, over the native transport, too, if it has an address.
@@ -179,6 +219,7 @@ class Coordinator:
         await self.ledger.decide_each(missing, lambda _, change: change)
         self.ledger.subscribe(self._on_change)
         self._retention.start()
+        self._local.start()
         self._sessions.start()
         for address in (listen, *([native(native_listen)] if native_listen else [])):
             self._servers.append(await self._net.serve(address, self._handlers))
@@ -188,6 +229,8 @@ class Coordinator:
         self._spawn(self._repair(), "repair")
         self._spawn(self._retain(), "retain")
         self._spawn(self._confirm(), "confirm")
+        self._spawn(self._begin_uploads(), "begin_uploads")
+        self._spawn(self._follow_tiers(), "follow_tiers")
         state = self.ledger.state
         event(
             _log,
@@ -234,11 +277,12 @@ class Coordinator:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
+        if task.get_name() in ROUNDS:
+            self._poke.set()
         if task.cancelled() or (error := task.exception()) is None:
             return
         event(_log, logging.ERROR, "task_failed", task=task.get_name(), exc_info=error)
-        if task.get_name() in ("tick", "heal", "audit", "repair", "retain", "confirm"):
-            # Without its loops this process would only look alive.
+        if task.get_name() in LOOPS:
             self.ledger.lose()
 
     async def _tick(self) -> None:
@@ -275,18 +319,24 @@ class Coordinator:
         for segment_id in self.recovery.needed():
             is_unclean = self.ledger.state.segments[segment_id].is_unclean_allowed
             (unclean if is_unclean else usual).append(segment_id)
-        for segment_ids in (usual, unclean):
-            for at in range(0, len(segment_ids), SEGMENTS_PER_RECOVERY):
-                batch = segment_ids[at : at + SEGMENTS_PER_RECOVERY]
-                self._spawn(self.recovery.recover(batch), "recover")
-        keys = self._opener.needed()
-        for at in range(0, len(keys), SEGMENTS_PER_RECOVERY):
-            batch_of_keys = keys[at : at + SEGMENTS_PER_RECOVERY]
-            self._spawn(self._opener.open(batch_of_keys), "open_tails")
+        self._start_rounds("recover", self.recovery.recover, usual)
+        self._start_rounds("recover_unclean", self.recovery.recover, unclean)
+        self._start_rounds("open_tails", self._opener.open, self._opener.needed())
         if leaving := self._hand_over.needed():
             self._spawn(self._hand_over.hand_over(leaving), "hand_over")
         if topic_ids := self._deletions.needed():
             self._spawn(self._deletions.finish(topic_ids), "delete_topics")
+
+    def _start_rounds(
+        self,
+        name: str,
+        work: Callable[[Sequence[K]], Coroutine[Any, Any, None]],
+        keys: Sequence[K],
+    ) -> None:
+        """As many rounds of a kind as may be under way; the rest is found again when one ends."""
+        room = ROUNDS_AT_ONCE - sum(task.get_name() == name for task in self._tasks)
+        for at in range(0, min(len(keys), room * SEGMENTS_PER_ROUND), SEGMENTS_PER_ROUND):
+            self._spawn(work(keys[at : at + SEGMENTS_PER_ROUND]), name)
 
     async def _confirm(self) -> None:
         """One transaction a second: it stores what was heard, or shows that it still could."""
@@ -307,7 +357,18 @@ class Coordinator:
             await asyncio.sleep(self._timing.audit_ms / 1000)
             await self._counted.store()
             await self._retention.look()
+            await self._local.look()
             await self._reclaimer.look()
+
+    async def _begin_uploads(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self.tiering.begin()
+
+    async def _follow_tiers(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self.tiering.follow()
 
     async def _audit(self) -> None:
         while True:

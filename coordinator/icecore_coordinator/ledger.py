@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+RECORDS_PER_PAGE = 1_000
+"""Read at once by a start: what is stored takes as much room as what is made of it."""
 OPERATIONS_PER_TXN = 100
 """etcd allows 128 operations in a transaction; a change of its own may be larger than this."""
 
@@ -44,8 +46,10 @@ class Ledger:
         """Become the writer, read everything, name the cluster if it is new."""
         self.state.token = await self._store.acquire_token()
         for cls in RECORD_TYPES:
-            stored = await self._store.scan(cls.prefix)
-            self.state.load((cls, each.value, each.version) for each in stored)
+            after = ""
+            while stored := await self._store.scan(cls.prefix, after, RECORDS_PER_PAGE):
+                self.state.load((cls, each.value, each.version) for each in stored)
+                after = stored[-1].key
         if self.state.cluster is None:
             cluster = ClusterRecord(self._rng.bytes(16), version=1)
             await self.decide(lambda state: Change((cluster,)))

@@ -3,6 +3,9 @@
 
 def main() -> None:
     """Run the command line and end the process with its status."""
-    from icecore.cli.app import main as run  # other modules here are used without typer's app
+    from icecore.extras import as_one_line
 
-    run()
+    with as_one_line("icecore", "cli"):
+        from icecore.cli.app import main as run  # other modules here are used without typer's app
+
+        run()

@@ -1,6 +1,6 @@
 """``python -m icecore.cli``: the same as ``icecore``."""
 
-from icecore.cli.app import main
+from icecore.cli import main
 
 if __name__ == "__main__":
     main()

@@ -1,23 +1,25 @@
-"""The ``icecore`` command: global options, the commands, and how errors end the process.
+"""The ``icecore`` command: global options, and how a command ends the process.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 no such topic, 4 an answer to a query that is not
-complete. Errors are one line on stderr that says what to do; a traceback means a bug.
+complete, 10 and 20 a cluster that is degraded or unavailable, 130 interrupted. Errors are one line
+on stderr that says what to do, or a JSON object with ``--json``; a traceback means a bug.
 """
 
+import contextlib
+import errno
+import json as json_text
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
-from icecore.cli import cluster, config, explain, segment, topic
-from icecore.cli.delete_records import delete_records, delete_segments
-from icecore.cli.dev import dev
-from icecore.cli.fetch import fetch
-from icecore.cli.output import Output
-from icecore.cli.produce import produce
-from icecore.cli.query import query
+import icecore
+from icecore.cli import profiles
+from icecore.cli.commands import Commands
+from icecore.cli.output import SCHEMA, Output
 from icecore.cli.session import Session
 from icecore.errors import (
     IcecoreError,
@@ -27,47 +29,78 @@ from icecore.errors import (
 )
 from icecore.process.system import tune_process
 
-EXIT_ERROR, EXIT_USAGE, EXIT_NOT_FOUND = 1, 2, 3
+EXIT_ERROR, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_INTERRUPTED = 1, 2, 3, 130
+_COMPLETE = "_ICECORE_COMPLETE"
+_USAGE_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+"""Of click, or of the copy of it that newer versions of typer bring."""
 
 app = typer.Typer(
     name="icecore",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="A replicated segment store for event streams.",
 )
-app.add_typer(topic.app, name="topic")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(segment.app, name="segment")
-app.add_typer(config.app, name="config")
-app.add_typer(explain.app, name="explain")
-topic.app.command("delete-records")(delete_records)
-segment.app.command("delete")(delete_segments)
-app.command()(produce)
-app.command()(fetch)
-app.command()(query)
-app.command()(dev)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"icecore {icecore.__version__} (Python {sys.version.split()[0]})")
+        raise typer.Exit
 
 
 @app.callback()
 def _globals(
     context: typer.Context,
     bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            envvar="ICECORE_BOOTSTRAP",
+            metavar="HOST:PORT",
+            help="Address of the coordinator.  [default: 127.0.0.1:7400]",
+        ),
+    ] = None,
+    profile: Annotated[
         str,
         typer.Option(
-            "--bootstrap", "-b", envvar="ICECORE_BOOTSTRAP", help="HOST:PORT of the coordinator."
+            envvar="ICECORE_PROFILE",
+            metavar="NAME",
+            help="Cluster by its name in ~/.config/icecore/config.toml.",
+            show_default=False,
         ),
-    ] = "127.0.0.1:7400",
+    ] = "",
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON (the default when stdout is no terminal).")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes, no progress.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to wait for one answer.", metavar="SECONDS")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            min=0.1, metavar="SECONDS", help="How long to wait for one answer.  [default: 30]"
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
 ) -> None:
     """Options of all commands; they may stand after the command as well."""
-    context.obj = Session(bootstrap, timeout, Output(is_json=json, is_quiet=quiet))
+    given = profiles.load(profile)
+    context.obj = Session(
+        bootstrap or given.bootstrap,
+        given.timeout_s if timeout is None else timeout,
+        Output(is_json=json, is_quiet=quiet),
+    )
+
+
+_FLAGS = ("--json", "--quiet", "-q")
+_OPTIONS = ("--bootstrap", "-b", "--timeout", "--profile")
+_GIVEN = ("--bootstrap=", "--timeout=", "--profile=")
 
 
 def _hoist_globals(arguments: Sequence[str]) -> list[str]:
@@ -78,9 +111,9 @@ def _hoist_globals(arguments: Sequence[str]) -> list[str]:
     for word in words:
         if word == "--":
             rest += [word, *words]
-        elif word in ("--json", "--quiet", "-q") or word.startswith("--bootstrap="):
+        elif word in _FLAGS or word.startswith(_GIVEN):
             front.append(word)
-        elif word in ("--bootstrap", "-b", "--timeout"):
+        elif word in _OPTIONS:
             front += [word, *([value] if (value := next(words, None)) is not None else [])]
         else:
             rest.append(word)
@@ -91,20 +124,71 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its status."""
     tune_process()
     words = _hoist_globals(sys.argv[1:] if arguments is None else arguments)
+    is_json = "--json" in words
     try:
-        app(words, prog_name="icecore")
-    except BrokenPipeError:
-        # The reader of our output (``| head``) has seen enough; nothing may be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except UnknownTopicError as error:
-        _fail(error.message, EXIT_NOT_FOUND)
-    except (UnavailableError, RequestTimeoutError) as error:
-        _fail(f"{error.message} (is the cluster running? `icecore dev` starts one here)")
+        status = _run(words)
+        sys.stdout.flush()  # here, where a full disk can still be reported
+    except typer.Abort:
+        _fail("nothing was done", EXIT_ERROR, is_json=is_json)
+    except KeyboardInterrupt:
+        _fail("interrupted", EXIT_INTERRUPTED, is_json=is_json)
     except IcecoreError as error:
-        _fail(error.message)
+        _fail(_sentence(error), _status_of(error), reason=error.reason, is_json=is_json)
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            _drop_output()
+            _fail(_trouble(error), is_json=is_json)
+        # The reader of our output (``| head``) has seen enough; nothing may be flushed to it.
+        _drop_output()
+        status = 0
+    sys.exit(status)
 
 
-def _fail(message: str, status: int = EXIT_ERROR) -> None:
-    Output(is_json=False, is_quiet=False).error(message)
+def _run(words: list[str]) -> int:
+    """The status of a command that did not fail."""
+    command: Any = get_command(app)
+    if _COMPLETE in os.environ:
+        with contextlib.suppress(KeyError):  # a shell sets more variables than that one
+            command(words, prog_name="icecore", complete_var=_COMPLETE)
+        return EXIT_USAGE
+    try:
+        with command.make_context("icecore", words) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except _USAGE_ERROR as error:
+        error.show()
+        return int(error.exit_code)
+    return 0
+
+
+def _status_of(error: IcecoreError) -> int:
+    return EXIT_NOT_FOUND if isinstance(error, UnknownTopicError) else EXIT_ERROR
+
+
+def _sentence(error: IcecoreError) -> str:
+    if isinstance(error, UnavailableError | RequestTimeoutError):
+        return f"{error.message} (is the cluster running? `icecore dev` starts one here)"
+    return error.message
+
+
+def _trouble(error: OSError) -> str:
+    why = error.strerror or str(error)
+    return f"{error.filename}: {why}" if error.filename else f"the output can't be written: {why}"
+
+
+def _drop_output() -> None:
+    with contextlib.suppress(OSError, ValueError):  # a test's stdout is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(
+    message: str, status: int = EXIT_ERROR, *, reason: str = "FAILED", is_json: bool = False
+) -> NoReturn:
+    if is_json:
+        error = {"reason": reason, "message": message, "status": status}
+        text = json_text.dumps({"schema": SCHEMA, "error": error}, ensure_ascii=False)
+        print(text, file=sys.stderr)
+    else:
+        Output(is_json=False, is_quiet=False).error(message)
     sys.exit(status)

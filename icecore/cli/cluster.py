@@ -3,9 +3,8 @@
 from typing import Annotated
 
 import typer
-from rich.filesize import decimal
 
-from icecore.cli.output import Output, plain
+from icecore.cli.output import Output, plain, size
 from icecore.cli.session import confirm_final, session_of
 from icecore.client.types import ClusterDescription, NodeDescription
 
@@ -48,8 +47,8 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
         {
             **plain(each),
             **plain(each.node),
-            "disk_used": decimal(each.disk_used_bytes),
-            "disk_free": decimal(each.disk_free_bytes),
+            "disk_used": size(each.disk_used_bytes),
+            "disk_free": size(each.disk_free_bytes),
         }
         for each in sorted(cluster.nodes, key=_by_id)
     ]
@@ -65,14 +64,16 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
         "disk_used",
         "disk_free",
     )
+    if not cluster.sealed_segments:
+        totals["min_copies"] = "-"  # of sealed segments: there are none
     title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
     output.table(rows, columns, title)
     disks = [
         {
             "node_id": each.node.node_id,
             "path": disk.path,
-            "used": decimal(disk.used_bytes),
-            "free": decimal(disk.free_bytes),
+            "used": size(disk.used_bytes),
+            "free": size(disk.free_bytes),
             "problem": disk.problem,
         }
         for each in sorted(cluster.nodes, key=_by_id)

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from icecore.cli.output import Output, plain
-from icecore.cli.session import Session, confirm_final, session_of
+from icecore.cli.output import Output, counted, plain
+from icecore.cli.session import Session, TopicName, confirm_final, session_of
 from icecore.cli.times import parse_time_ms
 from icecore.client.offsets import time_position
 from icecore.client.types import DeletedRecords
 from icecore.errors import InvalidRequestError
 from icecore.model import Segment, SegmentState
 
-Name = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+Name = TopicName
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 
@@ -136,11 +136,11 @@ def _delete(
         return
     if not output.is_json:
         _show(output, name, found)
-    confirm_final(f"Delete these {count:,} records of {name} for good?", yes=yes)
+    confirm_final(f"Delete these {counted(count, 'record')} of {name} for good?", yes=yes)
     found = session.admin(lambda admin: admin.delete_records(name, offsets))
     if output.is_json:
         _show(output, name, found)
-    output.note(f"{count:,} records of {name} deleted")
+    output.note(f"{counted(count, 'record')} of {name} deleted")
 
 
 def _show(output: Output, name: str, found: list[DeletedRecords]) -> None:

@@ -1,6 +1,9 @@
-"""``icecore dev``: a cluster on this machine until Ctrl-C."""
+"""``icecore dev``: a cluster on this machine until Ctrl-C, and what can be done with it."""
 
+import asyncio
+import importlib.util
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,37 +13,67 @@ from typing import Annotated
 
 import typer
 
+from icecore.cli import dev_requests, sample
+from icecore.cli.output import Output, counted
 from icecore.cli.session import session_of
-from icecore.dev import HOST, LocalCluster
-from icecore.errors import UnavailableError
+from icecore.dev import HOST, LocalCluster, Member
+from icecore.errors import ConfigurationError, IcecoreError, UnavailableError
 
 _POLL_S = 0.2
+_TIER_LIBRARIES = ("obstore", "deltalake", "pyarrow")
+
+
+_TierUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="Object store of all nodes; none = no object store. By default a folder beside "
+        "the nodes', unless --config is given or icecore[tier] is not installed."
+    ),
+]
+_FOLDER = Path(".icecore")
+_RESTART_S = 120.0
+
+app = typer.Typer(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
+Data = Annotated[Path, typer.Option(help="Folder of the cluster; kept.")]
 
 
 class _Stopped(BaseException):
     """Raised by a signal, also in the middle of a start; not an Exception, so nothing eats it."""
 
 
+@app.callback()
 def dev(
     context: typer.Context,
     nodes: Annotated[int, typer.Option(min=1, max=50, help="How many nodes.")] = 3,
-    data: Annotated[Path, typer.Option(help="Folder of the cluster; kept.")] = Path(".icecore"),
+    data: Data = _FOLDER,
     port: Annotated[
         int, typer.Option(min=1, max=65_000, help="Of the coordinator; nodes take the next ones.")
     ] = 7400,
     host: Annotated[str, typer.Option(help="What to listen on.")] = HOST,
     config: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="TOML file for all processes.")
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, metavar="FILE", help="TOML file for all processes."
+        ),
     ] = None,
+    tier_url: _TierUrl = None,
     insecure_bind: Annotated[
-        bool, typer.Option(help="Allow a host that other machines reach, without TLS.")
+        bool,
+        typer.Option("--insecure-bind", help="Allow a host that others reach, without TLS."),
+    ] = False,
+    with_sample: Annotated[
+        bool,
+        typer.Option("--sample", help=f"Make the topic {sample.TOPIC}, with records to try."),
     ] = False,
 ) -> None:
-    """Run a cluster on this machine: one coordinator and some nodes, until Ctrl-C.
+    """Run a cluster on this machine until Ctrl-C.
 
-    The folder holds data, logs and pids; starting again continues with the same data. A process
-    that ends by itself is reported and not restarted.
+    It has one coordinator and some nodes. The folder holds data, logs and pids; starting again
+    continues with the same data. A process that ends by itself is reported, and the others go on:
+    `icecore dev restart NAME` starts it again.
     """
+    if context.invoked_subcommand is not None:
+        return
     output = session_of(context).output
     cluster = LocalCluster(
         data,
@@ -49,30 +82,22 @@ def dev(
         host=host,
         insecure_bind=insecure_bind,
         config_path=config,
+        tier_url=_tier_url(tier_url, data, has_config=config is not None),
         with_metrics=True,
     )
-    reported: set[int] = set()
     failure = ""
+    is_whole = True
     with _signals():
         try:
-            output.note(f"starting 1 coordinator and {nodes} nodes in {cluster.folder}")
+            output.note(f"starting 1 coordinator and {counted(nodes, 'node')} in {cluster.folder}")
             cluster.start()
-            output.note(f"coordinator  {cluster.bootstrap}")
-            for i, address in cluster.addresses.items():
-                metrics = cluster.node(i).metrics_listen
-                output.note(f"node {i}       {address}  metrics http://{metrics}/metrics")
+            _say_addresses(output, cluster)
+            if with_sample:
+                _fill(output, cluster)
             output.note("ready; stop with Ctrl-C")
-            while True:
-                for member in cluster.dead():
-                    if member.pid not in reported:
-                        reported.add(member.pid)
-                        output.error(f"{member.name} ended: see {member.log_path}")
-                if not cluster.coordinator.is_running:
-                    raise UnavailableError(
-                        f"the coordinator ended:\n{cluster.coordinator.log_tail()}"
-                    )
-                time.sleep(_POLL_S)
+            _watch(output, cluster)
         except _Stopped:
+            is_whole = not cluster.dead()
             output.note("stopping")
         except UnavailableError as error:
             failure = error.message
@@ -83,9 +108,96 @@ def dev(
             warnings = cluster.stop()
     for problem in filter(None, (failure, *warnings)):
         output.error(problem)
-    if failure or warnings or reported:
+    if failure or warnings or not is_whole:
         raise typer.Exit(1)
     output.note("stopped")
+
+
+def _tier_url(given: str | None, data: Path, *, has_config: bool) -> str:
+    """Empty = what the configuration says, which is none by default."""
+    if given is not None:
+        return "" if given == "none" else given
+    has_libraries = all(importlib.util.find_spec(name) for name in _TIER_LIBRARIES)
+    return (data.resolve() / "tier").as_uri() if has_libraries and not has_config else ""
+
+
+@app.command()
+def restart(
+    name: Annotated[
+        str, typer.Argument(help="coordinator, node-1, node-2 and so on.", show_default=False)
+    ],
+    context: typer.Context,
+    data: Data = _FOLDER,
+) -> None:
+    """Start a process of the running `icecore dev` again; stop it first if it runs."""
+    dev_requests.ask(data.resolve(), name, _RESTART_S)
+    session_of(context).output.note(f"{name} was started again")
+
+
+@app.command("sample")
+def print_sample(
+    count: Annotated[int, typer.Option(min=0, help="How many lines.")] = sample.COUNT,
+) -> None:
+    """Print sample data to produce: departures, one JSON object per line, the same each time."""
+    for line in sample.lines(count):
+        sys.stdout.write(line + "\n")
+
+
+def _say_addresses(output: Output, cluster: LocalCluster) -> None:
+    metrics = cluster.coordinator.metrics_listen
+    output.note(f"coordinator  {cluster.bootstrap}  metrics http://{metrics}/metrics")
+    for i, address in cluster.addresses.items():
+        metrics = cluster.node(i).metrics_listen
+        output.note(f"node {i}       {address}  metrics http://{metrics}/metrics")
+
+
+def _fill(output: Output, cluster: LocalCluster) -> None:
+    count = asyncio.run(sample.fill(cluster.bootstrap))
+    said = f"{counted(count, 'record')} in" if count else "there is already"
+    output.note(f"{said} topic {sample.TOPIC}: icecore fetch {sample.TOPIC} -n 3")
+
+
+def _watch(output: Output, cluster: LocalCluster) -> None:
+    """Report what ends, and start again what somebody asks for, until a signal."""
+    dev_requests.clear(cluster.folder)
+    reported: set[int] = set()
+    while True:
+        for member in cluster.dead():
+            if member.pid not in reported:
+                reported.add(member.pid)
+                output.error(_obituary(member, cluster.folder))
+        for name in list(dev_requests.asked(cluster.folder)):
+            try:
+                _start_again(cluster, name)
+            except IcecoreError as error:
+                output.error(f"{name} was not started again: {error.message}")
+                dev_requests.answer(cluster.folder, name, error.message)
+            else:
+                output.note(f"{name} was started again")
+                dev_requests.answer(cluster.folder, name)
+        time.sleep(_POLL_S)
+
+
+def _start_again(cluster: LocalCluster, name: str) -> None:
+    """Raises ConfigurationError when there is no such process, and UnavailableError."""
+    if name == "coordinator":
+        cluster.kill_coordinator()  # it stores each decision before anybody hears of it
+        cluster.start_coordinator()
+        return
+    numbers = {f"node-{node_id}": node_id for node_id in cluster.addresses}
+    if name not in numbers:
+        raise ConfigurationError(f"no process {name!r}: there are {', '.join(numbers)}")
+    if cluster.node(numbers[name]).is_running:
+        cluster.stop_node(numbers[name])
+    cluster.start_node(numbers[name])
+
+
+def _obituary(member: Member, folder: Path) -> str:
+    here = "" if folder == _FOLDER.resolve() else f" --data {folder}"
+    return (
+        f"{member.name} {member.end}, the others go on; see {member.log_path}; "
+        f"start it again with: icecore dev restart {member.name}{here}"
+    )
 
 
 @contextmanager

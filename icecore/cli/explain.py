@@ -27,9 +27,9 @@ from icecore.cli.conditions import (
     ToOffset,
     conditions,
 )
-from icecore.cli.output import Output
+from icecore.cli.output import Output, counted
 from icecore.cli.query import EXIT_INCOMPLETE, searched, why_missing
-from icecore.cli.session import Session, session_of
+from icecore.cli.session import Session, TopicName, session_of
 from icecore.cli.times import parse_position
 from icecore.client.lookup import COUNT_MAX, Lookup
 from icecore.client.search_answer import merged
@@ -51,7 +51,7 @@ _COLUMNS = (
 )
 _TOTALS = ("index_bytes", "data_bytes", "candidates", "records")
 
-Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+Topic = TopicName
 Analyze = Annotated[
     bool, typer.Option("--analyze", help="Run it, and show what it did instead of estimates.")
 ]
@@ -126,8 +126,8 @@ def explain_fetch(
     whatever the keys."""
     session = session_of(context)
     kind, value = parse_position(start)
-    if kind == "latest":
-        raise typer.BadParameter("from latest on nothing is there to be read", param_hint="--from")
+    if kind in ("latest", "last"):
+        raise typer.BadParameter(f"{start} is a matter of the moment", param_hint="--from")
     numbers = partition or [
         each.partition
         for each in session.admin(lambda admin: admin.describe_topics([topic]))[0].partitions
@@ -188,10 +188,10 @@ def _show(output: Output, pages: list[LookupPage], elapsed_ms: float | None) -> 
     index_bytes, data_bytes = totals["index_bytes"], totals["data_bytes"]
     words = [
         searched(found.values()),
-        f"{verb} {index_bytes:,} bytes of indexes and {data_bytes:,} of segments",
+        f"{verb} {index_bytes} bytes of indexes and {data_bytes} of segments",
     ]
     if elapsed_ms is not None:
-        words.append(f"{totals['records']:,} records in {elapsed_ms:,.1f} ms")
+        words.append(f"{counted(totals['records'], 'record')} in {elapsed_ms:.1f} ms")
     output.note("; ".join(words))
     for each in found.values():
         if each.error:
@@ -203,6 +203,8 @@ def _row(each: SegmentOutcome) -> dict[str, object]:
     how = each.outcome.value.replace("_", " by ")
     if each.index != "none":
         how += f" ({each.index}, {each.index_runs} runs)"
+    if each.is_cold:
+        how += f", cold: {each.cold_requests} requests, {each.cold_bytes:,} bytes"
     return {
         "partition": each.partition,
         "segment": each.segment_id,

@@ -1,13 +1,12 @@
-"""``icecore fetch``: the records of a topic as NDJSON on stdout."""
+"""``icecore fetch``: the records of a topic on stdout, as NDJSON or as the caller lays them out."""
 
 import asyncio
-import contextlib
 import sys
-from enum import StrEnum
-from typing import Annotated
+from dataclasses import dataclass
 
 import typer
 
+from icecore.cli import fetch_options as options
 from icecore.cli.conditions import (
     HeadersGiven,
     Keys,
@@ -17,113 +16,166 @@ from icecore.cli.conditions import (
     TagsNone,
     conditions,
 )
-from icecore.cli.records import format_record
+from icecore.cli.fetch_options import OnCorrupt, OnOutOfRange, Shown
+from icecore.cli.output import counted
 from icecore.cli.session import Session, session_of
-from icecore.cli.times import parse_position
+from icecore.cli.times import parse_position, position_of
 from icecore.client.consumer import Consumer
-from icecore.client.offsets import Position, time_position
+from icecore.codec.record import Record
+from icecore.errors import OffsetOutOfRangeError
 
 _POLL_S = 0.5
 _POLL_RECORDS = 1000
-
-
-class OnCorrupt(StrEnum):
-    """Policies of a consumer."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-class OnOutOfRange(StrEnum):
-    """Policies of a consumer."""
-
-    ERROR = "error"
-    EARLIEST = "earliest"
-    LATEST = "latest"
+EXIT_INTERRUPTED = 130
 
 
 def fetch(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            "-o",
-            metavar="POSITION",
-            help="earliest, latest, an offset, or an append time: ISO 8601 or @milliseconds.",
-        ),
-    ] = "earliest",
-    partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
-    ] = None,
-    max_records: Annotated[int, typer.Option("--max-records", "-n", min=0, help="0 = all.")] = 0,
+    topic: options.Topics = None,
+    start: options.Start = "earliest",
+    until: options.Until = None,
+    partition: options.Partitions = None,
+    max_records: options.MaxRecords = 0,
+    output_format: options.OutputFormat = "json",
     key: Keys = None,
     key_base64: KeysInBase64 = None,
     tag: Tags = None,
     tag_all: TagsAll = None,
     tag_none: TagsNone = None,
     header: HeadersGiven = None,
-    on_corrupt: Annotated[
-        OnCorrupt, typer.Option(help="What to do with a batch that can't be decoded.")
-    ] = OnCorrupt.FAIL,
-    on_out_of_range: Annotated[
-        OnOutOfRange, typer.Option(help="What to do when the next records were deleted.")
-    ] = OnOutOfRange.ERROR,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for new records instead of ending.")
-    ] = False,
+    on_corrupt: options.Corrupt = OnCorrupt.FAIL,
+    on_out_of_range: options.OutOfRange = OnOutOfRange.ERROR,
+    follow: options.Follow = False,
+    pattern: options.Pattern = None,
+    saved_position: options.SavedPosition = None,
 ) -> None:
     """Print records, one JSON object per line.
 
     Without --follow it ends at what was committed when it began. Records of a partition come in
-    order. A key or value that is not UTF-8 is base64, and says so beside it. With conditions, nodes
-    send only the records for which all of them hold.
+    order. Those of several topics say theirs. A key or value that is not UTF-8 is base64, and says
+    so beside it. With conditions, nodes send only the records for which all of them hold.
     """
     session = session_of(context)
+    kind, value = parse_position(start)
+    if until is not None and follow:
+        raise typer.BadParameter("--follow has no end", param_hint="--until")
+    if bool(topic) == (pattern is not None):
+        raise typer.BadParameter("name topics, or give --pattern", param_hint="TOPIC")
     consumer = Consumer(
         session.bootstrap,
-        topic,
+        topics=topic or None,
+        pattern=pattern,
+        position=saved_position,
         partitions=partition or None,
-        start=_position(start),
+        start=position_of(kind, value),
         stop_at_end=not follow,
         on_corrupt=on_corrupt.value,
         on_out_of_range=on_out_of_range.value,
         **conditions(key, key_base64, tag, tag_all, tag_none, header),
         timeout_s=session.timeout_s,
     )
-    session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for
-    with contextlib.suppress(KeyboardInterrupt):
-        count = asyncio.run(_print_records(session, consumer, topic, max_records))
-        session.output.note(f"{count:,} records")
-        if skipped := consumer.corrupt_batches:
-            session.output.note(f"{skipped:,} batches that can't be decoded were skipped")
-        if gone := sum(consumer.skipped_records().values()):
-            session.output.note(f"{gone:,} records that were deleted meanwhile were skipped")
+    if topic:  # else a missing one would be waited for
+        session.admin(lambda admin: admin.describe_topics(topic))
+    label = ",".join(topic or [str(pattern)])
+    if len(topic or ()) != 1 and output_format == options.show_json:
+        output_format = options.show_json_with_topic
+    job = _Job(session, consumer, label, output_format, _Until(until), max_records)
+    is_checked = (
+        saved_position is None
+        and kind == "offset"
+        and on_out_of_range is OnOutOfRange.ERROR
+        and not follow
+    )
+    is_interrupted = False
+    try:
+        asyncio.run(job.run(value if is_checked else 0))
+    except KeyboardInterrupt:
+        is_interrupted = True
+    output = session.output
+    output.note(counted(job.count, "record"))
+    if skipped := consumer.corrupt_batches:
+        output.note(f"{counted(skipped, 'batch')} that can't be decoded skipped")
+    if gone := _skipped(consumer):
+        output.note(f"{counted(gone, 'record')} that had been deleted meanwhile skipped")
+    if is_interrupted and not follow:  # which has no other end
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _position(text: str) -> Position:
-    kind, value = parse_position(text)
-    if kind == "offset":
-        return value
-    if kind == "time":
-        return time_position(value)
-    return "earliest" if kind == "earliest" else "latest"
+def _skipped(consumer: Consumer) -> int:
+    return sum(sum(consumer.skipped_records(topic).values()) for topic in consumer.topics)
 
 
-async def _print_records(session: Session, consumer: Consumer, topic: str, max_records: int) -> int:
-    count = 0
-    async with consumer:
-        with session.output.progress() as progress:
-            # Lines that scroll by are progress enough.
-            task = progress.add_task(topic, total=None, visible=not sys.stdout.isatty())
-            while not consumer.is_at_end and (not max_records or count < max_records):
-                room = max_records - count if max_records else _POLL_RECORDS
-                records = await consumer.poll(_POLL_S, min(room, _POLL_RECORDS))
-                if not records:
-                    continue
-                sys.stdout.write("".join(f"{format_record(each)}\n" for each in records))
-                sys.stdout.flush()
-                count += len(records)
-                progress.update(task, completed=count)
-    return count
+class _Until:
+    """Where each partition ends. Append times never go back within one."""
+
+    def __init__(self, end: tuple[str, int] | None) -> None:
+        self._kind, self._value = end or ("", 0)
+        self._ended: set[tuple[str, int]] = set()
+
+    def cut(self, records: list[Record]) -> list[Record]:
+        """Those before the end, of records of one partition in their order."""
+        if not self._kind or not records:
+            return records
+        number = (records[0].topic, records[0].partition)
+        kept = [] if number in self._ended else [each for each in records if self._is_in(each)]
+        if len(kept) < len(records):
+            self._ended.add(number)
+        return kept
+
+    def is_reached(self, partitions: int) -> bool:
+        """Whether nothing more comes of any of so many partitions."""
+        return bool(self._ended) and len(self._ended) == partitions
+
+    def _is_in(self, record: Record) -> bool:
+        at = record.offset if self._kind == "offset" else record.append_timestamp_ms
+        return at < self._value
+
+
+@dataclass(slots=True)
+class _Job:
+    """What is to be printed, and how many records were."""
+
+    session: Session
+    consumer: Consumer
+    label: str
+    show: Shown
+    until: _Until
+    max_records: int
+    count: int = 0
+
+    async def run(self, first_offset: int) -> None:
+        """Args: ``first_offset``: at least one partition must reach so far."""
+        async with self.consumer:
+            if first_offset:
+                await self._check(first_offset)
+            with self.session.output.progress() as progress:
+                # Lines that scroll by are progress enough.
+                task = progress.add_task(self.label, total=None, visible=not sys.stdout.isatty())
+                while not self._is_done():
+                    await self._print_some()
+                    progress.update(task, completed=self.count)
+
+    def _is_done(self) -> bool:
+        partitions = sum(len(self.consumer.position(topic)) for topic in self.consumer.topics)
+        if self.consumer.is_at_end or self.until.is_reached(partitions):
+            return True
+        return bool(self.max_records) and self.count >= self.max_records
+
+    async def _print_some(self) -> None:
+        room = self.max_records - self.count if self.max_records else _POLL_RECORDS
+        records = await self.consumer.poll(_POLL_S, min(room, _POLL_RECORDS))
+        records = self.until.cut(records)
+        if records:
+            self.show(records)
+            self.count += len(records)
+
+    async def _check(self, first_offset: int) -> None:
+        """A consumer that stops at the end would print nothing, and say nothing."""
+        ends = []
+        for topic in self.consumer.topics:
+            for number in self.consumer.position(topic):
+                await self.consumer.seek(number, "latest", topic=topic)
+                ends.append(self.consumer.position(topic)[number])
+                await self.consumer.seek(number, first_offset, topic=topic)
+        if first_offset > (end := max(ends, default=0)):
+            raise OffsetOutOfRangeError(f"offset {first_offset} is behind the end, {end}")

@@ -1,22 +1,27 @@
 """What the command line prints: tables for people, JSON for programs, progress beside both.
 
 Data goes to stdout and nothing else does; notes and progress bars go to stderr, the latter only
-when that is a terminal. JSON is chosen by ``--json`` or when stdout is not a terminal.
+when that is a terminal. JSON is chosen by ``--json`` or when stdout is not a terminal: one object
+with ``schema`` in it, whose fields stay what they are while that number does; a list is in its
+``items``. docs/COMMANDS.md says what there is.
+
+Numbers are printed as they can be pasted: digits without separators. Sizes for people end in KiB,
+MiB …, as they are typed; times are ISO 8601 in UTC.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
+SCHEMA = 1
+"""Of all JSON documents. It changes when a field goes away or means something else."""
 _LOG_WIDTH = 140
 _EMPTY: tuple[object, ...] = (None, "", (), [])
 
@@ -27,18 +32,35 @@ class Output:
     def __init__(self, *, is_json: bool, is_quiet: bool) -> None:
         self.is_json = is_json or not sys.stdout.isatty()
         self.is_quiet = is_quiet
-        # A log file or a CI page is no terminal and has no width: take one that tables fit in.
-        self._out = Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH)
-        self._err = Console(stderr=True, highlight=False)
 
     def json(self, value: object) -> None:
-        """Print one JSON document."""
-        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        """Print one JSON document: a mapping with its schema, anything else as its ``items``."""
+        fields = value if isinstance(value, Mapping) else {"items": value}
+        document = {"schema": SCHEMA, **fields}
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+    def line(self, fields: Mapping[str, object]) -> None:
+        """Print one JSON document on one line, for those that come one after the other."""
+        text = json.dumps({"schema": SCHEMA, **fields}, ensure_ascii=False)
+        print(text, flush=True)
+
+    def verdict(self, word: str, rest: str, status: int) -> None:
+        """One word that says it all, in a colour where there is one, and the rest of the line."""
+        colour = {0: "32", 10: "33"}.get(status, "31")
+        is_coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        shown = f"\x1b[1;{colour}m{word}\x1b[0m" if is_coloured else word
+        print(f"{shown}  {rest}".rstrip(), flush=True)
 
     def table(
         self, rows: Iterable[Mapping[str, object]], columns: Sequence[str], title: str = ""
     ) -> None:
         """Print rows as a table of these columns but empty ones; for people only."""
+        # rich is loaded where something is drawn: `icecore --help` needs none of it.
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(
             title=Text(title) if title else None,
             title_justify="left",
@@ -56,7 +78,9 @@ class Output:
             )
         for row in rows:
             table.add_row(*(_cell(row.get(name)) for name in columns))
-        self._out.print(table)
+        # A log file or a CI page is no terminal and has no width: take one that tables fit in.
+        width = None if sys.stdout.isatty() else _LOG_WIDTH
+        Console(highlight=False, width=width).print(table)
 
     def rows(
         self, rows: Iterable[Mapping[str, object]], columns: Sequence[str], title: str = ""
@@ -70,23 +94,27 @@ class Output:
     def note(self, text: str) -> None:
         """One line on stderr, unless ``--quiet``."""
         if not self.is_quiet:
-            self._err.print(text, markup=False, soft_wrap=True)
+            print(text, file=sys.stderr, flush=True)
 
     def error(self, text: str) -> None:
         """One line on stderr, always."""
-        self._err.print(f"icecore: {text}", markup=False, soft_wrap=True)
+        print(f"icecore: {text}", file=sys.stderr, flush=True)
 
-    def progress(self) -> Progress:
+    def progress(self, *, is_shown: bool = True) -> "Progress":
         """A progress display on stderr that shows nothing where nobody would see it move."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True, highlight=False)
         return Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f} records"),
+            TextColumn("{task.completed:.0f} records"),
             TimeElapsedColumn(),
-            console=self._err,
+            console=console,
             transient=True,
-            disable=self.is_quiet or not self._err.is_terminal,
+            disable=self.is_quiet or not is_shown or not console.is_terminal,
         )
 
 
@@ -95,7 +123,24 @@ def _cell(value: object) -> str:
         return ",".join(map(str, value)) or "-"
     if value in _EMPTY:
         return "-"
-    return f"{value:,}" if isinstance(value, int) and value > 99_999 else str(value)
+    return str(value)
+
+
+def size(count: int) -> str:
+    """Bytes for people: ``64MiB``, ``1.5GiB``; what is typed comes back as it was typed."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.4g}{unit}" if amount < 1000 else f"{amount:.0f}{unit}"
+
+
+def counted(count: int, what: str) -> str:
+    """``1 record``, ``2 records``; of ``batch``, ``batches``."""
+    if count == 1:
+        return f"1 {what}"
+    return f"{count} {what}{'es' if what.endswith('h') else 's'}"
 
 
 def plain(value: Any) -> Any:

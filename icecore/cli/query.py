@@ -31,9 +31,9 @@ from icecore.cli.conditions import (
     ToOffset,
     conditions,
 )
-from icecore.cli.output import Output
+from icecore.cli.output import Output, counted
 from icecore.cli.records import format_record
-from icecore.cli.session import Session, session_of
+from icecore.cli.session import Session, TopicName, session_of
 from icecore.client.lookup import COUNT_MAX, Lookup
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 
@@ -58,7 +58,7 @@ def parse_continuation(text: str) -> bytes:
 
 def query(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    topic: TopicName,
     key: Keys = None,
     key_base64: KeysInBase64 = None,
     tag: Tags = None,
@@ -143,7 +143,7 @@ def _conclude(output: Output, pages: list[LookupPage]) -> None:
     """Say what was done; end with a status of its own when that is not all."""
     count = sum(len(page.records) for page in pages)
     segments = [each for page in pages for each in page.segments]
-    said = [f"{count:,} records", searched(segments)]
+    said = [counted(count, "record"), searched(segments)]
     if pages[-1].continuation:
         given = base64.urlsafe_b64encode(pages[-1].continuation).decode()
         said.append(f"next page: --continue {given}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from icecore.cli.output import plain
-from icecore.cli.session import confirm_final, session_of
+from icecore.cli.session import TopicName, confirm_final, session_of
 from icecore.errors import StorageError
 from icecore.process import launch
 
@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Segments of topics and of data fol
 @app.command("list")
 def list_segments(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    topic: TopicName,
     partition: Annotated[list[int] | None, typer.Option(help="Only these partitions.")] = None,
 ) -> None:
     """List the segments of a topic in the order of their offsets."""
@@ -61,7 +61,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 @app.command("declare-lost")
 def declare_lost(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    topic: TopicName,
     partition: Partition,
     segment_id: SegmentId,
     yes: Yes = False,
@@ -76,7 +76,7 @@ def declare_lost(
 @app.command("recover-unclean")
 def recover_unclean(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)],
+    topic: TopicName,
     partition: Partition,
     segment_id: SegmentId,
     yes: Yes = False,

@@ -1,6 +1,6 @@
 """Points in time and in a partition as people write them on a command line."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import typer
 
@@ -46,17 +46,41 @@ def duration(length_ms: int) -> str:
 
 
 def parse_position(text: str) -> tuple[str, int]:
-    """What ``--from`` means: ("earliest", 0), ("latest", 0), ("offset", n) or ("time", ms).
+    """What ``--from`` means: ("earliest", 0), ("latest", 0), ("last", n), ("offset", n) or
+    ("time", ms).
 
-    A bare number is an offset; ``@`` before it makes it milliseconds since 1970.
+    A bare number is an offset, with a minus the last so many records; ``@`` before it makes it
+    milliseconds since 1970.
     """
     if text in ("earliest", "latest"):
         return text, 0
     if text.isdecimal():
-        return "offset", int(text)
+        return "offset", _offset(text)
+    if text.startswith("-"):
+        if not text[1:].isdecimal() or not (count := _offset(text[1:])):
+            raise typer.BadParameter(f"{text[:60]!r} is not -N: the last N records")
+        return "last", count
     try:
         return "time", parse_time_ms(text.removeprefix("@"))
     except ValueError as error:
         raise typer.BadParameter(
-            f"{text!r} is not earliest, latest, an offset, an ISO 8601 time or @milliseconds"
+            f"{text!r} is not earliest, latest, an offset, -N, an ISO 8601 time or @milliseconds"
         ) from error
+
+
+def position_of(kind: str, value: int) -> "int | str | datetime":
+    """The same as clients take it."""
+    match kind:
+        case "offset":
+            return value
+        case "last":
+            return -value
+        case "time":
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=value)
+    return kind
+
+
+def _offset(digits: str) -> int:
+    if len(digits) > 19 or int(digits) >= 1 << 63:
+        raise typer.BadParameter(f"{digits[:60]!r} is larger than any offset")
+    return int(digits)

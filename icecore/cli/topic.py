@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from icecore.cli.output import Output, plain
-from icecore.cli.session import session_of
+from icecore.cli.output import Output, plain, size
+from icecore.cli.session import TopicName, session_of
 from icecore.cli.times import duration, iso_time
 from icecore.client.types import PartitionDescription, TopicDescription, TopicSettings
 from icecore.model import FlushMode
@@ -52,7 +52,7 @@ def parse_topic_id(text: str) -> bytes:
     return found
 
 
-Name = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+Name = TopicName
 Replicas = Annotated[
     int, typer.Option("--replication-factor", "--replicas", min=0, help="Copies of each segment.")
 ]
@@ -129,6 +129,23 @@ RetentionBytes = Annotated[
 OnFull = Annotated[
     str, typer.Option(help="When a disk is nearly full: refuse, or delete_oldest segments.")
 ]
+Tier = Annotated[str, typer.Option(help="Copy sealed segments into object storage: off or on.")]
+TierFormat = Annotated[str, typer.Option(help="Of those copies: parquet or segment.")]
+TierAfter = Annotated[
+    int | None, typer.Option(min=0, help="Copy segments so many milliseconds after their seal.")
+]
+LocalTime = Annotated[
+    int | None,
+    typer.Option(min=-1, help="Copied segments leave the nodes so long after it; -1 = never."),
+]
+LocalBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_limit,
+        metavar="SIZE",
+        help="The newest so many bytes of each partition stay on nodes; -1 = all.",
+    ),
+]
 TopicId = Annotated[
     bytes | None,
     typer.Option(parser=parse_topic_id, metavar="HEX", help="Instead of the name."),
@@ -161,6 +178,11 @@ def create(
     retention_ms: RetentionTime = None,
     retention_bytes: RetentionBytes = None,
     on_full: OnFull = "",
+    tier: Tier = "",
+    tier_format: TierFormat = "",
+    tier_after_ms: TierAfter = None,
+    local_retention_ms: LocalTime = None,
+    local_retention_bytes: LocalBytes = None,
     indexed_header: IndexedHeader = None,
     if_not_exists: Annotated[bool, typer.Option(help="Fine when it exists already.")] = False,
 ) -> None:
@@ -186,6 +208,11 @@ def create(
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
         on_full=on_full,
+        tier=tier,
+        tier_format=tier_format,
+        tier_after_ms=tier_after_ms,
+        local_retention_ms=local_retention_ms,
+        local_retention_bytes=local_retention_bytes,
         indexed_headers=tuple(indexed_header or ()),
     )
     topic = session.admin(
@@ -251,6 +278,11 @@ def alter(
     retention_ms: RetentionTime = None,
     retention_bytes: RetentionBytes = None,
     on_full: OnFull = "",
+    tier: Tier = "",
+    tier_format: TierFormat = "",
+    tier_after_ms: TierAfter = None,
+    local_retention_ms: LocalTime = None,
+    local_retention_bytes: LocalBytes = None,
     indexed_header: IndexedHeader = None,
     no_indexed_headers: Annotated[
         bool, typer.Option("--no-indexed-headers", help="Index no headers from now on.")
@@ -258,7 +290,8 @@ def alter(
 ) -> None:
     """Change settings; what is not given stays. Rolls the active segments, which then obey.
 
-    Retention, --on-full and --delete-grace-ms hold at once, and roll nothing.
+    Retention, tiering, --on-full and --delete-grace-ms hold at once, and roll
+    nothing.
     """
     session = session_of(context)
     if no_indexed_headers and indexed_header:
@@ -281,6 +314,11 @@ def alter(
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
         on_full=on_full,
+        tier=tier,
+        tier_format=tier_format,
+        tier_after_ms=tier_after_ms,
+        local_retention_ms=local_retention_ms,
+        local_retention_bytes=local_retention_bytes,
         indexed_headers=() if no_indexed_headers else tuple(indexed_header or ()) or None,
     )
     _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
@@ -399,7 +437,11 @@ def _show(output: Output, topic: TopicDescription) -> None:
         output.json(plain(topic))
         return
     settings = plain(topic.settings)
-    shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "partitions")
+    shown = ", ".join(
+        f"{key}={size(value) if key.endswith('_bytes') and (value or 0) > 0 else value}"
+        for key, value in settings.items()
+        if key != "partitions"
+    )
     columns = (
         "partition",
         "leader",
@@ -412,6 +454,8 @@ def _show(output: Output, topic: TopicDescription) -> None:
         "length_bytes",
         "missing",
         "lossy",
+        "tiered",
+        "remote_only",
     )
     output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
 
@@ -429,4 +473,6 @@ def _partition_row(each: PartitionDescription) -> dict[str, Any]:
         "length_bytes": each.length_bytes,
         "missing": each.under_replicated_segments,
         "lossy": each.lossy_segments or None,
+        "tiered": each.tiered_segments or None,
+        "remote_only": each.remote_only_segments or None,
     }

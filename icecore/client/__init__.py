@@ -1,6 +1,6 @@
 """The client: producing, consuming, finding and administration over asyncio.
 
-Import the names from ``icecore``; the same for threads is in ``icecore/blocking.py``.
+Import the names from ``icecore``; the same for threads is in ``icecore/blocking``.
 """
 
 from icecore.client.admin import Admin

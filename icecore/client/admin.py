@@ -2,14 +2,24 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as fields_of
-from typing import Any, Self, cast
+from typing import Any, Final, Self, Unpack, cast
 
 from icecore.client import checks
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position, check_position, list_segments
+from icecore.client.retries import OnRetry
+from icecore.client.saved_positions import (
+    Place,
+    SavedPositions,
+    check_name,
+    delete_positions,
+    list_positions,
+)
+from icecore.client.tiering import import_requests, tiering_of
 from icecore.client.types import (
     ClusterDescription,
+    ClusterTiering,
     DeletedRecords,
     DeletedTopic,
     DiskUsage,
@@ -17,8 +27,12 @@ from icecore.client.types import (
     OffsetResult,
     Page,
     PartitionDescription,
+    PositionChange,
     RollResult,
+    SavedPosition,
+    SnapshotHold,
     TopicDescription,
+    TopicFields,
     TopicSettings,
 )
 from icecore.errors import (
@@ -33,6 +47,8 @@ from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore.v1 import admin_pb2
 
+LEASE_ID_BYTES: Final = 16
+
 
 class Admin:
     """The control side of a cluster. Every method raises IcecoreError subclasses.
@@ -45,6 +61,8 @@ class Admin:
         timeout_s: Seconds for one method, retries included.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
+            tells as well, a line per reason at a time. It must not wait.
         net: Made here unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
@@ -56,12 +74,13 @@ class Admin:
         *,
         timeout_s: float = 30.0,
         transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
         checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
-        self._connection = Connection(bootstrap, net, clock, rng, transport)
+        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
         self._metadata = Metadata(self._connection)
         self._timeout_s = timeout_s
 
@@ -82,7 +101,7 @@ class Admin:
         settings: TopicSettings | None = None,
         *,
         if_not_exists: bool = False,
-        **fields: Any,
+        **fields: Unpack[TopicFields],
     ) -> TopicDescription:
         """Create a topic; settings as a value or as keywords (``partitions=4``).
 
@@ -118,7 +137,7 @@ class Admin:
         return [_topic(topic) for topic in answer.topics]
 
     async def alter_topic(
-        self, name: str, settings: TopicSettings | None = None, **fields: Any
+        self, name: str, settings: TopicSettings | None = None, **fields: Unpack[TopicFields]
     ) -> TopicDescription:
         """Change settings; they apply from the next segments, which this opens.
 
@@ -325,7 +344,9 @@ class Admin:
             InvalidRequestError: There is no such node.
             UnavailableError: The node is up, with the disk that it had.
         """
-        request = admin_pb2.AcceptDiskRequest(node_id=node_id)
+        request = admin_pb2.AcceptDiskRequest(
+            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX)
+        )
         answer = await self._call("AcceptDisk", request, admin_pb2.AcceptDiskResponse)
         return int(answer.last_copies)
 
@@ -374,6 +395,172 @@ class Admin:
         lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=self._timeout_s)
         return {partition: await lookup.find(partition, position) for partition in wanted}
 
+    async def hold_snapshot(
+        self, topic: str, hold_ms: int, *, lease_id: bytes = b"", owner: str = ""
+    ) -> SnapshotHold:
+        """Have a topic keep what it has: retention takes nothing from it while this lasts.
+
+        Records that somebody deletes, a topic that is deleted and a full disk count more.
+
+        Args:
+            topic: Its name.
+            hold_ms: For how long from now, a day at most. Nothing is shortened by it.
+            lease_id: Of the hold that is to last longer; a new one unless given.
+            owner: Who that is, for people.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            ConflictError: The hold of this id has ended.
+            InvalidRequestError: The topic has too many holds.
+        """
+        if not isinstance(lease_id, bytes) or len(lease_id) not in (0, LEASE_ID_BYTES):
+            raise checks.wrong_type("lease_id", lease_id, f"{LEASE_ID_BYTES} bytes")
+        request = admin_pb2.HoldSnapshotRequest(
+            topic=checks.topic_name(topic),
+            lease_id=lease_id or self._connection.rng.bytes(LEASE_ID_BYTES),
+            hold_ms=checks.whole("hold_ms", hold_ms, 1, checks.UINT64_MAX),
+            owner=checks.text("owner", owner),
+            renew=bool(lease_id),
+        )
+        answer = await self._call("HoldSnapshot", request, admin_pb2.HoldSnapshotResponse)
+        held = answer.hold
+        return SnapshotHold(answer.topic_id, held.lease_id, held.left_ms, held.owner)
+
+    async def release_snapshot(self, topic: str, lease_id: bytes) -> None:
+        """End a hold; nothing happens when it has ended.
+
+        Raises UnknownTopicError.
+        """
+        if not isinstance(lease_id, bytes):
+            raise checks.wrong_type("lease_id", lease_id, "bytes")
+        request = admin_pb2.ReleaseSnapshotRequest(
+            topic=checks.topic_name(topic), lease_id=lease_id
+        )
+        await self._call("ReleaseSnapshot", request, admin_pb2.ReleaseSnapshotResponse)
+
+    async def list_positions(
+        self, name: str = "", topics: Sequence[str] = ()
+    ) -> list[SavedPosition]:
+        """How far readers have come, by name, topic and partition; see ``Consumer``.
+
+        Args:
+            name: Only under this name.
+            topics: Only of these.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+        """
+        return await list_positions(
+            self._connection,
+            checks.text("name", name),
+            checks.names("topics", topics),
+            timeout_s=self._timeout_s,
+        )
+
+    async def reset_position(
+        self,
+        name: str,
+        topic: str,
+        position: Position,
+        partitions: Iterable[int] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> dict[int, PositionChange]:
+        """Let the readers of a name go on elsewhere. One that runs is told when it saves next.
+
+        Args:
+            name: Of the readers; there need not be any yet.
+            topic: Of the partitions.
+            position: As where a consumer starts, within the log.
+            partitions: All unless given.
+            dry_run: Only say what would change.
+
+        Raises:
+            InvalidRequestError: An offset is not in the log, or it is no name.
+            PositionOvertakenError: A reader saved at the same time; other partitions are reset.
+        """
+        check_name(checks.text("name", name))
+        is_dry_run = checks.flag("dry_run", dry_run)
+        found = await self.list_offsets(topic, position, partitions)
+        if isinstance(position, int) and position >= 0:
+            await self._check_offsets(topic, position, list(found))
+        known = self._metadata.known(topic)
+        assert known is not None  # the offsets are of it
+        stored = await self.list_positions(name, [topic])
+        before = {each.partition: each.offset for each in stored}
+        changes = {
+            number: PositionChange(before.get(number), each.offset)
+            for number, each in found.items()
+        }
+        if not is_dry_run:
+            saved = SavedPositions(self._connection, name, self._timeout_s)
+            saved.note(stored)
+            places = [Place(known.topic_id, number, each.to) for number, each in changes.items()]
+            await saved.save(lambda: places)
+        return changes
+
+    async def _check_offsets(self, topic: str, offset: int, partitions: Iterable[int]) -> None:
+        first = await self.list_offsets(topic, "earliest", partitions)
+        end = await self.list_offsets(topic, "latest", partitions)
+        for number in first:
+            if not first[number].offset <= offset <= end[number].offset:
+                raise InvalidRequestError(
+                    f"{topic}/{number} has offsets {first[number].offset} to {end[number].offset}, "
+                    f"not {offset}"
+                )
+
+    async def delete_positions(self, name: str, topic: str = "") -> int:
+        """Forget how far the readers of a name have come, in one topic or in all; how many
+        positions there were.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+            InvalidRequestError: It is no name.
+        """
+        check_name(checks.text("name", name))
+        if checks.text("topic", topic):
+            checks.topic_name(topic)
+        return await delete_positions(self._connection, name, topic, timeout_s=self._timeout_s)
+
+    async def describe_tiering(
+        self, topics: Sequence[str] = (), *, with_copies: bool = False
+    ) -> ClusterTiering:
+        """What of topics is in object storage; of all that are tiered unless named.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+        """
+        request = admin_pb2.DescribeTieringRequest(
+            topics=checks.names("topics", topics),
+            with_copies=checks.flag("with_copies", with_copies),
+        )
+        answer = await self._call("DescribeTiering", request, admin_pb2.DescribeTieringResponse)
+        return ClusterTiering(
+            cluster_id=answer.cluster_id,
+            topics=tuple(map(tiering_of, answer.topics)),
+            tier_urls=tuple(answer.tier_urls),
+            gone_topics=answer.gone_topics,
+            tier_url=answer.tier_url,
+        )
+
+    async def import_tiered(
+        self, plan: Mapping[str, Any], settings: TopicSettings
+    ) -> TopicDescription:
+        """Make a topic of segments that are in object storage. May be repeated.
+
+        Args:
+            plan: One topic, as ``icecore tier restore --dry-run --json`` shows it.
+            settings: Of the topic, with its partitions.
+
+        Raises:
+            TopicExistsError: It is there, with other contents.
+            ConflictError: Ids of its segments are taken in this cluster.
+            InvalidRequestError: The plan contradicts itself.
+        """
+        for request in import_requests(plan, _settings_to_proto(settings, {})):
+            answer = await self._call("ImportTiered", request, admin_pb2.ImportTieredResponse)
+        return _topic(answer.topic)
+
     async def _call(self, method: str, request: Any, answer: Any) -> Any:
         """Changes may take as long as the whole method; reading is tried again sooner."""
         is_read = method.startswith("Describe")
@@ -404,9 +591,11 @@ def _segment(topic: str, partition: int, segment_id: int) -> dict[str, Any]:
     }
 
 
-def _settings_to_proto(
-    given: TopicSettings | None, fields: dict[str, Any]
-) -> admin_pb2.TopicSettings:
+_LIMITS = ("retention_ms", "retention_bytes", "local_retention_ms", "local_retention_bytes")
+"""-1 = none."""
+
+
+def _settings_to_proto(given: TopicSettings | None, fields: TopicFields) -> admin_pb2.TopicSettings:
     """Raises TypeError, InvalidRequestError."""
     if given is not None and fields:
         raise InvalidRequestError("settings come as a value or as keywords, not both")
@@ -426,9 +615,14 @@ def _settings_to_proto(
     values: dict[str, Any] = {
         name: checks.whole(name, getattr(settings, name), 0, high) for name, high in limits.items()
     }
-    for name in ("partitioner", "engine", "file_model", "on_total_loss", "on_full"):
+    for name in ("partitioner", "engine", "file_model", "on_total_loss", "on_full", "tier"):
         values[name] = checks.text(name, getattr(settings, name))
-    for name in ("retention_ms", "retention_bytes"):
+    values["tier_format"] = checks.text("tier_format", settings.tier_format)
+    if settings.tier_after_ms is not None:
+        values["tier_after_ms"] = checks.whole(
+            "tier_after_ms", settings.tier_after_ms, 0, checks.OFFSET_MAX
+        )
+    for name in _LIMITS:
         if (limit := getattr(settings, name)) is not None:
             values[name] = checks.whole(name, limit, -1, checks.OFFSET_MAX)
     grace_ms = settings.delete_grace_ms
@@ -463,6 +657,8 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
             segments=found.segments,
             under_replicated_segments=found.under_replicated_segments,
             lossy_segments=found.lossy_segments,
+            tiered_segments=found.tiered_segments,
+            remote_only_segments=found.remote_only_segments,
             length_bytes=found.length_bytes,
         )
         for found in message.partitions
@@ -477,4 +673,8 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
         deleted_at_ms=message.deleted_at_ms,
         grace_left_ms=message.grace_left_ms,
         earlier_partitions=tuple(message.earlier_partitions),
+        holds=tuple(
+            SnapshotHold(message.topic_id, each.lease_id, each.left_ms, each.owner)
+            for each in message.holds
+        ),
     )

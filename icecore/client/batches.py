@@ -8,10 +8,11 @@ its records: a handle is a batch and an index.
 
 import asyncio
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from icecore.client.retries import call_back
 from icecore.client.types import BatchMetadata, RecordMetadata
 from icecore.codec import record
 from icecore.codec.columns import Headers
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 RECORD_OVERHEAD_BYTES = 24
 """Timestamp, key hash and offsets: what a record takes in a batch beside its own bytes."""
+
+OnDelivery: TypeAlias = Callable[[RecordMetadata | IcecoreError], object]
+"""A function of the program that is told what became of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,9 @@ class SendHandle:
             assert self._routing is not None
             await asyncio.wait({self._routing})
         assert self._batch is not None
-        found = await self._batch.wait()
+        return self._place(await self._batch.wait())
+
+    def _place(self, found: BatchMetadata) -> RecordMetadata:
         return RecordMetadata(
             found.topic,
             found.partition,
@@ -228,6 +234,27 @@ class SendHandle:
             found.append_timestamp_ms,
             found.durable_copies,
         )
+
+    def on_delivery(self, function: OnDelivery) -> None:
+        """Call this once, on the loop, with where the record landed or with the IcecoreError of its
+        batch, which then counts as told. The function must not wait; what it raises is logged."""
+        self._awaited().add_done_callback(lambda _: self._tell(function))
+
+    def _awaited(self) -> "asyncio.Future[None]":
+        if self._batch is not None:
+            return self._batch.done
+        assert self._routing is not None
+        return self._routing
+
+    def _tell(self, function: OnDelivery) -> None:
+        batch = self._batch
+        if batch is None or not batch.done.done():  # its topic was found: now it is on its way
+            self.on_delivery(function)
+        elif batch.error is not None:
+            batch.is_observed = True
+            call_back(function, batch.error)
+        elif batch.metadata is not None:
+            call_back(function, self._place(batch.metadata))
 
     def route_later(self, routing: "asyncio.Future[None]") -> None:
         """The batch is known when ``routing`` is done: the topic's partitions are not known yet."""

@@ -14,6 +14,33 @@ from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.rpc.ports import Clock
 
 
+class Tally:
+    """What became of the batches of one producer."""
+
+    __slots__ = (
+        "batches_acknowledged",
+        "bytes_acknowledged",
+        "latency_max_ms",
+        "latency_sum_ms",
+        "records_acknowledged",
+        "records_failed",
+    )
+
+    def __init__(self) -> None:
+        self.records_acknowledged = self.records_failed = 0
+        self.batches_acknowledged = self.bytes_acknowledged = 0
+        self.latency_sum_ms = self.latency_max_ms = 0.0
+        """From the first record of a batch to its acknowledgement."""
+
+    def acknowledge(self, records: int, size_bytes: int, took_ms: float) -> None:
+        """Of one batch."""
+        self.records_acknowledged += records
+        self.batches_acknowledged += 1
+        self.bytes_acknowledged += size_bytes
+        self.latency_sum_ms += took_ms
+        self.latency_max_ms = max(self.latency_max_ms, took_ms)
+
+
 class Buffer:
     """Opens and closes batches of all partitions.
 
@@ -36,20 +63,22 @@ class Buffer:
         self._clock = clock
         self._linger_ms = linger_ms
         self._batch_bytes = batch_bytes
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._on_due = on_due
         self._lingering: deque[tuple[PartitionQueue, Batch]] = deque()
-        self._pending: dict[Batch, None] = {}
+        self.pending: dict[Batch, None] = {}
+        """Whose outcome is open."""
         self._failed: Batch | None = None
         self._room = asyncio.Event()
         self._opened = asyncio.Event()
         self.used_bytes = 0
         self.batches_closed = 0
+        self.tally = Tally()
 
     @property
     def is_full(self) -> bool:
         """Whether nothing may be added now."""
-        return self.used_bytes >= self._limit_bytes
+        return self.used_bytes >= self.limit_bytes
 
     def reserve(self, size_bytes: int) -> None:
         """Count bytes that are added (negative: that turned out not to be)."""
@@ -66,7 +95,7 @@ class Buffer:
             ) from None
         batch = Batch(self._clock.monotonic_ms(), loop)
         queue.open = batch
-        self._pending[batch] = None
+        self.pending[batch] = None
         self._lingering.append((queue, batch))
         if len(self._lingering) == 1:
             self._opened.set()
@@ -125,17 +154,21 @@ class Buffer:
 
     def release(self, batch: Batch) -> None:
         """The batch has its outcome."""
-        if batch not in self._pending:
+        if batch not in self.pending:
             return  # abandoned
-        del self._pending[batch]
+        del self.pending[batch]
         self.used_bytes -= batch.size_bytes
         if not self.is_full:
             self._room.set()
         if batch.error is not None:
             self.note(batch)
+        else:
+            took_ms = self._clock.monotonic_ms() - batch.created_ms
+            self.tally.acknowledge(batch.count, batch.size_bytes, took_ms)
 
     def note(self, batch: Batch) -> None:
         """The batch has failed: somebody must be told."""
+        self.tally.records_failed += batch.count or len(batch.values)
         if self._failed is None or self._failed.is_observed:
             self._failed = batch
         if not self.is_full:
@@ -155,7 +188,7 @@ class Buffer:
             IcecoreError: The first failure, since the last call, that nobody was told of.
         """
         self.hand_on_all()
-        waiting = {batch.done for batch in self._pending}
+        waiting = {batch.done for batch in self.pending}
         if waiting:
             await asyncio.wait(waiting)
         failed, self._failed = self._failed, None
@@ -165,6 +198,6 @@ class Buffer:
 
     def abandon(self, error: IcecoreError) -> None:
         """Fail whatever is left: nobody sends it any more."""
-        for batch in list(self._pending):
+        for batch in list(self.pending):
             batch.fail(error)
             self.release(batch)

@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from icecore.client.batches import RECORD_OVERHEAD_BYTES, Batch
-from icecore.client.checks import (
-    HeadersLike,
-    columns,
-    record_labels,
-    record_time_ms,
-    wrong_type,
+from icecore.client.checks import HeadersLike, columns, record_labels
+from icecore.client.given_columns import (
+    ArrowLike,
+    ByteColumn,
+    TimeColumn,
+    arrow_rows,
+    byte_column,
+    time_column,
 )
 from icecore.codec.columns import hash_keys
 from icecore.errors import InvalidRequestError
@@ -153,43 +155,44 @@ class Columns:
 
 
 def columns_of(
-    values: "Sequence[bytes | None] | pa.RecordBatch | pa.Table",
-    keys: Sequence[bytes | None] | None,
+    values: ByteColumn | ArrowLike,
+    keys: ByteColumn | None,
     tags: Sequence[Iterable[str]] | None,
     headers: Sequence[HeadersLike] | None,
-    timestamps_ms: Any,
+    timestamps_ms: TimeColumn | None,
     now_ms: int,
 ) -> Columns:
     """Checked columns.
 
     Raises:
-        InvalidRequestError: No records, columns of different lengths, a value out of range, or not
-            an Arrow batch with a ``value`` column.
+        InvalidRequestError: No records, columns of different lengths, a value out of range, or no
+            column ``value`` in what Arrow can read.
         TypeError: Something has a wrong type.
     """
-    if hasattr(values, "schema"):
+    rows = arrow_rows(values)
+    if rows is not None:
         if keys is not None or tags is not None or headers is not None or timestamps_ms is not None:
             raise InvalidRequestError("the other columns belong into the record batch")
-        return _columns_of_arrow(values, now_ms)
-    values = columns("values", values, "a column of bytes or None, or an Arrow record batch")
+        return _columns_of_arrow(rows, now_ms)
+    values = byte_column("values", values)
     count = len(values)
     others = {
-        "keys": None if keys is None else columns("keys", keys, "a column of bytes or None"),
+        "keys": None if keys is None else byte_column("keys", keys),
         "tags": None if tags is None else columns("tags", tags, "a column of sequences"),
         "headers": None if headers is None else columns("headers", headers, "a column of pairs"),
     }
-    times = np.full(count, now_ms) if timestamps_ms is None else _times(timestamps_ms)
+    times = np.full(count, now_ms) if timestamps_ms is None else time_column(timestamps_ms)
     for name, column in (*others.items(), ("timestamps_ms", times)):
         if column is not None and len(column) != count:
             raise InvalidRequestError(f"{name} has {len(column)} entries, values {count}")
     if not count:
         raise InvalidRequestError("there are no records")
     lists: dict[str, Sequence[Any]] = {"values": values}
-    lengths = _lengths("values", values) + RECORD_OVERHEAD_BYTES
+    lengths = _lengths(values) + RECORD_OVERHEAD_BYTES
     hashes = None
     if (key_column := others["keys"]) is not None:
         lists["keys"] = key_column
-        lengths += _lengths("keys", key_column)
+        lengths += _lengths(key_column)
         hashes = hash_keys(key_column)
     if tags is not None or headers is not None:
         none: Sequence[Any] = [()] * count
@@ -203,35 +206,11 @@ def columns_of(
     return Columns(lengths, hashes, lists, times, None)
 
 
-def _times(timestamps_ms: Any) -> _Int64s:
-    """Event times as numbers; numpy would cut fractions off and take texts for numbers."""
-    expected = "a column of int milliseconds since 1970 UTC"
-    try:
-        found = np.asarray(timestamps_ms)
-    except ValueError:
-        raise wrong_type("timestamps_ms", timestamps_ms, expected) from None
-    if isinstance(timestamps_ms, bytearray | memoryview):
-        raise wrong_type("timestamps_ms", timestamps_ms, expected)
-    if found.ndim == 1 and not len(found):
-        return np.empty(0, "<i8")
-    if found.ndim != 1 or found.dtype.kind not in "iuO":
-        raise wrong_type("timestamps_ms", timestamps_ms, expected)
-    if found.dtype.kind != "i":  # mixed, or some are very large
-        found = np.array([record_time_ms(each) for each in found.tolist()], "<i8")
-    return found.astype("<i8")
-
-
-def _columns_of_arrow(rows: Any, now_ms: int) -> Columns:
-    import pyarrow as pa
+def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:
     import pyarrow.compute as pc
 
     from icecore.codec.arrow import checked, hash_of_keys
 
-    if isinstance(rows, pa.Table):
-        batches = rows.combine_chunks().to_batches()
-        rows = batches[0] if len(batches) == 1 else None
-    if not isinstance(rows, pa.RecordBatch) or not rows.num_rows:
-        raise InvalidRequestError("a record batch needs rows and a column named value")
     rows = checked(rows, now_ms)
     names = rows.schema.names
     # Tags and headers are counted as what their memory takes on average.
@@ -247,10 +226,7 @@ def _columns_of_arrow(rows: Any, now_ms: int) -> Columns:
     return Columns(lengths, hashes, {}, None, rows)
 
 
-def _lengths(name: str, column: Sequence[bytes | None]) -> _Int64s:
-    if not {*map(type, column)} <= {bytes, type(None)}:
-        wrong = next(n for n, each in enumerate(column) if type(each) not in (bytes, type(None)))
-        raise wrong_type(f"{name}[{wrong}]", column[wrong], "bytes or None")
+def _lengths(column: Sequence[bytes | None]) -> _Int64s:
     try:
         return np.fromiter(map(len, column), np.int64, len(column))  # type: ignore[arg-type]
     except TypeError:

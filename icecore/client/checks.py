@@ -200,6 +200,13 @@ def duration(
     return given
 
 
+def timeout(name: str, given: Any) -> float | None:
+    """Seconds to wait, None for as long as it takes. Raises TypeError, InvalidRequestError."""
+    if given is None:
+        return None
+    return duration(name, given, 0, DURATION_MS_MAX / 1000, InvalidRequestError)
+
+
 def _short(number: float) -> str:
     shown = str(number) if abs(number) < 1 << 128 else "a far larger number"
     return shown

@@ -4,9 +4,9 @@ A wrong type is a TypeError, too much or a contradiction an InvalidRequestError.
 is given and empty is refused: nobody can tell whether it means every record or none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, whole, wrong_type
 from icecore.codec.selection import Selection
@@ -17,6 +17,27 @@ TimeLike: TypeAlias = datetime | int
 """With a time zone, or milliseconds since 1970 UTC."""
 HeaderValues: TypeAlias = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 """Names of headers and the values that are looked for."""
+
+
+class SearchArguments(TypedDict, total=False):
+    """Arguments of ``Lookup.find``, which says what they mean, for the other ways to ask."""
+
+    keys: Iterable[bytes] | None
+    tags_any: Iterable[str] | None
+    tags_all: Iterable[str] | None
+    tags_none: Iterable[str] | None
+    headers: HeaderValues | None
+    from_event_time: TimeLike | None
+    to_event_time: TimeLike | None
+    from_append_time: TimeLike | None
+    to_append_time: TimeLike | None
+    from_offset: int
+    to_offset: int | None
+    partitions: Sequence[int] | None
+    newest_first: bool
+    max_count: int
+    continuation: bytes
+
 
 CONDITION_BYTES_MAX: Final = 1 << 20
 """Of all keys, tags and headers together: they go with every request."""

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from google.protobuf.message import Message
 
 from icecore.client import checks
+from icecore.client.retries import OnRetry, Retries
 from icecore.errors import (
     ConfigurationError,
     ConflictError,
@@ -21,6 +22,7 @@ from icecore.errors import (
     RequestTimeoutError,
     ThrottledError,
     UnavailableError,
+    UnsupportedError,
 )
 from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc import framing
@@ -35,6 +37,8 @@ _M = TypeVar("_M", bound=Message)
 _ADDRESS = re.compile(r".+:[0-9]{1,5}")
 _TRANSPORT_VARIABLES = ("ICECORE_CLIENT__TRANSPORT", "ICECORE_TRANSPORT")
 _ATTEMPT_S = 5.0
+_NO_METHOD = "UNIMPLEMENTED"
+"""How gRPC begins what it says of a server that lacks a method."""
 _ADMIN_RETRIED = (
     UnavailableError,
     RequestTimeoutError,
@@ -97,6 +101,7 @@ class Connection:
         rng: Of the system unless given.
         transport: How nodes may be called. Unless given, the environment says so:
             ``ICECORE_CLIENT__TRANSPORT``, or ``ICECORE_TRANSPORT``, which is for nodes, too.
+        on_retry: Called with all that is tried again.
 
     Raises:
         ConfigurationError: There is no address, or one is not ``host:port``; the transport is
@@ -110,6 +115,7 @@ class Connection:
         clock: Clock | None = None,
         rng: Rng | None = None,
         transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
     ) -> None:
         checks.text("bootstrap", bootstrap)
         self._addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
@@ -120,7 +126,10 @@ class Connection:
         self.net = net if net is not None else Transports()
         self.clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else SystemRng()
+        self.retries = Retries(self.clock, on_retry)
         self._coordinator = self._addresses[0]
+        self._trouble: IcecoreError | None = None
+        """Why no coordinator answered the last time; None once one did."""
 
     async def close(self) -> None:
         """Close the network if it was made here."""
@@ -153,7 +162,8 @@ class Connection:
                 metadata ``repeated`` says whether an earlier attempt may have taken effect.
         """
         body = request.SerializeToString()
-        end_ms, backoff, repeated = self.deadline_ms(timeout_s), Backoff(self.rng), False
+        since_ms, backoff, repeated = self.clock.monotonic_ms(), Backoff(self.rng), False
+        end_ms = since_ms + timeout_s * 1000
         while True:
             left_s = (end_ms - self.clock.monotonic_ms()) / 1000
             try:
@@ -163,17 +173,34 @@ class Connection:
                     body,
                     timeout_s=max(0.001, min(attempt_s, left_s)),
                 )
+                self._trouble = None
                 return framing.parse(answer, raw)
             except _ADMIN_RETRIED as error:
                 repeated = repeated or error.indeterminate
+                self._trouble = _unreachable(error, self._coordinator)
                 self._turn_to_another(error)
                 delay_s = backoff.next_s(error)
                 if self.clock.monotonic_ms() + delay_s * 1000 >= end_ms:
-                    raise
+                    raise self._trouble from error
+                if not error.metadata.get("address"):  # else it says who is asked next
+                    self.retries.note(self._trouble, since_ms=since_ms, until_ms=end_ms)
             except IcecoreError as error:
                 error.metadata.setdefault("repeated", "true" if repeated else "false")
+                if isinstance(error, UnsupportedError) and error.message.startswith(_NO_METHOD):
+                    raise UnsupportedError(
+                        f"{self._coordinator} does not answer as a coordinator does: give the "
+                        f"address of a coordinator ({error.message})"
+                    ) from error
                 raise
             await asyncio.sleep(delay_s)
+
+    def no_answer(self, timeout_s: float) -> IcecoreError:
+        """The error of who has waited so long for a coordinator: the last reason, if any."""
+        if self._trouble is not None:
+            return self._trouble.again()
+        return RequestTimeoutError(
+            f"no coordinator of {','.join(self._addresses)} answered within {timeout_s:g} s"
+        )
 
     def _turn_to_another(self, error: IcecoreError) -> None:
         if isinstance(error, ThrottledError | ConflictError):
@@ -198,6 +225,17 @@ class Connection:
             timeout_s=timeout_s,
         )
         return framing.parse(answer, raw)
+
+
+def _unreachable(error: IcecoreError, address: str) -> IcecoreError:
+    """An error of the connection itself says who was called, in words; others stay as they are."""
+    code, _, text = error.message.partition(": ")
+    if code == "DEADLINE_EXCEEDED":
+        return type(error)(f"the coordinator at {address} did not answer in time", **error.metadata)
+    if code == "UNAVAILABLE":
+        why = (text.rpartition(": ")[2] or text).rstrip("]")
+        return type(error)(f"can't reach the coordinator at {address}: {why}", **error.metadata)
+    return error
 
 
 def _transport(given: Transport | None) -> Transport:

@@ -1,31 +1,39 @@
-"""Consumer: iterates over the records of a topic, one by one or as Arrow batches.
+"""Consumer: iterates over the records of topics, one by one or as Arrow batches.
 
-Records of one partition come in order, those of several interleaved batch by batch. Fetching runs
-ahead in ``icecore/client/fetcher.py``; batches are decoded when their turn comes.
+Records of one partition come in order, those of several interleaved batch by batch. What is read is
+kept up to date in ``icecore/client/subscription.py``; fetching runs ahead in ``fetcher.py``;
+batches are handed out by ``delivery.py``; how far they were, ``position_saver.py`` saves.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from icecore.client import checks
 from icecore.client.conditions import HeaderValues, selection_of
 from icecore.client.connection import Connection
 from icecore.client.corrupt import CorruptPolicy, Decoder
+from icecore.client.delivery import Delivery
 from icecore.client.fetcher import Fetcher, OutOfRangePolicy
-from icecore.client.metadata import Metadata, topic_recreated
-from icecore.client.offsets import OffsetLookup, Position, check_position
-from icecore.client.reader import Chunk, Reader
+from icecore.client.metadata import Metadata
+from icecore.client.offsets import Position
+from icecore.client.position_saver import PositionSaver
+from icecore.client.reader import Reader
+from icecore.client.retries import OnRetry
+from icecore.client.saved_positions import SavedPositions, check_name
+from icecore.client.subscription import Range, Subscription, topics_of
 from icecore.codec.record import Record
 from icecore.errors import (
     ConfigurationError,
+    IcecoreError,
     InvalidRequestError,
+    RequestTimeoutError,
     TopicRecreatedError,
     UnavailableError,
+    UnknownTopicError,
 )
+from icecore.extras import explained
 from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 
@@ -33,26 +41,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_START_GRACE_S: Final = 0.1
+"""So that a question which ends with the start says why itself."""
+_SAVE_LEAST_S: Final = 0.1
+
 RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
 
 
-@dataclass(slots=True)
-class _Decoded:
-    """A batch whose turn it is: what is left of its records, at least one."""
-
-    chunk: Chunk
-    reader: Reader
-    generation: int
-    records: deque[Record]
-
-    @property
-    def is_void(self) -> bool:
-        """Somebody sought another position meanwhile."""
-        return self.reader.generation != self.generation
-
-
 class Consumer:
-    """Reads a topic. ``async with Consumer(bootstrap, topic) as consumer: async for record in …``.
+    """Reads topics. ``async with Consumer(bootstrap, topic) as consumer: async for record in …``.
+
+    With ``position="name"`` the cluster keeps how far it has come: the next consumer of that name
+    goes on there. Every record is delivered at least once. One counts as processed when the next
+    one is asked for; of a consumer that ends otherwise than by ``close`` or a clean end of ``async
+    with``, what came after the last save comes again. Who asks from several tasks saves by hand.
 
     Failures that pass are retried until ``close``; others end the iteration with their error. Who
     gives up waiting for a record, by a timeout or by cancelling, loses none: ask again. All methods
@@ -61,12 +63,22 @@ class Consumer:
     Args:
         bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
         topic: Its name; must exist within ``timeout_s``.
-        partitions: All unless given, then also those added later, within 90 seconds; without
-            ``stop_at_end``.
-        start: ``"earliest"``, ``"latest"``, an offset (of every partition), or a time with time
-            zone: the first record appended then or later. A partition added later is always read
-            from its first record on: all of them came after the consumer began.
+        topics: Instead, several names, at most 1,000. All that is said here of a topic holds for
+            each of them; the bounds in bytes hold for all together, and they take turns.
+        pattern: Instead, a regular expression: all topics of whose name it fits the whole, also
+            those made later, within a minute; one that is deleted is left without an error.
+        partitions: Of each topic; all unless given, then also those added later, within 90
+            seconds; without ``stop_at_end`` and ``until``.
+        start: ``"earliest"``, ``"latest"``, an offset (of every partition), ``-n`` for the last n
+            records of each partition, or a time: the first record appended then or later. Times
+            are datetimes with time zone, or texts as ``"2026-11-21T10:00"``, in UTC unless they say
+            otherwise. A partition or topic added later is always read from its first record on:
+            all of them came after the consumer began. Where a position is saved, that counts.
         stop_at_end: End the iteration at the high watermarks of the moment when it started.
+        until: End the iteration there, in each partition: before this offset, or before what was
+            appended at this time or later, as far as there is such a record when it starts; else
+            at the high watermark, as with ``stop_at_end``. An offset that is not there yet is
+            waited for, unless ``stop_at_end``.
         on_out_of_range: When an offset is not in the log (any more): raise OffsetOutOfRangeError
             with the valid range in its metadata, or move to an end of it, which
             ``skipped_records`` counts and the log tells.
@@ -86,9 +98,17 @@ class Consumer:
         fetch_bytes: The same per partition; also what one answer holds per partition.
         max_wait_ms: How long a node holds a fetch back at most when there is no data: half a second
             at first, twice as long whenever nothing came.
+        position: Name under which the cluster keeps how far this consumer has come, by topic and
+            partition; 1 to 249 characters of ``A-Z a-z 0-9 . _ -``. When another consumer saves
+            under the name, the one that saves next is ended by PositionOvertakenError: what the
+            other one has saved stays.
+        save_interval_s: Seconds between two saves; there is one more at ``close``. None = only
+            ``save_position`` saves.
         timeout_s: Seconds to find the topic and the start offsets.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
+            tells as well, a line per reason at a time. It must not wait.
         net: Made here unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
@@ -101,11 +121,14 @@ class Consumer:
     def __init__(
         self,
         bootstrap: str,
-        topic: str,
+        topic: str | None = None,
         *,
+        topics: Sequence[str] | None = None,
+        pattern: str | None = None,
         partitions: Sequence[int] | None = None,
         start: Position = "earliest",
         stop_at_end: bool = False,
+        until: Position | None = None,
         on_out_of_range: OutOfRangePolicy = "error",
         on_corrupt: CorruptPolicy = "fail",
         on_recreated: RecreatedPolicy = "fail",
@@ -117,51 +140,82 @@ class Consumer:
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
         max_wait_ms: int = 5_000,
+        position: str | None = None,
+        save_interval_s: float | None = 5.0,
         timeout_s: float = 30.0,
         transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
-        if on_out_of_range not in ("error", "earliest", "latest"):
-            raise ConfigurationError(f"on_out_of_range is no policy: {on_out_of_range!r}")
-        if on_recreated not in ("fail", "restart"):
-            raise ConfigurationError(f"on_recreated is fail or restart, not {on_recreated!r}")
-        checks.topic_name(topic)
+        _check_policies(on_out_of_range, on_recreated)
+        subscribed = topics_of(topic, topics, pattern)
         checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
-        check_position(start)
-        self._connection = Connection(bootstrap, net, clock, rng, transport)
-        self._metadata = Metadata(self._connection)
-        self._lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=timeout_s)
-        self._decoder = Decoder(topic, on_corrupt)
-        self._selection = selection_of(
-            keys=keys, tags_any=tags_any, tags_all=tags_all, tags_none=tags_none, headers=headers
+        self._wanted = Range(
+            start, checks.flag("stop_at_end", stop_at_end), until, checks.partitions(partitions)
         )
-        self._topic = topic
-        self._wanted = checks.partitions(partitions)
-        self._start: Position = start
-        self._stop_at_end = checks.flag("stop_at_end", stop_at_end)
+        self._wanted.check()
+        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
+        self._metadata = Metadata(self._connection)
         self._on_recreated = on_recreated
         self._timeout_s = timeout_s
+        selection = selection_of(
+            keys=keys, tags_any=tags_any, tags_all=tags_all, tags_none=tags_none, headers=headers
+        )
         self._fetcher = Fetcher(
             self._connection,
             self._metadata,
-            topic,
-            self._selection,
+            selection,
             fetch_bytes=checks.size_bytes("fetch_bytes", fetch_bytes, checks.UINT32_MAX),
             buffer_bytes=checks.size_bytes("max_bytes", max_bytes),
             max_wait_ms=checks.milliseconds("max_wait_ms", max_wait_ms, 0),
             on_out_of_range=on_out_of_range,
+            is_endless=self._wanted.is_endless,
         )
-        self._current: _Decoded | None = None
+        self._decoder = Decoder(on_corrupt)
+        self._delivery = Delivery(
+            self._fetcher, self._decoder, selection, self._check, self._recover
+        )
+        self.hand = self._delivery.hand
+        """What the program may not have processed yet."""
+        saved = self._saved_positions(position)
+        self.saver = self._make_saver(saved, save_interval_s)
+        """None without a saved position."""
+        ports = (self._connection, self._metadata, self._fetcher)
+        self._subscription = Subscription(*ports, subscribed, self._wanted, saved, timeout_s)
         self._is_started = False
+
+    def _saved_positions(self, name: str | None) -> SavedPositions | None:
+        if name is None:
+            return None
+        checked = check_name(checks.text("position", name))
+        return SavedPositions(self._connection, checked, self._timeout_s)
+
+    def _make_saver(
+        self, saved: SavedPositions | None, interval_s: float | None
+    ) -> PositionSaver | None:
+        if interval_s is not None:
+            limit_s = checks.DURATION_MS_MAX / 1000
+            checks.duration("save_interval_s", interval_s, _SAVE_LEAST_S, limit_s)
+        if saved is None:
+            return None
+        news = self._fetcher.news
+        return PositionSaver(saved, self._delivery.delivered, self.hand, interval_s, news.set)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, error: object, _: object) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await close_holding(self)
+        except IcecoreError as failure:
+            assert isinstance(error, BaseException)
+            error.add_note(f"the position was not saved: {failure}")
 
     async def start(self) -> None:
         """Find the start offsets and begin to fetch. A consumer that could not is closed.
@@ -169,6 +223,7 @@ class Consumer:
         Raises:
             UnknownTopicError: There is no such topic.
             InvalidRequestError: There is no such partition, or the start has no time zone.
+            PositionOvertakenError: Another consumer of that name started at the same time.
             UnavailableError: The consumer is closed.
             IcecoreError: The cluster did not answer in time.
         """
@@ -177,61 +232,33 @@ class Consumer:
         if self._is_started:
             return
         try:
-            await self._begin(self._start)
+            async with asyncio.timeout(self._timeout_s + _START_GRACE_S):
+                await self._subscription.start()
+                if self.saver is not None:
+                    await self.saver.start(is_from_start=self._wanted.start == "earliest")
+        except TimeoutError:
+            await self._stop()
+            raise RequestTimeoutError(
+                f"{self._subscription.topics.label}: the start offsets were not found within "
+                f"{self._timeout_s:g} s"
+            ) from None
         except BaseException:
-            await self.close()
+            await self._stop()
             raise
         self._is_started = True
-        self._metadata.watch(self._look)
-
-    async def _begin(self, start: Position) -> None:
-        """Read the topic of the name as it is now, from ``start`` on."""
-        topic = await self._metadata.topic(self._topic, timeout_s=self._timeout_s, is_fresh=True)
-        if topic.topic_id == self._fetcher.topic_id:
-            return  # somebody else who waits for records has been here
-        lookup = OffsetLookup(
-            self._connection, self._metadata, self._topic, timeout_s=self._timeout_s
-        )
-        lookup.topic_id = topic.topic_id
-        count = len(topic.partitions)
-        partitions = range(count) if self._wanted is None else self._wanted
-        if any(partition >= count for partition in partitions):
-            raise InvalidRequestError(f"{self._topic} has partitions 0 to {count - 1}")
-        readers = await asyncio.gather(
-            *(self._find_reader(lookup, partition, start) for partition in partitions)
-        )
-        if topic.topic_id != self._fetcher.topic_id:
-            self._lookup = lookup
-            self._fetcher.begin(topic.topic_id, readers)
-
-    async def _find_reader(self, lookup: OffsetLookup, partition: int, start: Position) -> Reader:
-        end_offset = None
-        if self._stop_at_end:
-            end_offset = (await lookup.find(partition, "latest")).offset
-        first = (await lookup.find(partition, start)).offset
-        reader = Reader(partition, first, end_offset)
-        reader.is_from_start = start == "earliest"
-        return reader
-
-    def _look(self) -> None:
-        """The cluster may have changed."""
-        if self._wanted is None and not self._stop_at_end:
-            self._read_added()
-        self._fetcher.look()  # which also notices that the topic is another one
-
-    def _read_added(self) -> None:
-        """Read the partitions that the topic did not have yet, all that they hold."""
-        known = self._metadata.known(self._topic)
-        if known is None or known.topic_id != self._fetcher.topic_id:
-            return  # made again under the same name: another one
-        readers = self._fetcher.readers
-        added = [p for p in known.partitions if p.partition not in readers]
-        if added:
-            found = {p.partition: Reader(p.partition, p.log_start_offset, None) for p in added}
-            self._fetcher.readers = readers | found  # a thread may be going over the old ones
 
     async def close(self) -> None:
-        """Stop fetching and close the connections; running iterations end."""
+        """Save the position, if it is saved by itself; what was handed out counts as processed.
+        Stop fetching and close the connections; running iterations end.
+
+        Raises:
+            IcecoreError: The position could not be saved. All is closed nevertheless.
+        """
+        self.hand.held = None
+        await close_holding(self)
+
+    async def _stop(self) -> None:
+        await self._subscription.close()
         await self._fetcher.close()
         await self._metadata.close()
         await self._connection.close()
@@ -243,16 +270,13 @@ class Consumer:
 
     async def __anext__(self) -> Record:
         """The next record. Nothing is taken before the last await, so cancelling loses nothing."""
-        current = self._current
+        delivery = self._delivery
+        current = delivery.current
         if current is None or current.reader.generation != current.generation:
-            current = await self._load()
+            current = await delivery.load()
             if current is None:
                 raise StopAsyncIteration
-        record = current.records.popleft()
-        if not current.records:
-            self._current = None
-        current.reader.delivered = record.offset + 1
-        return record
+        return delivery.pop(current)
 
     async def poll(self, timeout_s: float = 1.0, max_records: int = 10_000) -> list[Record]:
         """The next records of one partition, at most ``max_records``.
@@ -266,67 +290,45 @@ class Consumer:
             TypeError, InvalidRequestError: An argument is of a wrong type or out of range.
             IcecoreError: Reading cannot go on.
         """
-        limit_s = checks.DURATION_MS_MAX / 1000
-        checks.duration("timeout_s", timeout_s, 0, limit_s, InvalidRequestError)
-        checks.whole("max_records", max_records, 1, checks.SIZE_BYTES_MAX)
+        check_poll(timeout_s, max_records)
         try:
             async with asyncio.timeout(timeout_s):
-                current = await self._load()
+                current = await self._delivery.load()
         except TimeoutError:
             return []
-        if current is None:
-            return []
-        if max_records < len(current.records):
-            records = [current.records.popleft() for _ in range(max_records)]
-        else:
-            records, self._current = list(current.records), None
-        current.reader.delivered = records[-1].offset + 1
-        return records
+        return [] if current is None else self._delivery.take(current, max_records)
 
-    def batches(self) -> "AsyncIterator[pa.RecordBatch]":
-        """Arrow record batches: offset, timestamp, append_timestamp, key, value, tags, headers.
+    def batches(self, columns: Sequence[str] | None = None) -> "AsyncIterator[pa.RecordBatch]":
+        """Arrow record batches: offset, timestamp, append_timestamp, key, value, tags, headers,
+        partition; of several topics also topic. Of one topic, schema metadata hold its name.
+        Needs pyarrow.
 
-        Their schema metadata hold ``topic`` and ``partition``. Needs pyarrow.
+        Args:
+            columns: Only these of them, in this order; ``schema_id``, the producer's, is one more.
+
+        Raises:
+            InvalidRequestError: There is no such column.
         """
-        return _ArrowBatches(self)
+        from icecore.codec.arrow import check_names, names_of
 
-    async def _next_rows(self) -> "pa.RecordBatch | None":
-        """The next Arrow batch; None at the end."""
-        while True:
-            current, self._current = self._current, None
-            if current is not None and not current.is_void:
-                chunk, first_offset = current.chunk, current.records[0].offset
-            else:
-                found = await self._next_chunk()
-                if found is None:
-                    return None
-                chunk, first_offset = found, found.from_offset
-            rows = self._rows(chunk, first_offset)
-            chunk.reader.delivered = chunk.header.end_offset
-            if rows is not None:
-                return rows
+        names = names_of(self.topic) if columns is None else check_names(columns)
+        return _ArrowBatches(self, names)
 
-    def _rows(self, chunk: Chunk, first_offset: int) -> "pa.RecordBatch | None":
-        import pyarrow as pa
+    async def to_arrow(self) -> "pa.Table":
+        """All records up to the end, as one table; see ``batches``.
 
-        from icecore.codec.arrow import record_batch
+        Raises:
+            InvalidRequestError: There is no end: neither ``stop_at_end`` nor ``until`` is given.
+            IcecoreError: Reading cannot go on; what was read so far is not read again.
+        """
+        with explained():
+            import pyarrow as pa
 
-        reader, columns = chunk.reader, self._decoder.decode(chunk)
-        if columns is None:
-            return None
-        start, end = 0, len(columns)
-        if first_offset > chunk.header.base_offset:
-            start = int(columns.offsets.searchsorted(first_offset))
-        if reader.end_offset is not None:
-            end = int(columns.offsets.searchsorted(reader.end_offset))
-        if end <= start:
-            return None
-        rows = record_batch(columns, self._topic, reader.partition)
-        rows = rows if end - start == len(columns) else rows.slice(start, end - start)
-        if self._selection.is_empty:
-            return rows
-        rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
-        return rows if rows.num_rows else None
+        from icecore.codec.arrow import names_of, schema_of
+
+        check_end(is_given=self._wanted.has_end)
+        batches = [rows async for rows in self.batches()]
+        return pa.Table.from_batches(batches, schema_of(self.topic, names_of(self.topic)))
 
     @property
     def corrupt_batches(self) -> int:
@@ -336,74 +338,71 @@ class Consumer:
     @property
     def is_at_end(self) -> bool:
         """With ``stop_at_end``: whether all has been delivered."""
-        return self._current is None and self._fetcher.is_exhausted
+        return self._delivery.current is None and self._fetcher.is_exhausted
 
-    async def _load(self) -> _Decoded | None:
-        """The batch whose turn it is, also in ``_current``; None at the end."""
-        while True:
-            if self._current is not None:
-                if not self._current.is_void:
-                    return self._current
-                self._current = None
-            chunk = await self._next_chunk()
-            if chunk is None:
-                return None
-            columns = self._decoder.decode(chunk)
-            if columns is None:
-                continue
-            reader, partition = chunk.reader, chunk.reader.partition
-            records = columns.to_records(chunk.from_offset, topic=self._topic, partition=partition)
-            if not self._selection.is_empty:  # a node may pass on batches as they are
-                mask = self._selection.matches(columns)[len(columns) - len(records) :]
-                records = [each for each, is_wanted in zip(records, mask, strict=True) if is_wanted]
-            if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
-                records = [record for record in records if record.offset < reader.end_offset]
-            if records:
-                self._current = _Decoded(chunk, reader, chunk.generation, deque(records))
-            else:
-                reader.delivered = chunk.header.end_offset
-
-    async def _next_chunk(self) -> Chunk | None:
+    def _check(self) -> None:
+        """Raises why nothing may be handed out."""
         if not self._is_started:
             raise UnavailableError("the consumer is not started")
-        self._decoder.check()
-        fetcher = self._fetcher
-        await fetcher.give_turn()
-        while True:
-            if (chunk := fetcher.take()) is not None:
-                return chunk  # with no await in between: a caller's timeout must not lose it
-            if fetcher.is_exhausted:
-                return None
-            failure = fetcher.failure
-            if isinstance(failure, TopicRecreatedError) and self._on_recreated == "restart":
-                with suppress(TopicRecreatedError):  # yet another one
-                    await self._begin("earliest")
-                continue
-            if failure is not None:
-                raise failure
-            fetcher.news.clear()
-            await fetcher.news.wait()
+        if self.saver is not None and not self._fetcher.is_closed:
+            self.saver.check()
+
+    async def _recover(self, topic: str, failure: IcecoreError) -> None:
+        """Go on without a topic, or with the one made under its name; else raise the failure."""
+        if isinstance(failure, TopicRecreatedError) and self._on_recreated == "restart":
+            with suppress(TopicRecreatedError):  # yet another one
+                await self._subscription.begin(topic)
+        elif isinstance(failure, UnknownTopicError) and self._subscription.topics.pattern:
+            self._subscription.leave(topic)
+        else:
+            raise failure
 
     # --- positions ------------------------------------------------------------------------------
 
-    def position(self) -> dict[int, int]:
-        """By partition, the offset from which on records are still to be delivered."""
-        current = None if self._current is None else self._current.reader
-        return {
-            number: reader.delivered if reader is current else reader.drained_through
-            for number, reader in self._fetcher.readers.items()
-        }
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Names of the topics that are read now, in order."""
+        return tuple(sorted(self._fetcher.topic_ids))
 
-    def skipped_records(self) -> dict[int, int]:
+    @property
+    def topic(self) -> str:
+        """The only one that it is made for; empty when there may be others."""
+        return self._subscription.topics.only
+
+    @property
+    def topic_id(self) -> bytes:
+        """Of the only topic: one made again under its name is another. Empty before the start."""
+        return self._fetcher.topic_ids.get(self.topic, b"")
+
+    def position(self, topic: str | None = None) -> dict[int, int]:
+        """By partition of a topic, the offset from which on records are still to be delivered.
+
+        Args:
+            topic: Has to be given where several are read; so in all methods here.
+        """
+        name = self._subscription.name_of(topic)
+        found = self._delivery.delivered()
+        return {reader.partition: offset for reader, offset in found if reader.topic == name}
+
+    def skipped_records(self, topic: str | None = None) -> dict[int, int]:
         """By partition, how many records were passed over because they are gone: deleted, by
         retention or by people (see ``on_out_of_range``), or declared lost. The log names them."""
-        return {number: reader.skipped_records for number, reader in self._fetcher.readers.items()}
+        found = self._subscription.readers_of(topic)
+        return {number: reader.skipped_records for number, reader in found}
 
-    def high_watermarks(self) -> dict[int, int]:
-        """By partition, the highest one seen in an answer; 0 before the first."""
-        return {number: reader.high_watermark for number, reader in self._fetcher.readers.items()}
+    def high_watermarks(self, topic: str | None = None) -> dict[int, int]:
+        """By partition, the highest one seen in an answer. Before the first answer a partition is
+        left out: nobody knows."""
+        readers = self._subscription.readers_of(topic)
+        return {number: reader.high_watermark for number, reader in readers if reader.is_known}
 
-    async def seek(self, partition: int, position: Position) -> None:
+    def lag(self, topic: str | None = None) -> dict[int, int]:
+        """By partition, how many offsets lie between what was delivered and the high watermark.
+        Left out as in ``high_watermarks``."""
+        known, position = self.high_watermarks(topic), self.position(topic)
+        return {number: max(0, end - position[number]) for number, end in known.items()}
+
+    async def seek(self, partition: int, position: Position, *, topic: str | None = None) -> None:
         """Deliver from ``position`` on. A failure of this partition is forgotten.
 
         Raises:
@@ -412,28 +411,73 @@ class Consumer:
             TopicRecreatedError: The topic is another one by now.
             IcecoreError: The position could not be looked up.
         """
-        reader = self._fetcher.readers.get(checks.partition_number(partition))
-        if reader is None:
-            raise InvalidRequestError(f"partition {partition} is not read here")
-        lookup = self._lookup
-        offset = (await lookup.find(partition, position)).offset
-        if reader.is_left:  # what was fetched of it still counts
-            raise topic_recreated(self._topic, lookup.topic_id, self._fetcher.topic_id)
-        reader.move_to(offset)
-        self._fetcher.look()
+        moved: Reader = await self._subscription.seek(topic, partition, position)
+        held = self.hand.held
+        if held is not None and (held.topic, held.partition) == (moved.topic, moved.partition):
+            self.hand.held = None
+
+    async def save_position(self) -> None:
+        """Save how far this consumer has come: all that was handed out counts as processed.
+
+        Raises:
+            InvalidRequestError: The consumer has no ``position``.
+            PositionOvertakenError: Another consumer has saved under the name; this one ends.
+            IcecoreError: No coordinator answered in time; try again, or let the interval do it.
+        """
+        self.hand.held = None
+        await saver_of(self).save()
+
+
+def _check_policies(on_out_of_range: object, on_recreated: object) -> None:
+    """Raises ConfigurationError."""
+    if on_out_of_range not in ("error", "earliest", "latest"):
+        raise ConfigurationError(f"on_out_of_range is no policy: {on_out_of_range!r}")
+    if on_recreated not in ("fail", "restart"):
+        raise ConfigurationError(f"on_recreated is fail or restart, not {on_recreated!r}")
+
+
+def saver_of(consumer: Consumer) -> PositionSaver:
+    """Raises InvalidRequestError without a saved position."""
+    if consumer.saver is None:
+        raise InvalidRequestError("the consumer has no position: make it with position=…")
+    return consumer.saver
+
+
+async def close_holding(consumer: Consumer) -> None:
+    """Close it; what it holds in its hand does not count as processed. Raises IcecoreError."""
+    saver = consumer.saver
+    try:
+        if saver is not None and consumer._is_started:
+            await saver.stop()
+    finally:
+        await consumer._stop()
+
+
+def check_end(*, is_given: bool) -> None:
+    """Raises InvalidRequestError when all records are wanted, and there is no end of them."""
+    if not is_given:
+        raise InvalidRequestError("there is no end to read to: give stop_at_end or until")
+
+
+def check_poll(timeout_s: object, max_records: object) -> None:
+    """Arguments of ``Consumer.poll``. Raises TypeError, InvalidRequestError."""
+    limit_s = checks.DURATION_MS_MAX / 1000
+    checks.duration("timeout_s", timeout_s, 0, limit_s, InvalidRequestError)
+    checks.whole("max_records", max_records, 1, checks.SIZE_BYTES_MAX)
 
 
 class _ArrowBatches:
     """The batches of a consumer. One ``anext`` that is given up ends nothing, and loses nothing."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, names: tuple[str, ...]) -> None:
         self._consumer = consumer
+        self._names = names
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> "pa.RecordBatch":
-        rows = await self._consumer._next_rows()
+        rows = await self._consumer._delivery.next_rows(self._names)
         if rows is None:
             raise StopAsyncIteration
         return rows

@@ -23,17 +23,15 @@ class Decoder:
     """Decodes the batches of one consumer.
 
     Args:
-        topic: For messages.
         policy: What to do with a batch that can't be decoded.
 
     Raises:
         ConfigurationError: There is no such policy.
     """
 
-    def __init__(self, topic: str, policy: CorruptPolicy) -> None:
+    def __init__(self, policy: CorruptPolicy) -> None:
         if policy not in ("fail", "skip"):
             raise ConfigurationError(f"on_corrupt is fail or skip, not {policy!r}")
-        self._topic = topic
         self._policy = policy
         self._failed: tuple[Reader, int, CorruptBatchError] | None = None
         self.skipped = 0
@@ -68,17 +66,17 @@ class Decoder:
                 _log,
                 logging.WARNING,
                 "batch_skipped",
-                topic=self._topic,
+                topic=reader.topic,
                 partition=reader.partition,
                 offset=chunk.from_offset,
                 next_offset=next_offset,
                 error=why,
             )
             return
-        where = f"{self._topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
+        where = f"{reader.topic}/{reader.partition}: the batch at offset {chunk.from_offset}"
         error = CorruptBatchError(
             f"{where} can't be decoded: {why}; seek to {next_offset} to go on behind it",
-            topic=self._topic,
+            topic=reader.topic,
             partition=reader.partition,
             offset=chunk.from_offset,
             next_offset=next_offset,

@@ -59,29 +59,28 @@ class Fetcher:
     Args:
         connection: The way to the cluster.
         metadata: Who leads what.
-        topic: The topic read.
         selection: Which of its records nodes are to send.
         fetch_bytes: Per partition, of one answer and of what was fetched and not delivered.
         buffer_bytes: Of all that was fetched and not delivered.
         max_wait_ms: How long a node waits for data, at most.
         on_out_of_range: What to do when an offset is not in the log (any more).
+        is_endless: There may be topics and partitions that no reader is for yet.
     """
 
     def __init__(
         self,
         connection: Connection,
         metadata: Metadata,
-        topic: str,
         selection: Selection,
         *,
         fetch_bytes: int,
         buffer_bytes: int,
         max_wait_ms: int,
         on_out_of_range: OutOfRangePolicy,
+        is_endless: bool,
     ) -> None:
         self._connection = connection
         self._metadata = metadata
-        self._topic = topic
         self._filter = None if selection.is_empty else selection_to_proto(selection)
         self._fetch_bytes = fetch_bytes
         self._buffer_bytes = buffer_bytes
@@ -93,23 +92,39 @@ class Fetcher:
         """A look or a request waits for the loop."""
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self.is_closed = False
-        self._recreated: TopicRecreatedError | None = None
-        self.topic_id = b""
-        """What is read: a topic made again under the name is another one."""
+        self._is_endless = is_endless
+        self._recreated: dict[str, TopicRecreatedError] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        """What is read, by name: a topic made again under the name is another one."""
         self._started = 0
         """Fetches so far."""
-        self.readers: dict[int, Reader] = {}
+        self.readers: dict[tuple[str, int], Reader] = {}
+        """By topic and partition."""
         self.chunks: deque[Chunk] = deque()
         self.news = asyncio.Event()
         """Set when there is a chunk, a failure, or an end."""
 
-    def begin(self, topic_id: bytes, readers: list[Reader]) -> None:
-        """Read this topic from now on. Requests for another one are void; fetched batches stay."""
-        for reader in self.readers.values():
-            reader.is_left = True
-        self.topic_id, self._recreated = topic_id, None
-        self.readers = {reader.partition: reader for reader in readers}
+    def begin(self, topic: str, topic_id: bytes, readers: list[Reader]) -> None:
+        """Read this topic, too, from now on. Requests for another one of its name are void; batches
+        that were fetched of that stay."""
+        self.leave(topic)
+        self.topic_ids[topic] = topic_id
+        self.add(readers)
+
+    def add(self, readers: list[Reader]) -> None:
+        """Read more partitions of topics that are read."""
+        added = {(reader.topic, reader.partition): reader for reader in readers}
+        self.readers = self.readers | added  # a thread may be going over the old ones
         self.look()
+
+    def leave(self, topic: str) -> None:
+        """Fetch no more of a topic. What was fetched stays."""
+        self._recreated.pop(topic, None)
+        self.topic_ids.pop(topic, None)
+        left = {key: reader for key, reader in self.readers.items() if key[0] == topic}
+        for reader in left.values():
+            reader.is_left = True
+        self.readers = {key: each for key, each in self.readers.items() if key not in left}
 
     async def close(self) -> None:
         """Stop all fetches."""
@@ -126,16 +141,24 @@ class Fetcher:
     @property
     def failure(self) -> IcecoreError | None:
         """Why some reader cannot go on, None while all can."""
-        if self._recreated is not None:
-            return self._recreated
-        failures = (reader.failure for reader in self.readers.values())
-        return next((failure for failure in failures if failure is not None), None)
+        return None if (failed := self.failed) is None else failed[1]
+
+    @property
+    def failed(self) -> tuple[str, IcecoreError] | None:
+        """The topic that can't be read on, and why; None while all can."""
+        for topic, recreated in self._recreated.items():
+            return topic, recreated
+        for reader in self.readers.values():
+            if reader.failure is not None:
+                return reader.topic, reader.failure
+        return None
 
     @property
     def is_exhausted(self) -> bool:
         """Everything fetched is delivered, and every reader has reached its end."""
         return self.is_closed or (
-            not self.chunks and all(reader.is_at_end for reader in self.readers.values())
+            not (self.chunks or self._is_endless)
+            and all(reader.is_at_end for reader in self.readers.values())
         )
 
     def take(self) -> Chunk | None:
@@ -174,20 +197,18 @@ class Fetcher:
     def _dispatch(self) -> None:
         """Where a node may be asked (again)."""
         self._looking = None
-        if self.is_closed or self._recreated is not None:
+        if self.is_closed:
             return
-        known = self._metadata.known(self._topic)
-        if known is not None and known.topic_id != self.topic_id:
-            self._recreated = topic_recreated(self._topic, self.topic_id, known.topic_id)
-            self.news.set()
-            return
+        self._note_recreated()
         if self._buffered_bytes >= self._buffer_bytes:
             return
         wanting: dict[tuple[int, bool], list[Reader]] = {}
         for reader in self.readers.values():
             if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
                 continue
-            node_id = reader.node_id or self._metadata.view.leader(self._topic, reader.partition)
+            if reader.topic in self._recreated:
+                continue
+            node_id = reader.node_id or self._metadata.view.leader(reader.topic, reader.partition)
             if node_id and self._metadata.view.address(node_id):
                 wanting.setdefault((node_id, reader.is_behind), []).append(reader)
             else:
@@ -202,6 +223,13 @@ class Fetcher:
                 for reader in readers:
                     reader.is_busy = True
                 self._start(self._fetch(place, readers))
+
+    def _note_recreated(self) -> None:
+        for topic, topic_id in self.topic_ids.items():
+            known = self._metadata.known(topic)
+            if topic not in self._recreated and known is not None and known.topic_id != topic_id:
+                self._recreated[topic] = topic_recreated(topic, topic_id, known.topic_id)
+                self.news.set()
 
     # --- one fetch ------------------------------------------------------------------------------
 
@@ -241,7 +269,7 @@ class Fetcher:
             header.max_wait_ms = 0  # what is there is looked at, and nobody waits for a match
         for reader in readers:
             header.partitions.add(
-                topic_id=self.topic_id,
+                topic_id=reader.topic_id,
                 partition=reader.partition,
                 offset=reader.offset,
                 max_bytes=self._fetch_bytes,
@@ -277,12 +305,17 @@ class Fetcher:
         reader.is_stuck = not len(data) and result.next_offset <= reader.offset
         reader.offset = max(reader.offset, result.next_offset)
         reader.high_watermark = max(reader.high_watermark, result.high_watermark)
+        reader.is_known = True
         reader.attempts = 0
         if result.segment_sealed and reader.offset >= result.sealed_end_offset:
+            is_followed_here = reader.segment_id == 0 or bool(result.successor_node_ids)
             reader.use_leader()
             following = [n for n in result.successor_node_ids if self._metadata.view.is_up(n)]
             if following:
                 reader.node_id = following[0]
+            elif not is_followed_here and not reader.is_at_end:
+                # Who reads object storage holds nothing of the partition: ask where it goes on.
+                self._failed(reader, NotReplicaError("the next segment is elsewhere"))
             elif not reader.is_at_end:
                 self._failed(reader, NotLeaderError("the next segment is not known here yet"))
 
@@ -323,6 +356,11 @@ class Fetcher:
             return
         if node_id:
             reader.avoided.add(node_id)
+        if reader.attempts == 1:
+            reader.failing_ms = self._connection.clock.monotonic_ms()
+        self._connection.retries.note(
+            error, topic=reader.topic, partition=reader.partition, since_ms=reader.failing_ms
+        )
         self._start(self._recover(reader, error, reader.generation))
 
     async def _leave_range(
@@ -336,11 +374,11 @@ class Fetcher:
         failure: IcecoreError | None = None
         try:
             await self._metadata.refresh(is_newer=True)
-            failure = self._metadata.error(self._topic)
+            failure = self._metadata.error(reader.topic)
         except IcecoreError as caught:
             failure = caught
-        known = self._metadata.known(self._topic)
-        is_same = known is not None and known.topic_id == self.topic_id
+        known = self._metadata.known(reader.topic)
+        is_same = known is not None and known.topic_id == reader.topic_id
         if generation == reader.generation and not reader.is_left:
             if failure is not None:
                 self._failed(reader, failure)
@@ -366,7 +404,7 @@ class Fetcher:
             _log,
             logging.WARNING,
             "records_skipped",
-            topic=self._topic,
+            topic=reader.topic,
             partition=reader.partition,
             offset=reader.offset,
             next_offset=offset,
@@ -383,7 +421,7 @@ class Fetcher:
         try:
             if not isinstance(error, NotReplicaError) or reader.attempts > 1:
                 await self._metadata.refresh()
-                failure = self._metadata.error(self._topic)
+                failure = self._metadata.error(reader.topic)
             if failure is None and generation == reader.generation:
                 reader.node_id = 0
                 if is_lost:
@@ -406,7 +444,7 @@ class Fetcher:
         generation = reader.generation
         found = await list_segments(
             self._connection,
-            self._topic,
+            reader.topic,
             [reader.partition],
             reader.offset,
             limit=1,
@@ -418,12 +456,12 @@ class Fetcher:
             reader.use_leader()
             return
         segment = found[0]
-        if segment.topic_id != self.topic_id:
-            raise topic_recreated(self._topic, self.topic_id, segment.topic_id)
+        if segment.topic_id != reader.topic_id:
+            raise topic_recreated(reader.topic, reader.topic_id, segment.topic_id)
         start = max(segment.base_offset, segment.log_start_offset)
         if start > reader.offset:
             raise OffsetOutOfRangeError(
-                f"{self._topic}/{reader.partition} starts at {start}",
+                f"{reader.topic}/{reader.partition} starts at {start}",
                 log_start_offset=start,
                 high_watermark=max(start, reader.high_watermark),
             )
@@ -440,7 +478,7 @@ class Fetcher:
 
     def _choose(self, reader: Reader, segment: Segment) -> int:
         """The leader while there is one that answers, else any replica; 0 when none is known."""
-        nodes = [n for n in (segment.leader, *segment.replicas) if self._metadata.view.address(n)]
+        nodes = [n for n in (segment.leader, *segment.holders) if self._metadata.view.address(n)]
         good = [n for n in nodes if self._metadata.view.is_up(n) and n not in reader.avoided]
         if not good:
             reader.avoided.clear()

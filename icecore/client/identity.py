@@ -5,6 +5,7 @@ that need one share a search.
 """
 
 import asyncio
+from typing import Final
 
 from icecore.client.batches import Identity
 from icecore.client.connection import Backoff, Connection, share
@@ -12,6 +13,8 @@ from icecore.client.metadata import Metadata
 from icecore.client.producer_name import ProducerName
 from icecore.errors import IcecoreError, ProducerFencedError, UnavailableError
 from icecore.v1 import data_pb2
+
+ATTEMPT_S: Final = 5.0
 
 
 class Identities:
@@ -22,6 +25,7 @@ class Identities:
         metadata: Which nodes can be asked.
         name: Of the producer, if it has one.
         idempotent: Without, the identity is none, and stays.
+        attempt_s: How long one node is waited for.
     """
 
     def __init__(
@@ -31,10 +35,12 @@ class Identities:
         name: ProducerName | None,
         *,
         idempotent: bool,
+        attempt_s: float = ATTEMPT_S,
     ) -> None:
         self._connection = connection
         self._metadata = metadata
         self._name = name
+        self._attempt_s = attempt_s
         self._finding: asyncio.Future[Identity] | None = None
         self.current: Identity | None = None if idempotent else Identity(0, 0)
         """For batches that have no number yet; None until it is found."""
@@ -66,8 +72,9 @@ class Identities:
         give_up_ms = self._connection.clock.monotonic_ms() + timeout_ms
         backoff = Backoff(self._connection.rng, 30, 1000)
         while True:
+            left_s = (give_up_ms - self._connection.clock.monotonic_ms()) / 1000
             try:
-                await self._metadata.refresh()
+                await self._metadata.refresh(timeout_s=max(0.001, left_s))
                 await self.find()
             except IcecoreError as error:
                 if not error.retriable or self._connection.clock.monotonic_ms() >= give_up_ms:
@@ -99,7 +106,11 @@ class Identities:
         address = addresses[int(self._connection.rng.random() * len(addresses))]
         try:
             answer = await self._connection.data(
-                address, "InitProducer", request, data_pb2.InitProducerResponse, timeout_s=5.0
+                address,
+                "InitProducer",
+                request,
+                data_pb2.InitProducerResponse,
+                timeout_s=self._attempt_s,
             )
         except ProducerFencedError as error:
             if self._name is not None:

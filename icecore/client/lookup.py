@@ -10,11 +10,12 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar, Unpack
 
 from icecore.client import checks, continuations
 from icecore.client.conditions import (
     HeaderValues,
+    SearchArguments,
     TimeLike,
     check_order,
     selection_of,
@@ -26,6 +27,7 @@ from icecore.client.merged_search import MergedSearch
 from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup
 from icecore.client.partition_search import Cluster, PartitionSearch
+from icecore.client.retries import OnRetry
 from icecore.client.search_answer import Question
 from icecore.client.segment_chains import SegmentChains
 from icecore.client.types import LookupPage, OffsetResult, TopicMetadata
@@ -80,6 +82,8 @@ class Lookup:
             counts as unavailable.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
+            tells as well, a line per reason at a time. It must not wait.
         net: Made here unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
@@ -96,6 +100,7 @@ class Lookup:
         timeout_s: float = 30.0,
         patience_s: float = 3.0,
         transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
@@ -104,7 +109,7 @@ class Lookup:
         self._topic = checks.topic_name(topic)
         self._timeout_s = checks.duration("timeout_s", timeout_s, 0, longest_s)
         self._patience_s = checks.duration("patience_s", patience_s, 0, longest_s)
-        self._connection = Connection(bootstrap, net, clock, rng, transport)
+        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
         self._metadata = Metadata(self._connection)
         self._chains = SegmentChains(self._connection, topic)
         self._asked_ms = -METADATA_AGE_MS
@@ -187,7 +192,7 @@ class Lookup:
             continuation=continuation,
         )
 
-    async def pages(self, **arguments: Any) -> AsyncIterator[LookupPage]:
+    async def pages(self, **arguments: Unpack[SearchArguments]) -> AsyncIterator[LookupPage]:
         """All pages, from a ``continuation`` on if there is one. Arguments, errors as ``find``."""
         max_count = _count(arguments.pop("max_count", 1_000))
         search = await self._in_time(self._search(False, **arguments))
@@ -196,11 +201,12 @@ class Lookup:
             if search.is_over:
                 return
 
-    async def explain(self, **arguments: Any) -> LookupPage:
+    async def explain(self, **arguments: Unpack[SearchArguments]) -> LookupPage:
         """What ``find`` would do to look at everything: which segments, by which index, and how
         many bytes it would read. Nothing is read. Arguments and errors as ``find``."""
-        _count(arguments.pop("max_count", 1))
-        return await self._first_page(True, 1, **arguments)
+        rest: dict[str, Any] = {**arguments}
+        _count(rest.pop("max_count", 1))
+        return await self._first_page(True, 1, **rest)
 
     async def record(self, partition: int, offset: int) -> Record | None:
         """The record with this id; None when there is none, or retention has deleted it.
@@ -209,12 +215,11 @@ class Lookup:
             UnavailableError: Its segment can't be read at the moment.
             IcecoreError: As ``find``.
         """
-        arguments = {
-            "partitions": [checks.partition_number(partition)],
-            "from_offset": checks.whole("offset", offset, 0, checks.OFFSET_MAX - 1),
-            "to_offset": offset + 1,
-        }
-        async for page in self.pages(**arguments, max_count=1):
+        numbers = [checks.partition_number(partition)]
+        first = checks.whole("offset", offset, 0, checks.OFFSET_MAX - 1)
+        async for page in self.pages(
+            partitions=numbers, from_offset=first, to_offset=first + 1, max_count=1
+        ):
             if page.records:
                 return page.records[0]
             for each in page.unavailable:

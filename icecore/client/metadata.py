@@ -15,6 +15,8 @@ from icecore.v1 import admin_pb2
 
 _DISTANCE_MS = 40.0
 _AGE_MS_MAX = 60_000.0
+_WAIT_LEAST_S = 0.05
+"""A question that is asked at all may take so long."""
 
 
 class Metadata:
@@ -63,6 +65,11 @@ class Metadata:
             return None
         return topic_recreated(topic, topic_id, known.topic_id)
 
+    def forget(self, topic: str) -> None:
+        """Ask no more about a topic, until somebody wants it again."""
+        self._names.discard(topic)
+        self._errors.pop(topic, None)
+
     async def topic(self, name: str, *, timeout_s: float, is_fresh: bool = False) -> TopicMetadata:
         """The topic, asked for until it is there; ``is_fresh`` asks even if it is known.
 
@@ -77,7 +84,8 @@ class Metadata:
             error: IcecoreError
             try:
                 if is_fresh or name not in self._view.topics or name in self._errors:
-                    await self.refresh()
+                    left_ms = end_ms - self._connection.clock.monotonic_ms()
+                    await self.refresh(timeout_s=max(_WAIT_LEAST_S, left_ms / 1000))
                 found = self._view.topics.get(name)
                 if found is not None and name not in self._errors:
                     return found
@@ -90,9 +98,10 @@ class Metadata:
                 raise error
             await asyncio.sleep(delay_s)
 
-    async def refresh(self, *, is_newer: bool = False) -> None:
+    async def refresh(self, *, is_newer: bool = False, timeout_s: float | None = None) -> None:
         """Ask the coordinator again; concurrent callers share one question. With ``is_newer`` it is
-        one that goes out after the call: the answer to an earlier one may be out of date.
+        one that goes out after the call: the answer to an earlier one may be out of date. A caller
+        that waits for less than the question may take leaves it to the others.
 
         Raises:
             IcecoreError: No coordinator answered in time.
@@ -104,7 +113,9 @@ class Metadata:
         if running is None or running.done():
             running = self._running = share(self._refresh())
         # Not awaited itself: a caller that is cancelled must not take the others' answer away.
-        await asyncio.wait({running})
+        await asyncio.wait({running}, timeout=timeout_s)
+        if not running.done():
+            raise self._connection.no_answer(timeout_s or self._timeout_s)
         running.result()
 
     async def until_moved(self, topic: str, partition: int, timeout_s: float) -> bool:

@@ -7,9 +7,9 @@ the chain; each question goes to a replica of the segment in the middle.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from icecore.client.checks import wrong_type
+from icecore.client.checks import OFFSET_MAX, wrong_type
 from icecore.client.connection import Backoff, Connection
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import OffsetResult
@@ -18,42 +18,61 @@ from icecore.errors import (
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
+    RequestTimeoutError,
     UnavailableError,
 )
 from icecore.model import Segment, SegmentState
 from icecore.rpc import convert
 from icecore.v1 import admin_pb2, data_pb2
 
-Position: TypeAlias = int | datetime | Literal["earliest", "latest"]
-"""Where to start: an offset, the first record appended at or after a time, or an end of the log."""
+Position: TypeAlias = int | datetime | str
+"""Where to start or to end: ``"earliest"`` or ``"latest"``, the ends of the log; an offset; ``-n``,
+the last n records of each partition; the first record appended at or after a time, which is a
+datetime with time zone or a text like ``"2026-11-21T10:00"``, in UTC unless it says otherwise."""
 
 _T = TypeVar("_T")
 _ATTEMPT_S = 5.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_EXPECTED = (
+    "earliest, latest, an offset, -n for the last n records, a time with time zone or an ISO 8601 "
+    "time"
+)
 
 
 def check_position(position: object) -> None:
     """Raises TypeError, InvalidRequestError."""
-    expected = "earliest, latest, an offset from 0 on, or a time with time zone"
+    if isinstance(position, bool) or not isinstance(position, int | str | datetime):
+        raise wrong_type("a position", position, _EXPECTED)
+    if isinstance(position, int) and not -OFFSET_MAX <= position <= OFFSET_MAX:
+        raise InvalidRequestError(f"a position is {_EXPECTED}, not {str(position)[:60]!r}")
+    _moment_ms(position)
+
+
+def _moment_ms(position: Position) -> int | None:
+    """Of a time, milliseconds since 1970 UTC; None of any other position."""
+    if isinstance(position, int) or position in ("earliest", "latest"):
+        return None
     if isinstance(position, datetime):
-        position_ms(position)
-    elif isinstance(position, bool) or not isinstance(position, int | str):
-        raise wrong_type("a position", position, expected)
-    elif position not in ("earliest", "latest") and not (
-        isinstance(position, int) and 0 <= position < 1 << 63
-    ):
-        raise InvalidRequestError(f"a position is {expected}, not {str(position)[:60]!r}")
+        return position_ms(position)
+    try:
+        moment = datetime.fromisoformat(position.strip())
+    except ValueError:
+        raise InvalidRequestError(f"a position is {_EXPECTED}, not {position[:60]!r}") from None
+    return position_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def time_position(timestamp_ms: int) -> datetime:
     """The position of milliseconds since 1970 UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)
 
 
 def position_ms(position: datetime) -> int:
     """Milliseconds since 1970 UTC. Raises InvalidRequestError without a time zone."""
     if position.tzinfo is None:
         raise InvalidRequestError(f"{position!r} has no time zone")
-    return int(position.timestamp() * 1000)
+    return (position - _EPOCH) // timedelta(milliseconds=1)  # as a float it may be 1 ms too early
 
 
 async def list_segments(
@@ -119,23 +138,78 @@ class OffsetLookup:
             IcecoreError: The topic or partition is unknown, or nobody could answer in time.
         """
         check_position(position)
-        if isinstance(position, datetime):
-            return await self.first_since(partition, position_ms(position))
-        if isinstance(position, int):
+        if (moment_ms := _moment_ms(position)) is not None:
+            return await self.first_since(partition, moment_ms)
+        if not isinstance(position, int):
+            return await self._find_end(partition, is_latest=position == "latest")
+        if position >= 0:
             return OffsetResult(position, -1)
-        target = data_pb2.ListOffsetsPartition(latest=True)
-        if position == "earliest":
-            target = data_pb2.ListOffsetsPartition(earliest=True)
+        first = await self._find_end(partition, is_latest=False)
+        end = await self._find_end(partition, is_latest=True)
+        return OffsetResult(max(first.offset, end.offset + position), -1)
+
+    async def _find_end(self, partition: int, *, is_latest: bool) -> OffsetResult:
+        target = data_pb2.ListOffsetsPartition(earliest=True)
+        if is_latest:
+            target = data_pb2.ListOffsetsPartition(latest=True)
         found = await self._retry(lambda: self._ask_leader(partition, target))
         return OffsetResult(found.offset, found.append_timestamp_ms)
 
     async def first_since(self, partition: int, timestamp_ms: int) -> OffsetResult:
-        """The first record appended at that millisecond or later; see ``find``."""
+        """The first record appended at that millisecond or later; see ``find``.
+
+        The leader answers by what it holds, which is nearly always all that matters. Append times
+        never go back, so that its answer is right if the record before it is older.
+        """
+        target = data_pb2.ListOffsetsPartition(timestamp_ms=timestamp_ms)
+        try:
+            best = await self._ask_leader(partition, target)
+            is_sure = await self._is_first(partition, timestamp_ms, best)
+        except IcecoreError as error:
+            if not error.retriable:
+                raise
+            is_sure = False  # segments that are sealed have others who may be asked
+        if not is_sure:
+            best = await self._search_segments(partition, timestamp_ms)
+        return OffsetResult(best.offset, best.append_timestamp_ms if best.found else -1)
+
+    async def _is_first(
+        self, partition: int, timestamp_ms: int, found: data_pb2.ListOffsetsResult
+    ) -> bool:
+        """Whether nothing before what a leader has found was appended so late."""
+        if found.offset == 0:
+            return True
+        before = await self._segments(partition, found.offset - 1, limit=1)
+        if not before or before[0].segment_id == found.segment_id:
+            return bool(before)  # one log was searched, over the border that was found
+        segment = before[0]
+        if segment.state is not SegmentState.SEALED or segment.is_lost:
+            return segment.state is SegmentState.ACTIVE  # then it is the log that was searched last
+        target = data_pb2.ListOffsetsPartition(
+            timestamp_ms=timestamp_ms, segment_id=segment.segment_id
+        )
+        return not (await self._ask_replica(partition, segment, target)).found
+
+    async def _segments(
+        self, partition: int, from_offset: int = 0, *, limit: int = 0
+    ) -> list[Segment]:
         segments = await list_segments(
-            self._connection, self._topic, [partition], timeout_s=self._timeout_s
+            self._connection,
+            self._topic,
+            [partition],
+            from_offset,
+            limit=limit,
+            timeout_s=self._timeout_s,
         )
         for segment in segments:  # all: the topic may have been made again between two pages
             self._check_topic(segment.topic_id)
+        return segments
+
+    async def _search_segments(
+        self, partition: int, timestamp_ms: int
+    ) -> data_pb2.ListOffsetsResult:
+        """By halving all segments, wherever they lie."""
+        segments = await self._segments(partition)
         sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_lost]
         best: data_pb2.ListOffsetsResult | None = None
         low, high = 0, len(sealed)
@@ -155,21 +229,25 @@ class OffsetLookup:
         if best is None:
             target = data_pb2.ListOffsetsPartition(timestamp_ms=timestamp_ms)
             best = await self._retry(lambda: self._ask_leader(partition, target))
-        return OffsetResult(best.offset, best.append_timestamp_ms if best.found else -1)
+        return best
 
     async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        end_ms = self._connection.deadline_ms(self._timeout_s)
         backoff = Backoff(self._connection.rng)
-        while True:
-            try:
-                return await attempt()
-            except IcecoreError as error:
-                delay_s = backoff.next_s(error)
-                past = self._connection.clock.monotonic_ms() + delay_s * 1000 >= end_ms
-                if past or not error.retriable:
-                    raise
-            await asyncio.sleep(delay_s)
-            await self._metadata.refresh()
+        last: IcecoreError | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        return await attempt()
+                    except IcecoreError as error:
+                        if not error.retriable:
+                            raise
+                        last = error
+                    await asyncio.sleep(backoff.next_s(last))
+                    await self._metadata.refresh()
+        except TimeoutError:
+            what = f"{self._topic}: no node said an offset within {self._timeout_s:g} s"
+            raise last.again() if last is not None else RequestTimeoutError(what) from None
 
     async def _ask_leader(
         self, partition: int, target: data_pb2.ListOffsetsPartition
@@ -183,7 +261,7 @@ class OffsetLookup:
     async def _ask_replica(
         self, partition: int, segment: Segment, target: data_pb2.ListOffsetsPartition
     ) -> data_pb2.ListOffsetsResult:
-        nodes = [n for n in segment.replicas if self._metadata.view.address(n)]
+        nodes = [n for n in segment.holders if self._metadata.view.address(n)]
         up = [n for n in nodes if self._metadata.view.is_up(n)] or nodes
         if not up:
             raise NotReplicaError(f"no replica of segment {segment.segment_id} is known")

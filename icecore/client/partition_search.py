@@ -306,5 +306,5 @@ def _is_open(segment: Segment) -> bool:
 def _holders(segment: Segment) -> tuple[int, ...]:
     """Who can search it: of one that takes appends only the leader knows how far it is visible."""
     if not _is_open(segment):
-        return segment.replicas
+        return segment.holders
     return (segment.leader,) if segment.leader else ()

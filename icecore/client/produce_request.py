@@ -46,6 +46,9 @@ class RequestParts:
     metadata: Metadata
     acks: Acks
     timeout_ms: int
+    """How long leaders wait for replicas."""
+    answer_s: float
+    """How long we wait for leaders."""
     start: Callable[[Coroutine[Any, Any, None]], None]
     """Runs what has to wait."""
 
@@ -85,7 +88,7 @@ class ProduceRequest:
                 address,
                 DATA["Produce"],
                 self._body(),
-                timeout_s=parts.timeout_ms / 1000 + ANSWER_GRACE_S,
+                timeout_s=parts.answer_s,
                 done=self._answered,
             )
         except IcecoreError as error:

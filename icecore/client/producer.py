@@ -6,7 +6,9 @@ A batch is closed when it is full or ``linger_ms`` after its first record, and t
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import xxhash
@@ -16,6 +18,7 @@ from icecore.client.batches import (
     RECORD_OVERHEAD_BYTES,
     Batch,
     BatchHandle,
+    OnDelivery,
     Piece,
     SendHandle,
 )
@@ -23,28 +26,33 @@ from icecore.client.buffer import Buffer
 from icecore.client.bulk import Columns, columns_of
 from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
 from icecore.client.connection import Connection
-from icecore.client.identity import Identities
+from icecore.client.given_columns import ArrowLike, ByteColumn, TimeColumn
+from icecore.client.home import Home
+from icecore.client.identity import ATTEMPT_S, Identities
 from icecore.client.metadata import Metadata
 from icecore.client.partition_queue import PartitionQueue
 from icecore.client.producer_name import producer_name as named
+from icecore.client.retries import OnRetry, callback
 from icecore.client.sender import Sender
-from icecore.client.topics import Topic, Topics
-from icecore.client.types import RecordMetadata, enum_member
+from icecore.client.topics import Topic, Topics, Waiting
+from icecore.client.types import ProducerMetrics, RecordMetadata, enum_member
 from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import KEY_HASH_SEED
 from icecore.codec.record import Codec
 from icecore.errors import (
+    IcecoreError,
     InvalidRequestError,
     RecordTooLargeError,
     ThrottledError,
     UnavailableError,
 )
 from icecore.model import Acks
+from icecore.process.log import event
 from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 AcksName: TypeAlias = Literal["all", "quorum", "leader"]
 CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
@@ -52,6 +60,7 @@ CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
 _NONE: Final[tuple[()]] = ()
 """Tags and headers of most records: there is one empty tuple, so that ``is`` is enough."""
+_log = logging.getLogger(__name__)
 _hash = xxhash.xxh64_intdigest
 
 
@@ -70,12 +79,15 @@ class Producer:
         buffer_bytes: Records that are not acknowledged yet; ``send`` refuses more.
         request_bytes_max: Batches of one request together.
         request_timeout_ms: How long a leader waits for its replicas before it answers TIMEOUT.
-        delivery_timeout_ms: From the first record of a batch until it is given up.
+        delivery_timeout_ms: From the first record of a batch until it is given up. A request that
+            is under way by then is waited for, no longer than this once more.
         idempotent: Number batches so that leaders recognise repeated ones.
         producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
         producer_topics: Topics in which that has happened already when ``start`` returns.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
+            tells as well, a line per reason at a time. It must not wait.
         net: Made here unless given.
         clock, rng: Of the system unless given.
 
@@ -99,13 +111,14 @@ class Producer:
         producer_name: str = "",
         producer_topics: Sequence[str] = (),
         transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
     ) -> None:
         checks.duration("linger_ms", linger_ms, 0)
         checks.duration("delivery_timeout_ms", delivery_timeout_ms, 1)
-        self._connection = Connection(bootstrap, net, clock, rng, transport)
+        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
         self._clock = self._connection.clock
         self._metadata = Metadata(self._connection)
         self._buffer = Buffer(
@@ -121,7 +134,9 @@ class Producer:
             self._metadata,
             named(producer_name, producer_topics, is_idempotent, self._connection.rng),
             idempotent=is_idempotent,
+            attempt_s=min(ATTEMPT_S, delivery_timeout_ms / 1000),
         )
+        request_timeout_ms = checks.milliseconds("request_timeout_ms", request_timeout_ms, 1)
         self._sender = Sender(
             self._connection,
             self._metadata,
@@ -130,7 +145,7 @@ class Producer:
             idempotent=is_idempotent,
             identities=self._identities,
             request_bytes_max=checks.size_bytes("request_bytes_max", request_bytes_max),
-            request_timeout_ms=checks.milliseconds("request_timeout_ms", request_timeout_ms, 1),
+            request_timeout_ms=min(request_timeout_ms, max(1, int(delivery_timeout_ms))),
             delivery_timeout_ms=delivery_timeout_ms,
             on_done=self._buffer.release,
             on_broken=self._abandon,
@@ -147,7 +162,8 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
         self._batches_yielded = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home(self._topics.close)
+        self._thread_id = 0
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -166,9 +182,10 @@ class Producer:
         """
         if self._is_closed:
             raise UnavailableError("the producer is closed: make another one")
-        if self._loop is not None:
+        if self._home.loop is not None:
             return
-        self._loop = asyncio.get_running_loop()
+        self._home.enter()
+        self._thread_id = get_ident()
         self._sender.start(self._buffer.linger())
         self._metadata.watch(self._topics.look)
         self._metadata.on_recreated = self._topics.look
@@ -179,21 +196,29 @@ class Producer:
             await self.close()
             raise
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = None) -> None:
         """Refuse further records, wait for the outcome of those buffered, close the connections.
 
+        Args:
+            timeout_s: For how long to wait; unless given, until the delivery timeout has ended
+                them all. What has no outcome by then is given up: its handles fail.
+
         Raises:
+            TypeError, InvalidRequestError: The timeout is no duration; nothing is closed.
+            TimeoutError: Records were given up; everything is closed nevertheless.
             IcecoreError: As ``flush``; everything is closed nevertheless.
         """
+        checks.timeout("timeout_s", timeout_s)
+        self._home.check()
         self._is_closed = True
         self._topics.close()
-        if self._loop is None:
+        if self._home.loop is None:
             await self._connection.close()
             return
         try:
-            await self.flush()
+            await self.flush(timeout_s)
         finally:
-            self._loop = None
+            self._home.leave()
             try:
                 await self._sender.close()
             finally:  # also when this wait is given up: every handle has an outcome
@@ -205,6 +230,8 @@ class Producer:
         """Nobody sends anything any more: fail what is left, and refuse what comes."""
         self._is_closed = True
         self._topics.close()
+        if (count := self._open_records()) > 0:
+            event(_log, logging.WARNING, "records_given_up", records=count)
         error = UnavailableError("the producer was closed")
         self._topics.abandon(error)
         self._buffer.abandon(error)
@@ -221,6 +248,7 @@ class Producer:
         headers: HeadersLike = _NONE,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SendHandle:
         """Buffer one record; ``await`` the handle for where it landed.
 
@@ -234,13 +262,13 @@ class Producer:
             headers: Pairs of a name and a nullable value, or a mapping of such.
             timestamp_ms: Event time since 1970 UTC, an int; now unless given.
             partition: Instead of the one that the key decides.
+            on_delivery: Called once, with where the record landed or its error; see ``SendHandle``.
 
         Raises:
             ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
             RecordTooLargeError: The record exceeds 1 MiB.
-            InvalidRequestError: There is no such partition, or a value is out of range.
+            TypeError, InvalidRequestError: An argument is wrong; nothing was buffered.
             UnavailableError: The producer is closed.
-            TypeError: An argument is of a wrong type; nothing was buffered.
         """
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
@@ -262,18 +290,24 @@ class Producer:
             timestamp_ms = record_time_ms(timestamp_ms)
         if partition is not None and type(partition) is not int:
             partition = checks.partition_number(partition)
-        if size > _RECORD_BYTES_MAX:
-            raise RecordTooLargeError(f"a record of {size} bytes exceeds {_RECORD_BYTES_MAX}")
-        if self._buffer.is_full:
-            raise ThrottledError("the producer's buffer is full", retry_after_ms=5)
+        if on_delivery is not None or get_ident() != self._thread_id:
+            callback("on_delivery", on_delivery)
+            self._home.check()
+        buffer = self._buffer
+        if size > _RECORD_BYTES_MAX or buffer.used_bytes >= buffer.limit_bytes:
+            raise _no_room(size)
         try:
             found = self._known[topic]
         except (KeyError, TypeError):
             found = self._topics.add(topic)
         row = (value, key, key_hash, timestamp_ms, tags, headers, size)
-        if not found.queues:
-            return self._send_later(found, partition, row)
-        return SendHandle(*self._append(found, partition, row))
+        if found.queues:
+            handle = SendHandle(*self._append(found, partition, row))
+        else:
+            handle = self._send_later(found, partition, row)
+        if on_delivery is not None:
+            handle.on_delivery(on_delivery)
+        return handle
 
     def _send_later(self, topic: Topic, partition: int | None, row: tuple[Any, ...]) -> SendHandle:
         handle, size = SendHandle(None, 0), row[-1]
@@ -283,7 +317,7 @@ class Producer:
             handle.route(*self._append(topic, partition, row))
 
         self._buffer.reserve(size)
-        topic.waiting.append((route, lambda failed: handle.route(failed, 0), size))
+        topic.waiting.append(Waiting(route, lambda failed: handle.route(failed, 0), size, 1))
         return handle
 
     def _append(
@@ -338,6 +372,7 @@ class Producer:
         headers: HeadersLike = _NONE,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SendHandle:
         """As ``send``, but waits for room, and lets requests go out once per full batch."""
         if self._batches_yielded != self._buffer.batches_closed:
@@ -353,21 +388,41 @@ class Producer:
             headers=headers,
             timestamp_ms=timestamp_ms,
             partition=partition,
+            on_delivery=on_delivery,
         )
 
-    async def send_and_wait(self, topic: str, value: bytes | None, **kwargs: Any) -> RecordMetadata:
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = _NONE,
+        headers: HeadersLike = _NONE,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
         """Send one record, arguments as ``send``, and wait until it is acknowledged."""
-        return await (await self.send_wait(topic, value, **kwargs))
+        handle = await self.send_wait(
+            topic,
+            value,
+            key=key,
+            tags=tags,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+        return await handle
 
     def send_batch(
         self,
         topic: str,
-        values: "Sequence[bytes | None] | pa.RecordBatch",
+        values: ByteColumn | ArrowLike,
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: ByteColumn | None = None,
         tags: Sequence[Iterable[str]] | None = None,
         headers: Sequence[HeadersLike] | None = None,
-        timestamps_ms: Any = None,
+        timestamps_ms: TimeColumn | None = None,
         partition: int | None = None,
     ) -> BatchHandle:
         """Buffer many records in columns; ``await`` the handle for where they landed.
@@ -377,28 +432,28 @@ class Producer:
 
         Args:
             topic: As in ``send``.
-            values: A column, or an Arrow record batch with the columns ``value`` and optionally
-                ``key``, ``timestamp_ms`` or ``timestamp``, ``tags``, ``headers``.
+            values: A column of bytes or texts; or a table with the columns ``value`` and optionally
+                ``key``, ``timestamp_ms`` or ``timestamp``, ``tags``, ``headers``: of Arrow, or of
+                anything with ``__arrow_c_stream__``, as pandas, Polars and DuckDB have it.
+                Other columns are left out; times without a time zone are UTC.
             keys: A column; without it records go to one partition after the other, by batches.
             tags: A column of sequences.
             headers: A column of sequences of pairs.
-            timestamps_ms: A column of numbers; now unless given.
+            timestamps_ms: A column of numbers, or of times with time zone; now unless given.
             partition: For all of them.
 
         Raises:
             ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
-            InvalidRequestError: Columns differ in length, or there is no such partition.
+            TypeError, InvalidRequestError: Columns differ in length, a value is wrong (the error
+                names column, row and type), or there is no such partition.
             RecordTooLargeError: A record exceeds 1 MiB.
         """
+        self._home.check()
         if partition is not None:
             partition = checks.partition_number(partition)
         columns = columns_of(values, keys, tags, headers, timestamps_ms, self._clock.now_ms())
-        if columns.largest > _RECORD_BYTES_MAX:
-            raise RecordTooLargeError(
-                f"a record of {columns.largest} bytes exceeds {_RECORD_BYTES_MAX}"
-            )
-        if self._buffer.is_full:
-            raise ThrottledError("the producer's buffer is full", retry_after_ms=5)
+        if columns.largest > _RECORD_BYTES_MAX or self._buffer.is_full:
+            raise _no_room(columns.largest)
         try:
             found = self._known[topic]
         except (KeyError, TypeError):
@@ -413,8 +468,9 @@ class Producer:
             self._split(topic, partition, kept, pieces)
 
         self._buffer.reserve(columns.size_bytes)
+        size, count = columns.size_bytes, len(columns)
         found.waiting.append(
-            (route, lambda failed: pieces.append((failed, 0, 0)), columns.size_bytes)
+            Waiting(route, lambda failed: pieces.append((failed, 0, 0)), size, count)
         )
         return BatchHandle(pieces, found.routing)
 
@@ -439,17 +495,51 @@ class Producer:
 
     async def ready(self) -> None:
         """Wait until ``send`` has room again."""
+        self._home.check()
         await self._buffer.wait_for_room()
 
-    async def flush(self) -> None:
+    async def flush(self, timeout_s: float | None = None) -> None:
         """Send what is buffered and wait for the outcome of all of it.
 
+        Args:
+            timeout_s: For how long; unless given, until the delivery timeout has ended them all.
+
         Raises:
+            TypeError, InvalidRequestError: The timeout is no duration.
+            TimeoutError: Some have no outcome by then. They are sent nevertheless: flush again.
             IcecoreError: The first failure, since the last flush, of a record nobody awaited.
         """
-        if routing := self._topics.routing:
-            await asyncio.wait(routing)
-        await self._buffer.drain()
+        checks.timeout("timeout_s", timeout_s)
+        self._home.check()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if routing := self._topics.routing:
+                    await asyncio.wait(routing)
+                await self._buffer.drain()
+        except TimeoutError:
+            what = f"{self._open_records()} records have no outcome after {timeout_s:g} s"
+            raise TimeoutError(what) from None
+
+    def _open_records(self) -> int:
+        pending = sum(batch.count or len(batch.values) for batch in self._buffer.pending)
+        return pending + self._topics.waiting_records
+
+    def metrics(self) -> ProducerMetrics:
+        """What has become of the records so far, and what is under way."""
+        tally, retries = self._buffer.tally, self._connection.retries
+        return ProducerMetrics(
+            records_acknowledged=tally.records_acknowledged,
+            records_failed=tally.records_failed,
+            batches_acknowledged=tally.batches_acknowledged,
+            bytes_acknowledged=tally.bytes_acknowledged,
+            latency_mean_ms=tally.latency_sum_ms / max(1, tally.batches_acknowledged),
+            latency_max_ms=tally.latency_max_ms,
+            buffered_records=self._open_records(),
+            buffered_bytes=self.buffered_bytes,
+            requests_under_way=self._sender.requests_under_way,
+            retries=retries.count,
+            last_retry=retries.last,
+        )
 
     @property
     def buffered_bytes(self) -> int:
@@ -463,3 +553,10 @@ class Producer:
 
     def _offer(self, queue: PartitionQueue) -> None:
         self._sender.offer(queue)
+
+
+def _no_room(record_bytes: int) -> IcecoreError:
+    """For a record of that size."""
+    if record_bytes > _RECORD_BYTES_MAX:
+        return RecordTooLargeError(f"a record of {record_bytes} bytes exceeds {_RECORD_BYTES_MAX}")
+    return ThrottledError("the producer's buffer is full", retry_after_ms=5)

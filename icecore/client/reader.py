@@ -13,7 +13,17 @@ from icecore.errors import IcecoreError
 class Reader:
     """Where reading one partition stands."""
 
-    def __init__(self, partition: int, offset: int, end_offset: int | None) -> None:
+    def __init__(
+        self,
+        partition: int,
+        offset: int,
+        end_offset: int | None,
+        topic: str = "",
+        topic_id: bytes = b"",
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        """A topic made again under the name is another one."""
         self.partition = partition
         self.offset = offset
         """To fetch next."""
@@ -30,6 +40,8 @@ class Reader:
         self.segment_id = 0
         """The sealed segment to ask for; 0 means whichever covers the offset."""
         self.high_watermark = 0
+        self.is_known = False
+        """A node has said the high watermark."""
         self.buffered_bytes = 0
         self.served = 0
         """Which fetch brought data last: partitions take turns."""
@@ -41,6 +53,8 @@ class Reader:
         """In a row: the more, the longer the next one may last."""
         self.attempts = 0
         """Failures since the last success."""
+        self.failing_ms = 0.0
+        """Of the monotonic clock: when the first of them was."""
         self.avoided: set[int] = set()
         """Nodes that failed to serve this segment."""
         self.is_from_start = False

@@ -43,6 +43,7 @@ from icecore.client.identity import Identities
 from icecore.client.metadata import Metadata
 from icecore.client.partition_queue import PartitionQueue
 from icecore.client.produce_request import (
+    ANSWER_GRACE_S,
     Entry,
     Outcome,
     ProduceRequest,
@@ -54,6 +55,8 @@ from icecore.errors import IcecoreError, InvalidRequestError, NotLeaderError
 from icecore.model import Acks
 from icecore.process.log import event
 
+_BATCHES_PER_REQUEST = 2_048
+"""Or a few more; a node takes 4,096 entries."""
 REQUESTS_PER_NODE_MAX = 5
 REQUESTS_PER_PARTITION_MAX = 4
 """Where the transport keeps their order. Each has its share of the batches that a leader
@@ -124,6 +127,7 @@ class Sender:
             metadata=metadata,
             acks=acks,
             timeout_ms=request_timeout_ms,
+            answer_s=min(request_timeout_ms / 1000 + ANSWER_GRACE_S, delivery_timeout_ms / 1000),
             start=self.start,
         )
         self._has_sentinel = False
@@ -171,6 +175,11 @@ class Sender:
         if tasks:
             await asyncio.wait(tasks)
 
+    @property
+    def requests_under_way(self) -> int:
+        """That no node has answered yet."""
+        return len(self._under_way)
+
     def offer(self, queue: PartitionQueue) -> None:
         """The queue has batches that are due; they go out in this turn of the loop, together."""
         if not queue.ready or queue.is_waiting or queue.under_way.is_draining:
@@ -203,7 +212,8 @@ class Sender:
         queues = self._sendable.get(node_id, {})
         while queues and self._may_request(node_id, queues):
             entries, size_bytes, more = list[Entry](), 0, dict[PartitionQueue, None]()
-            while queues and size_bytes < self._request_bytes_max:
+            count = 0
+            while queues and size_bytes < self._request_bytes_max and count < _BATCHES_PER_REQUEST:
                 queue = next(iter(queues))
                 del queues[queue]
                 if not self._may_send(queue, node_id):
@@ -212,6 +222,7 @@ class Sender:
                 if batches:
                     queue.under_way.begin(node_id, batches)
                     entries.append((queue, batches))
+                    count += len(batches)
                     size_bytes += sum(len(batch.encoded or b"") for batch in batches)
                     if queue.ready and self._may_send(queue, node_id):
                         more[queue] = None

@@ -208,11 +208,17 @@ class Settling:
         backoff.attempts = queue.attempts
         queue.attempts += 1
         failure, has_moved = error, False
+        if error is not None and queue.ready:
+            since_ms = queue.ready[0].created_ms
+            self._connection.retries.note(
+                error,
+                topic=queue.topic,
+                partition=queue.partition,
+                since_ms=since_ms,
+                until_ms=since_ms + self._delivery_timeout_ms,
+            )
         if error is not None or backoff.attempts:
-            left_ms = float(self._delivery_timeout_ms)
-            if queue.ready:
-                left_ms += queue.ready[0].created_ms - self._clock.monotonic_ms()
-            wait_s = min(backoff.next_s(error), max(0.001, left_ms / 1000))
+            wait_s = min(backoff.next_s(error), self._left_s(queue))
             if is_moving:
                 has_moved = await self._metadata.until_moved(queue.topic, queue.partition, wait_s)
             else:
@@ -221,16 +227,24 @@ class Settling:
             if has_moved:
                 queue.attempts = 0  # the next leader may need a moment to hear of it
             elif isinstance(error, _MOVED) or queue.attempts > 2:
-                await self._metadata.refresh()
+                await self._metadata.refresh(timeout_s=self._left_s(queue))
                 failure = self._metadata.error(queue.topic) or failure
             if queue.identity is None:
                 queue.identity, queue.next_sequence = await self._identities.find(), 0
         except IcecoreError as caught:
-            failure = caught
+            is_late = isinstance(caught, RequestTimeoutError)  # which explains less
+            failure = failure if failure is not None and is_late else caught
         queue.error = failure or queue.error
         self._expire(queue)
         queue.is_waiting = False
         self._offer(queue)
+
+    def _left_s(self, queue: PartitionQueue) -> float:
+        """Until the oldest batch is given up."""
+        left_ms = float(self._delivery_timeout_ms)
+        if queue.ready:
+            left_ms += queue.ready[0].created_ms - self._clock.monotonic_ms()
+        return max(0.001, left_ms / 1000)
 
     def _expire(self, queue: PartitionQueue) -> None:
         oldest_ms = self._clock.monotonic_ms() - self._delivery_timeout_ms

@@ -8,7 +8,8 @@ so that the next record asks again, and what the old one's queues hold fails in 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from icecore.client.batches import Batch
 from icecore.client.buffer import Buffer
@@ -34,9 +35,17 @@ class Topic:
         self.routing = routing
 
 
-Waiting: TypeAlias = tuple[Callable[[Topic], None], Callable[[Batch], None], int]
-"""What to do with records once the topic is known, or with a batch that says why it is not; and
-their bytes in the buffer."""
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Records for a topic that is looked for."""
+
+    route: Callable[[Topic], None]
+    """What to do with them once it is known."""
+    fail: Callable[[Batch], None]
+    """What to do with a batch that says why it is not."""
+    size_bytes: int
+    """In the buffer."""
+    count: int
 
 
 class Topics:
@@ -66,18 +75,18 @@ class Topics:
         self._start = start
         self._timeout_s = timeout_s
         self._unrouted: dict[Topic, None] = {}
-        self._closed: str = "the producer is not started"
+        self._closed: IcecoreError | None = UnavailableError("the producer is not started")
         self.by_name: dict[str, Topic] = {}
         """What records may be sent to. Empty while the producer is closed: who finds nothing here
         comes to ``add``, which says so, and nobody who finds something has to ask."""
 
     def open(self) -> None:
         """Topics may be added from now on."""
-        self._closed = ""
+        self._closed = None
 
-    def close(self) -> None:
-        """Refuse all further records; those that wait still go on."""
-        self._closed = "the producer is closed"
+    def close(self, error: IcecoreError | None = None) -> None:
+        """Refuse all further records, by this error; those that wait still go on."""
+        self._closed = error or UnavailableError("the producer is closed")
         self.by_name.clear()
 
     def abandon(self, error: IcecoreError) -> None:
@@ -92,10 +101,11 @@ class Topics:
             TypeError: The name is no string.
             InvalidTopicNameError: No topic has such a name.
             UnavailableError: The producer is closed.
+            ForkedError: It belongs to the parent of this process.
         """
         name = topic_name(name)
-        if self._closed:
-            raise UnavailableError(self._closed)
+        if self._closed is not None:
+            raise self._closed.again()
         topic = Topic(name, asyncio.get_running_loop().create_future())
         self.by_name[name] = topic
         self._unrouted[topic] = None
@@ -106,6 +116,11 @@ class Topics:
     def routing(self) -> "set[asyncio.Future[None]]":
         """One for each topic that is still looked for."""
         return {topic.routing for topic in self._unrouted}
+
+    @property
+    def waiting_records(self) -> int:
+        """For topics that are still looked for."""
+        return sum(each.count for topic in self._unrouted for each in topic.waiting)
 
     async def _route(self, topic: Topic) -> None:
         """Find out the partitions of a topic, then handle what was sent to it meanwhile."""
@@ -130,12 +145,13 @@ class Topics:
         if failure is not None and self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]  # the next send asks again
         while topic.waiting:
-            route, fail, size_bytes = topic.waiting.popleft()
-            self._buffer.reserve(-size_bytes)  # counted again where they end up
-            error = failure or self._attempt(route, topic)
+            waiting = topic.waiting.popleft()
+            self._buffer.reserve(-waiting.size_bytes)  # counted again where they end up
+            error = failure or self._attempt(waiting.route, topic)
             if error is not None:
                 batch = Batch(self._clock.monotonic_ms(), topic.routing.get_loop())
-                fail(batch)
+                batch.count = waiting.count
+                waiting.fail(batch)
                 batch.fail(error)
                 self._buffer.note(batch)
         topic.routing.set_result(None)

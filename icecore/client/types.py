@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from icecore.client import checks
+from icecore.client.retries import Retry
 from icecore.codec.columns import Record
 from icecore.errors import ConfigurationError
 from icecore.model import FlushMode, NodeInfo, Segment
@@ -50,6 +51,29 @@ class BatchMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerMetrics:
+    """What a producer has done since it was made. Bytes are as ``buffer_bytes`` counts them."""
+
+    records_acknowledged: int
+    records_failed: int
+    """Their handles raise; of some the outcome is unknown."""
+    batches_acknowledged: int
+    bytes_acknowledged: int
+    latency_mean_ms: float
+    """From the first record of a batch to its acknowledgement, over all batches."""
+    latency_max_ms: float
+    buffered_records: int
+    """Whose outcome is open, now."""
+    buffered_bytes: int
+    requests_under_way: int
+    """To nodes, now."""
+    retries: int
+    """Of requests to nodes and coordinators."""
+    last_retry: Retry | None
+    """The newest of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicSettings:
     """Settings of a topic. Zero and None mean the cluster's default (or *unchanged*, on alter)."""
 
@@ -87,6 +111,46 @@ class TopicSettings:
     least ``segment_bytes``; -1 = no limit."""
     on_full: str = ""
     """``refuse`` or ``delete_oldest``, when a disk is nearly full."""
+    tier: str = ""
+    """``off`` or ``on``: sealed segments are copied into object storage."""
+    tier_format: str = ""
+    """``parquet`` or ``segment``."""
+    tier_after_ms: int | None = None
+    """A segment is copied so long after its seal; 0 = at once."""
+    local_retention_ms: int | None = None
+    """A copied segment loses its copies on nodes so long after its seal; -1 = never."""
+    local_retention_bytes: int | None = None
+    """The newest so many bytes of each partition keep their copies on nodes; -1 = all."""
+
+
+class TopicFields(TypedDict, total=False):
+    """``TopicSettings`` as keywords; these say what they mean."""
+
+    partitions: int
+    replication_factor: int
+    min_insync: int
+    flush_mode: FlushMode | None
+    segment_bytes: int
+    segment_age_ms: int
+    partitioner: str
+    record_bytes_max: int
+    batch_bytes_max: int
+    uncompressed_bytes_max: int
+    delete_grace_ms: int | None
+    engine: str
+    file_model: str
+    flush_interval_ms: int
+    flush_bytes: int
+    on_total_loss: str
+    indexed_headers: tuple[str, ...] | None
+    retention_ms: int | None
+    retention_bytes: int | None
+    on_full: str
+    tier: str
+    tier_format: str
+    tier_after_ms: int | None
+    local_retention_ms: int | None
+    local_retention_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +168,21 @@ class PartitionDescription:
     """An admin accepted that some of their records are lost."""
     length_bytes: int = 0
     """Of one copy of all batches; of the tail as last reported."""
+    tiered_segments: int = 0
+    """With a published copy in object storage,"""
+    remote_only_segments: int = 0
+    """and of these those that no node has any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHold:
+    """A topic that stays as it is, for a while: retention takes nothing from it."""
+
+    topic_id: bytes
+    lease_id: bytes
+    left_ms: int
+    """It lasts so long at least."""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +201,8 @@ class TopicDescription:
     """As of a minute ago at most; it only passes while a coordinator runs."""
     earlier_partitions: tuple[int, ...] = ()
     """As in ``TopicMetadata``."""
+    holds: tuple[SnapshotHold, ...] = ()
+    """Why retention takes nothing from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +319,33 @@ class OffsetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedPosition:
+    """How far a reader with a name has come in one partition."""
+
+    name: str
+    topic: str
+    topic_id: bytes
+    partition: int
+    offset: int
+    """Of the next record to read."""
+    version: int
+    """Grows with each save."""
+    instance: int
+    """Of the reader that saved it: a number of its own."""
+    saved_at_ms: int
+    """By the wall clock of the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionChange:
+    """Of one partition: where readers went on, and where they will."""
+
+    before: int | None
+    """None = nothing was saved."""
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
 class RollResult:
     """Outcome of rolling a topic: how many segments were sealed, and why others were not."""
 
@@ -286,6 +394,12 @@ class SegmentOutcome:
     """Of the page, from here."""
     error: str = ""
     """Why it is unavailable."""
+    is_cold: bool = False
+    """It was read in object storage."""
+    cold_requests: int = 0
+    """Asked of object storage; what was in a cache of the node costs none."""
+    cold_bytes: int = 0
+    """Which these have brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,3 +427,61 @@ class LookupPage:
     def unavailable(self) -> tuple[SegmentOutcome, ...]:
         """Segments whose records may be missing here."""
         return self.with_outcome(SearchOutcome.UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCopy:
+    """A segment's copy in object storage, as metadata have it."""
+
+    segment_id: int
+    generation: int
+    base_offset: int
+    attempt: int
+    manifest_sha256: bytes
+    partition: int
+    end_offset: int
+    records: int
+    """Rows of its Parquet object. Fewer than there are offsets when some are not in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicTiering:
+    """What of a topic is in object storage, waits to be, or fails."""
+
+    name: str
+    topic_id: bytes
+    is_on: bool
+    waiting_segments: int
+    """Sealed, and not in object storage yet."""
+    uploading_segments: int
+    published_segments: int
+    remote_only_segments: int
+    """Published, and on no node any more."""
+    unswept_attempts: int
+    """Uploads that failed and copies that are retired, whose objects are to be deleted."""
+    local_bytes: int
+    """Of one copy of the sealed segments that nodes have."""
+    remote_bytes: int
+    """Of objects."""
+    lag_ms: int
+    """For how long the oldest due segment has been due."""
+    stale_tables: int
+    """Partitions whose table lacks what was published or retired last."""
+    last_error: str
+    """Empty once the same goes well."""
+    last_error_ms: int
+    copies: tuple[PublishedCopy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTiering:
+    """Object storage of a cluster."""
+
+    cluster_id: bytes
+    topics: tuple[TopicTiering, ...]
+    tier_urls: tuple[str, ...]
+    """Of registered nodes, each once."""
+    gone_topics: int
+    """Whose objects are still to be deleted."""
+    tier_url: str = ""
+    """That the cluster uses; empty = none yet."""

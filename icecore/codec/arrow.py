@@ -4,14 +4,19 @@ What is the same in every batch is made once: types, schemas, columns of nulls a
 of which a batch takes a slice. In a batch of 256 KiB they would cost more than everything else.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from icecore.codec.batch import Codec, ProducerFlag
+from icecore.extras import explained
+
+with explained():
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+from icecore.codec.batch import Codec, LeaderFlag, ProducerFlag
 from icecore.codec.columns import (
     BatchColumns,
     Headers,
@@ -37,7 +42,16 @@ _FIELDS = [
     pa.field("value", pa.binary()),
     pa.field("tags", _TAGS),
     pa.field("headers", _HEADERS),
+    pa.field("partition", pa.int32()),
+    pa.field("schema_id", pa.int64()),
+    pa.field("topic", pa.string()),
 ]
+COLUMNS = ("offset", "timestamp", "append_timestamp", "key", "value", "tags", "headers")
+"""Of a record batch, unless others are asked for."""
+TOPIC_COLUMNS = (*COLUMNS, "partition")
+"""The same of the records of a topic."""
+TOPICS_COLUMNS = (*TOPIC_COLUMNS, "topic")
+"""The same of the records of several topics."""
 
 
 _WANTED = {
@@ -49,6 +63,8 @@ _WANTED = {
     "headers": _HEADERS,
 }
 """The columns of records to be encoded."""
+_NAMES_MAX = 200
+"""Characters of names in a message."""
 
 
 class _Same:
@@ -78,34 +94,85 @@ _NO_HEADERS = _Same(lambda count: _empty_lists(_HEADERS, count))
 # --- from batches -------------------------------------------------------------------------------
 
 
-def record_batch(columns: BatchColumns, topic: str = "", partition: int = -1) -> pa.RecordBatch:
+def check_names(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Columns of ``record_batch`` that somebody asks for; those of a topic for None.
+
+    Raises:
+        InvalidRequestError: There is no such column, or one is named twice.
+    """
+    if names is None:
+        return TOPIC_COLUMNS
+    known = [field.name for field in _FIELDS]
+    for name in names:
+        if name not in known or list(names).count(name) > 1:
+            raise InvalidRequestError(f"column {name!r}: each at most once of {', '.join(known)}")
+    return tuple(names)
+
+
+def names_of(topic: str) -> tuple[str, ...]:
+    """Columns of the records of a topic, or of several when there is no name."""
+    return TOPIC_COLUMNS if topic else TOPICS_COLUMNS
+
+
+def record_batch(
+    columns: BatchColumns,
+    topic: str = "",
+    partition: int = -1,
+    names: tuple[str, ...] = COLUMNS,
+    schema_id: int = 0,
+) -> pa.RecordBatch:
     """All records of a batch: offset, timestamp, append_timestamp, key, value, tags, headers.
 
     Args:
         columns: As ``decoding.decode`` returned them; their memory is shared.
-        topic: For the schema's metadata, with the partition; none when empty.
+        topic: For the schema's metadata, or the column of this name; there are no metadata with
+            that column, and when it is empty.
         partition: Its number.
+        names: Only these columns, in this order.
+        schema_id: Of the batch, for the column of this name.
     """
+    made = [
+        pa.repeat(topic, len(columns))
+        if name == "topic"
+        else _column_of(name, columns, partition, schema_id)
+        for name in names
+    ]
+    schema = schema_of("" if "topic" in names else topic, names)
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _column_of(name: str, columns: BatchColumns, partition: int, schema_id: int) -> Any:
     count = len(columns)
-    keys = columns.keys
-    return pa.RecordBatch.from_arrays(
-        [
-            _numbers(pa.int64(), columns.offsets),
-            _numbers(_MILLIS, columns.timestamps),
-            _numbers(_MILLIS, np.full(count, columns.append_timestamp_ms, "<i8")),
-            _NO_KEYS.first(count) if keys is None else keys.to_arrow(),
-            columns.values.to_arrow(),
-            _tags(columns.tags, count),
-            _headers(columns.headers, count),
-        ],
-        schema=_schema(topic, partition),
-    )
+    match name:
+        case "offset":
+            return _numbers(pa.int64(), columns.offsets)
+        case "timestamp":
+            return _numbers(_MILLIS, columns.timestamps)
+        case "append_timestamp":
+            return _numbers(_MILLIS, np.full(count, columns.append_timestamp_ms, "<i8"))
+        case "key":
+            return _NO_KEYS.first(count) if columns.keys is None else columns.keys.to_arrow()
+        case "value":
+            return columns.values.to_arrow()
+        case "tags":
+            return _tags(columns.tags, count)
+        case "headers":
+            return _headers(columns.headers, count)
+        case "partition":
+            return _partitions(partition).first(count)
+    return _numbers(pa.int64(), np.full(count, schema_id, "<i8"))
 
 
 @lru_cache(maxsize=4096)
-def _schema(topic: str, partition: int) -> pa.Schema:
-    about = {"topic": topic, "partition": str(partition)} if topic else None
-    return pa.schema(_FIELDS, about)
+def schema_of(topic: str, names: tuple[str, ...] = TOPIC_COLUMNS) -> pa.Schema:
+    """Of the records of a topic, the same for all its partitions."""
+    fields = {field.name: field for field in _FIELDS}
+    return pa.schema([fields[name] for name in names], {"topic": topic} if topic else None)
+
+
+@lru_cache(maxsize=4096)
+def _partitions(partition: int) -> _Same:
+    return _Same(lambda count: pa.repeat(pa.scalar(partition, pa.int32()), count))
 
 
 def _numbers(type_: Any, numbers: Any) -> Any:
@@ -143,7 +210,10 @@ def checked(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     """
     names = rows.schema.names
     if "value" not in names:
-        raise InvalidRequestError("a record batch needs rows and a column named value")
+        known = ", ".join(names)[:_NAMES_MAX] or "none"
+        raise InvalidRequestError(f"there is no column named value; there are: {known}")
+    if not rows.num_rows:
+        raise InvalidRequestError("there are no records")
     found: dict[str, Any] = {}
     for name, type_ in _WANTED.items():
         if names.count(name) > 1:
@@ -154,13 +224,22 @@ def checked(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     if "timestamp_ms" not in found:
         times = pa.repeat(now_ms, rows.num_rows) if times is None else times.cast(pa.int64())
         found["timestamp_ms"] = times
-    _no_nulls(found["timestamp_ms"], "timestamp")
-    if "tags" in found:
-        _no_nulls(found["tags"].flatten(), "tag")
-    if "headers" in found:
-        names_of_headers, _ = _no_nulls(found["headers"].flatten(), "header").flatten()
-        _no_nulls(names_of_headers, "header name")
+    _refuse_null(found["timestamp_ms"], "a time")
+    for name in ("tags", "headers"):
+        if name in found:
+            items, rows_of = found[name].flatten(), pc.list_parent_indices(found[name])
+            _refuse_null(items, f"one of {name}", rows_of)
+            if name == "headers":
+                _refuse_null(items.flatten()[0], "the name of a header", rows_of)
     return pa.RecordBatch.from_pydict(found)
+
+
+def _refuse_null(array: Any, what: str, rows_of: Any = None) -> None:
+    """Raises InvalidRequestError that names the row; items of lists come with the row of each."""
+    if array.null_count:
+        at = pc.index(array.is_null(), True).as_py()
+        row = at if rows_of is None else rows_of[at].as_py()
+        raise InvalidRequestError(f"row {row}: {what} is null")
 
 
 def encode(
@@ -173,12 +252,14 @@ def encode(
     base_sequence: int = 0,
     schema_id: int = 0,
     indexed_headers: Collection[str] = (),
+    offset_deltas: Any = None,
 ) -> bytes:
     """The same bytes as ``encode_columns`` from an Arrow record batch.
 
     Columns: ``value`` (binary), optional ``key`` (binary), ``timestamp_ms`` (int64) or
     ``timestamp`` (else now), ``tags`` (list<string>), ``headers`` (list<struct<key, value>>);
-    others are ignored, other types are cast. ``indexed_headers``: whose hashes the batch holds.
+    others are ignored, other types are cast. ``indexed_headers``: whose hashes the batch holds;
+    ``offset_deltas``: relative to the base offset, of a batch that is to count as compacted.
 
     Raises:
         InvalidRequestError: No rows, no ``value``, a column that cannot be cast, a null timestamp,
@@ -188,13 +269,11 @@ def encode(
     if not count or "value" not in schema:
         raise InvalidRequestError("a record batch needs rows and a column named value")
     index, payload, flags = Parts(), Parts(), 0
-    if "timestamp_ms" in schema:
-        times = _column(rows, "timestamp_ms", pa.int64())
-    elif "timestamp" in schema:
-        times = _column(rows, "timestamp", _MILLIS).cast(pa.int64())
-    else:
-        times = pa.repeat(now_ms(), count)
-    millis = _no_nulls(times, "timestamp").to_numpy()
+    millis = _no_nulls(_times(rows), "timestamp").to_numpy()
+    leader_flags = 0
+    if offset_deltas is not None:
+        index.add(np.asarray(offset_deltas, "<i4").tobytes())
+        leader_flags = LeaderFlag.COMPACTED
     index.append(np.asarray(millis, "<i8").tobytes())
     keys = _column(rows, "key", pa.binary()) if "key" in schema else None
     if keys is None or keys.null_count == count:
@@ -229,7 +308,17 @@ def encode(
         _add_arrow(payload, _no_nulls(header_names, "header name"), with_validity=False)
         _add_arrow(payload, header_values)
     ids = (producer_id, base_sequence, producer_epoch, schema_id)
-    return finish(index, payload, flags | hashes_flag, millis, codec, ids)
+    return finish(index, payload, flags | hashes_flag, millis, codec, ids, leader_flags)
+
+
+def _times(rows: pa.RecordBatch) -> Any:
+    """Event times in ms; now where there are none."""
+    names = rows.schema.names
+    if "timestamp_ms" in names:
+        return _column(rows, "timestamp_ms", pa.int64())
+    if "timestamp" in names:
+        return _column(rows, "timestamp", _MILLIS).cast(pa.int64())
+    return pa.repeat(now_ms(), rows.num_rows)
 
 
 def hash_of_keys(keys: Any) -> UInt64s:
@@ -257,9 +346,35 @@ def _column(rows: pa.RecordBatch, name: str, type_: Any) -> Any:
     if name == "timestamp_ms" and not pa.types.is_integer(column.type):
         raise InvalidRequestError(f"column {name} is {column.type}, not int64: milliseconds")
     try:
-        return column.cast(type_, safe=False)
+        return _cast(column, type_)
     except pa.ArrowException as error:
-        raise InvalidRequestError(f"column {name} is not {type_}: {error}") from error
+        where = _first_refused(column, type_)
+        raise InvalidRequestError(
+            f"column {name}{where} is {column.type}, which is not taken as {type_}: {error}"
+        ) from error
+
+
+def _cast(column: Any, type_: Any) -> Any:
+    """Times may lose what is less than a millisecond; nothing else may lose anything."""
+    return column.cast(options=pc.CastOptions(type_, allow_time_truncate=True))
+
+
+def _first_refused(column: Any, type_: Any) -> str:
+    """Which row can't be cast; nothing when none of that type can."""
+    low, high = 0, len(column)
+    try:
+        _cast(column.slice(0, 0), type_)
+    except pa.ArrowException:
+        return ""
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast(column.take(pa.array(range(low, middle))), type_)  # a slice has all items
+        except pa.ArrowException:
+            high = middle
+        else:
+            low = middle
+    return f", row {low},"
 
 
 def _no_nulls(array: Any, name: str) -> Any:

@@ -36,4 +36,7 @@ class _Ours(MetaPathFinder):
 if __name__ == "__main__":
     sys.meta_path.insert(0, _Ours())
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    from icecore.extras import as_one_line  # found by the line above
+
+    with as_one_line(sys.argv[0], "server"):
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

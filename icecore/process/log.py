@@ -12,16 +12,23 @@ A line is ``event=NAME key=value key=value …``:
 - None is ``none``, truth is ``true`` or ``false``, bytes are hexadecimal digits, the member of an
   enum is its name in small letters, and a collection is its values with commas between them.
 
-Time, level and logger are in front of that line as the process has set up ``logging``.
+A process has one line per event on stderr (``set_up``): the time as RFC 3339 in UTC, the level, the
+logger and that line. With ``json`` it is an object with ``time``, ``level``, ``logger``, ``event``
+and the keys of the event, whose values are numbers, truth values, null or strings.
 """
 
 import json
 import logging
+import math
 import re
+import sys
+import time
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
+LogFormat: TypeAlias = Literal["text", "json"]
+_EVENT: Final = "icecore_event"
 _PLAIN: Final = re.compile(r"[^\s\"'=\\]+")
 
 
@@ -44,7 +51,8 @@ def event(
         fields: Keys and values in the order in which the line has them.
     """
     if log.isEnabledFor(level):
-        log.log(level, line(name, **fields), exc_info=exc_info, stacklevel=2)
+        given = {_EVENT: (name, fields)}
+        log.log(level, line(name, **fields), exc_info=exc_info, stacklevel=2, extra=given)
 
 
 def line(name: str, /, **fields: object) -> str:
@@ -72,3 +80,63 @@ def _written(value: object) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+# --- how a process writes them ------------------------------------------------------------------
+
+
+def set_up(level: str, form: LogFormat) -> None:
+    """Log to stderr from ``level`` on, in text or as JSON. Once, at the start of a process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def rfc3339(seconds: float) -> str:
+    """``2026-11-21T23:27:17.134Z``."""
+    whole = int(seconds // 1)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+    return f"{text}.{int((seconds - whole) * 1000):03d}Z"
+
+
+class _Text(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return rfc3339(record.created)
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        name, fields = getattr(record, _EVENT, ("", {"message": record.getMessage()}))
+        found = {key: _json_value(value) for key, value in fields.items()}
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        # These are the log's own, whatever an event calls its keys.
+        found |= {
+            "time": rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": name,
+        }
+        order = ("time", "level", "logger", "event")
+        return json.dumps({key: found[key] for key in (*order, *found)}, ensure_ascii=True)
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, BaseException):
+        return str(value) or type(value).__name__
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return _written(value).strip('"') if isinstance(value, bytes) else _joined(value)
+
+
+def _joined(value: object) -> str:
+    if isinstance(value, Iterable):
+        return ",".join(str(_json_value(each)) for each in value)
+    return str(value)

@@ -72,7 +72,7 @@ def load(
     for source, found in (
         *_from_file(cls, config_path),
         *_from_environment(cls, os.environ if environ is None else environ),
-        *((f"flag {_flag(cls, key)}", {key: value}) for key, value in given.items()),
+        *((f"flag {flag_of(cls, key)}", {key: value}) for key, value in given.items()),
     ):
         for key, value in found.items():
             if key not in cls.model_fields:
@@ -151,7 +151,9 @@ def _invalid(
     for detail in error.errors(include_url=False):
         key = str(detail["loc"][0]) if detail["loc"] else ""
         if detail["type"] == "missing":
-            problems.append(f"{key} is missing: give {_flag(cls, key)} or {_env_name(cls, key)}")
+            problems.append(
+                f"{key} is missing: give {flag_of(cls, key)} or {env_name_of(cls, key)}"
+            )
         else:
             message = detail["msg"].removeprefix("Value error, ")
             where = sources.get(key, "default")
@@ -160,11 +162,13 @@ def _invalid(
     return ConfigurationError("; ".join(problems))
 
 
-def _flag(cls: type[Settings], key: str) -> str:
+def flag_of(cls: type[Settings], key: str) -> str:
+    """What sets this field on the command line."""
     return cls.flags.get(key, "--" + key.replace("_", "-"))
 
 
-def _env_name(cls: type[Settings], key: str) -> str:
+def env_name_of(cls: type[Settings], key: str) -> str:
+    """The environment variable that sets this field, and only that of this kind of process."""
     return f"{ENV_PREFIX}{cls.section.upper()}__{key.upper()}"
 
 
@@ -186,9 +190,9 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
     parser.add_argument("--config-schema", action="store_true", help="print their JSON schema")
     for key, field in cls.model_fields.items():
         is_switch = field.annotation is bool
-        default = "required" if field.is_required() else f"default {_shown(field.default)}"
+        default = "required" if field.is_required() else f"default {shown(field.default)}"
         parser.add_argument(
-            _flag(cls, key),
+            flag_of(cls, key),
             dest=key,
             default=None,
             help=f"{field.description or key} ({default})".replace("%", "%%"),
@@ -223,10 +227,11 @@ def _effective(
     return {**settings.model_dump(mode="json"), **dict.fromkeys(absent)}
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A default, as a person would write it."""
     if isinstance(value, ByteSize):
         return value.human_readable(separator="") if value % KIB else _binary(value)
-    if value in (None, "") or isinstance(value, BaseModel):
+    if value in (None, "", ()) or isinstance(value, BaseModel):
         return "none"
     return "off" if value is False else str(value)
 

@@ -7,10 +7,12 @@ refused, because acting on a misread record would be worse than not acting.
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
 from icecore.model import (
+    NOT_TIERED,
     Epoch,
     FlushMode,
     Generation,
@@ -23,6 +25,7 @@ from icecore.model import (
     SegmentId,
     SegmentSettings,
     SegmentState,
+    Tiering,
 )
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 
@@ -33,6 +36,7 @@ _TOPIC_SETTINGS = tuple(
     name for name in _SETTINGS if name in admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name
 )
 """Those that a topic can choose."""
+_TIER = {"off": False, "on": True}
 
 
 def _enum(kind: type[_E], number: int) -> _E:
@@ -69,7 +73,13 @@ def settings_from_proto(message: coordinator_pb2.SegmentSettings) -> SegmentSett
     Raises:
         InvalidRequestError: An enum number is unknown.
     """
-    return settings_with(SegmentSettings(), message)
+    return _settings_of(message.SerializeToString())
+
+
+@lru_cache(maxsize=256)
+def _settings_of(message: bytes) -> SegmentSettings:
+    """Once for all segments of a topic, which have the same."""
+    return settings_with(SegmentSettings(), coordinator_pb2.SegmentSettings.FromString(message))
 
 
 def settings_with(
@@ -100,8 +110,32 @@ def retention_with(given: Retention, message: admin_pb2.TopicSettings) -> Retent
     )
 
 
+def tiering_with(given: Tiering, message: admin_pb2.TopicSettings) -> Tiering:
+    """``given``, with what the message says in its place.
+
+    Raises:
+        InvalidRequestError: ``tier`` is neither off nor on.
+    """
+    if message.tier not in ("", *_TIER):
+        raise InvalidRequestError(f"tier {message.tier[:64]!r} must be one of {', '.join(_TIER)}")
+    numbers = ("tier_after_ms", "local_retention_ms", "local_retention_bytes")
+    said: dict[str, Any] = {
+        name: getattr(message, name) for name in numbers if message.HasField(cast(Any, name))
+    }
+    if message.tier:
+        said["is_on"] = _TIER[message.tier]
+    if message.tier_format:
+        said["tier_format"] = message.tier_format
+    return replace(given, **said)
+
+
 def settings_to_topic(
-    settings: SegmentSettings, *, partitions: int, delete_grace_ms: int, retention: Retention
+    settings: SegmentSettings,
+    *,
+    partitions: int,
+    delete_grace_ms: int,
+    retention: Retention,
+    tiering: Tiering = NOT_TIERED,
 ) -> admin_pb2.TopicSettings:
     """Settings of a topic as a message: those of its segments, and its own."""
     values = {name: getattr(settings, name) for name in _TOPIC_SETTINGS}
@@ -111,6 +145,11 @@ def settings_to_topic(
         retention_ms=retention.retention_ms,
         retention_bytes=retention.retention_bytes,
         on_full=retention.on_full,
+        tier="on" if tiering.is_on else "off",
+        tier_format=tiering.tier_format,
+        tier_after_ms=tiering.tier_after_ms,
+        local_retention_ms=tiering.local_retention_ms,
+        local_retention_bytes=tiering.local_retention_bytes,
         **values,
     )
 
@@ -137,6 +176,7 @@ def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
         settings=settings_to_proto(segment.settings),
         log_start_offset=segment.log_start_offset,
         lossy=segment.lossy,
+        tiered=segment.is_tiered,
         length_bytes=segment.length_bytes,
     )
 
@@ -167,6 +207,8 @@ def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
         settings=settings_from_proto(message.settings),
         log_start_offset=message.log_start_offset,
         lossy=message.lossy,
+        is_tiered=message.tiered,
+        readers=tuple(map(NodeId, message.readers)),
         length_bytes=message.length_bytes,
     )
 

@@ -18,6 +18,8 @@ _M = TypeVar("_M", bound=Message)
 
 _HEADER_TAG = 0x0A
 _BATCHES_TAG = 0x7A
+_PARTS_MAX = 64
+_LENGTH_DELIMITED = 2
 _MAX_VARINT_BYTES = 5  # lengths of up to 2^35; anything longer is left to the generated parser
 
 
@@ -62,6 +64,7 @@ def split_bulk(body: Received, message_type: type[Message]) -> tuple[bytes, memo
     found = _split_documented_order(body)
     if found is not None:
         return found
+    _check_parts(body)
     message: Any = parse(message_type, body)
     return message.header.SerializeToString(), memoryview(message.batches)
 
@@ -84,6 +87,20 @@ def _split_documented_order(body: Received) -> tuple[bytes, memoryview] | None:
     if start == 0 or start + length != end:
         return None
     return header, memoryview(body)[start:]
+
+
+def _check_parts(body: Received) -> None:
+    """A header in a few parts is a header; one in a million parts is an attack."""
+    at, end = 0, len(body)
+    for _ in range(_PARTS_MAX):
+        if at >= end:
+            return
+        kind = body[at] & 7
+        value, at = _read_varint(body, at + 1)
+        if kind != _LENGTH_DELIMITED or not at:
+            return  # no such message: the parser says so, or finds fields that it does not know
+        at += value
+    raise InvalidRequestError(f"a bulk message in more than {_PARTS_MAX} parts")
 
 
 def _varint(value: int) -> bytes:

@@ -1,8 +1,8 @@
 """The network port over gRPC: opaque bytes both ways, and our errors as gRPC statuses.
 
 Handlers and callers see bodies and IcecoreErrors only (``icecore/rpc/statuses.py`` maps them). A
-handler always runs to its end: when its caller gives up, the answer is dropped and the handler is
-not interrupted halfway.
+handler that may change something runs to its end: when its caller gives up, the answer is dropped
+and the handler is not interrupted halfway. One that only reads is stopped.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
+from icecore.rpc.bounds import MESSAGE_BYTES_MAX, bound_of, bounded
 from icecore.rpc.grpc_streams import (
     GrpcClientStream,
     GrpcServerStream,
@@ -33,13 +34,29 @@ from icecore.rpc.grpc_streams import (
 from icecore.rpc.handling import failure_of
 from icecore.rpc.knocking import refuses
 from icecore.rpc.listening import check_listen, why_not_bound
-from icecore.rpc.ports import Body, CallContext, Done, Handlers, StreamHandler, UnaryHandler, join
+from icecore.rpc.ports import (
+    Body,
+    CallContext,
+    CallSlot,
+    Done,
+    Handlers,
+    Received,
+    StreamHandler,
+    UnaryHandler,
+    join,
+)
+from icecore.rpc.slots import Slots, host_of
 from icecore.rpc.standard_services import add_standard_services
 from icecore.rpc.statuses import DETAILS_KEY, MESSAGE_CHARACTERS_MAX, error_of, status_of
 from icecore.rpc.waiting import all_unary, start_in_task
 
-MESSAGE_BYTES_MAX: Final = 64 << 20
 _BREAK_GRACE_S = 5.0
+_STREAMS_MAX: Final = 512
+"""Calls of one connection at a time."""
+_CONNECTIONS_MAX: Final = 4_096
+_HELLO_WITHIN_MS: Final = 5_000
+_IDLE_MS_MAX: Final = 300_000
+"""A connection without calls is closed; a caller that comes back opens another one."""
 
 _Options = list[tuple[str, Any]]
 
@@ -68,8 +85,19 @@ _SERVER_OPTIONS: _Options = [
     *_COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),  # else a second server on the port starts without an error
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # Our own peers ping every 10 s, and were cut off ("too_many_pings") in spite of the line above.
-    ("grpc.http2.max_ping_strikes", 0),
+    # Our own peers ping every 10 s, and were cut off ("too_many_pings") in spite of the line above,
+    # so it takes a flood of pings without an answer in between.
+    ("grpc.http2.max_ping_strikes", 1_000),
+    # Streams that were reset count until we have seen them, so resetting them brings no more.
+    ("grpc.max_concurrent_streams", _STREAMS_MAX),
+    ("grpc.max_allowed_incoming_connections", _CONNECTIONS_MAX),
+    # Beyond these gRPC ends calls as CANCELLED, which tells nobody that he may try again; what our
+    # connections and their streams can bring is taken in instead, and refused by us.
+    ("grpc.server.max_pending_requests", _STREAMS_MAX * _CONNECTIONS_MAX),
+    ("grpc.server.max_pending_requests_hard_limit", _STREAMS_MAX * _CONNECTIONS_MAX),
+    ("grpc.server_handshake_timeout_ms", _HELLO_WITHIN_MS),
+    ("grpc.http2.settings_timeout", _HELLO_WITHIN_MS),
+    ("grpc.max_connection_idle_ms", _IDLE_MS_MAX),
 ]
 
 
@@ -79,11 +107,13 @@ _SERVER_OPTIONS: _Options = [
 class _GenericHandlers(grpc.GenericRpcHandler):
     """Finds the handler of a method by its name; bodies are not (de)serialized."""
 
-    def __init__(self, handlers: Handlers, calls_max: int, answers_bytes_max: int) -> None:
+    def __init__(
+        self, handlers: Handlers, calls_max: int, parked_max: int, answers_bytes_max: int
+    ) -> None:
         self._methods: dict[str, Any] = {}
-        self._calls_max = calls_max
+        self._slots = Slots(calls_max, parked_max)
+        self._stream_slots = Slots(calls_max, parked_max)
         self._answers_bytes_max = answers_bytes_max
-        self._running = 0
         self._unsent_bytes: Counter[str] = Counter()
         """By method, so that unread fetches never block a fence."""
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -91,7 +121,9 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         self.streams: set[asyncio.Task[Any]] = set()
         """gRPC's own tasks of streams; a loop that ends before they do reports them."""
         for name, unary in all_unary(handlers).items():
-            self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, unary))
+            is_fair = bound_of(name).is_for_clients and name not in handlers.direct
+            each = _in_turn(unary) if is_fair else unary
+            self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, each))
         for name, stream in handlers.streams.items():
             self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
 
@@ -106,9 +138,11 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         return task
 
     def _unary(self, method: str, handler: UnaryHandler) -> Any:
+        is_read = bound_of(method).is_read
+
         async def run(body: bytes, context: Any) -> bytes:
-            if self._running >= self._calls_max:
-                busy = ThrottledError(f"{self._calls_max} calls are running", retry_after_ms=50)
+            host = host_of(context.peer())
+            if (busy := self._slots.why_not(method, host)) is not None:
                 await _abort(context, busy)
             if self._unsent_bytes[method] > self._answers_bytes_max:
                 slow = ThrottledError(
@@ -116,10 +150,15 @@ class _GenericHandlers(grpc.GenericRpcHandler):
                     retry_after_ms=50,
                 )
                 await _abort(context, slow)
-            self._running += 1
-            task = self._start(handler(body, _call_context(context)))  # type: ignore[arg-type]
-            task.add_done_callback(self._finished)
-            await asyncio.wait({task})
+            slot = self._slots.take(method, host)
+            task = self._start(handler(body, _call_context(context, slot)))  # type: ignore[arg-type]
+            task.add_done_callback(slot.end)
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:  # the caller has given up
+                if is_read:
+                    task.cancel()
+                raise
             if (error := _failure(method, task)) is not None:
                 await _abort(context, error)
             return self._sent_later(method, join(task.result()), context)
@@ -137,17 +176,19 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         context.add_done_callback(sent)
         return answer
 
-    def _finished(self, _: "asyncio.Task[Any]") -> None:
-        self._running -= 1
-
     def _stream(self, method: str, handler: StreamHandler) -> Any:
         async def run(_: Any, context: Any) -> None:
             own = asyncio.current_task()
             assert own is not None
             self.streams.add(own)
             own.add_done_callback(self.streams.discard)
+            host = host_of(context.peer())
+            if (busy := self._stream_slots.why_not(method, host)) is not None:
+                await _abort(context, busy)
+            slot = self._stream_slots.take(method, host)
             stream = GrpcServerStream(context)
-            task = self._start(handler(stream, _call_context(context)))  # type: ignore[arg-type]
+            task = self._start(handler(stream, _call_context(context, slot)))  # type: ignore[arg-type]
+            task.add_done_callback(slot.end)
             try:
                 await asyncio.wait({task})
                 await stream.finish()
@@ -162,8 +203,16 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         return run
 
 
-def _call_context(context: Any) -> CallContext:
-    return CallContext(context.peer(), "anonymous", context.time_remaining())
+def _in_turn(handler: UnaryHandler) -> UnaryHandler:
+    async def run(body: Received, context: CallContext) -> Body:
+        await context.slot.turn()
+        return await handler(body, context)
+
+    return run
+
+
+def _call_context(context: Any, slot: CallSlot) -> CallContext:
+    return CallContext(context.peer(), "anonymous", context.time_remaining(), slot)
 
 
 def _failure(method: str, task: "asyncio.Task[Any]") -> IcecoreError | None:
@@ -193,7 +242,7 @@ class _GrpcServer:
         return self._address
 
     async def stop(self, grace_s: float) -> None:
-        await self._health.enter_graceful_shutdown()
+        await self._health.stop()
         await self._server.stop(grace_s)
         for task in self._handlers.tasks:
             task.cancel()
@@ -228,7 +277,9 @@ class GrpcNet:
 
     Args:
         insecure_bind: Allow ``serve`` on addresses that other machines reach, without TLS.
-        calls_max: Unary calls a server runs at a time; more are refused with ThrottledError.
+        calls_max: Calls of each service that a server runs at a time, half of them for one host;
+            more are refused with ThrottledError.
+        parked_max: Of them, those that only wait; they are not among ``calls_max``.
         answers_bytes_max: Answers that clients have not read yet; with more of them waiting, new
             calls are refused with ThrottledError.
     """
@@ -238,10 +289,12 @@ class GrpcNet:
         *,
         insecure_bind: bool = False,
         calls_max: int = 4096,
+        parked_max: int = 8192,
         answers_bytes_max: int = 64 << 20,
     ) -> None:
         self._insecure_bind = insecure_bind
         self._calls_max = calls_max
+        self._parked_max = parked_max
         self._answers_bytes_max = answers_bytes_max
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._methods: dict[tuple[str, str], Any] = {}
@@ -297,12 +350,14 @@ class GrpcNet:
 
     async def serve(self, address: str, handlers: Handlers) -> _GrpcServer:
         host, port = check_listen(address, insecure_bind=self._insecure_bind)
-        generic = _GenericHandlers(handlers, self._calls_max, self._answers_bytes_max)
+        generic = _GenericHandlers(
+            bounded(handlers), self._calls_max, self._parked_max, self._answers_bytes_max
+        )
         server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
         names = sorted(
             {method.split("/")[1] for method in (*all_unary(handlers), *handlers.streams)}
         )
-        health = await add_standard_services(server, names)
+        health = await add_standard_services(server, names, handlers.is_ready)
         try:
             bound = server.add_insecure_port(address)
         except RuntimeError:
@@ -310,6 +365,7 @@ class GrpcNet:
         if not bound:
             raise ConfigurationError(why_not_bound(host, port))
         await server.start()
+        health.begin()
         return _GrpcServer(server, generic, f"{host}:{bound}", health)
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ server before the rest is received, so that a refused call costs no memory (``Di
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
@@ -79,6 +79,39 @@ class Rng(Protocol):
         ...
 
 
+class CallSlot(Protocol):
+    """What a call has of a server that many share."""
+
+    def park(self) -> None:
+        """From now on the call does nothing but wait.
+
+        Raises:
+            ThrottledError: Too many do that already.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """It goes on after ``park``, when it is its turn."""
+        ...
+
+    async def turn(self) -> None:
+        """Wait until it is its turn again: it has kept others waiting."""
+        ...
+
+
+class _NoSlot:
+    """Where nothing is shared: the simulator, tests."""
+
+    def park(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def turn(self) -> None: ...
+
+
+NO_SLOT: Final[CallSlot] = _NoSlot()
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """What a handler knows about its caller."""
@@ -88,6 +121,7 @@ class CallContext:
     """Identity from the connection, never from message fields; ``anonymous`` without TLS."""
     timeout_s: float | None
     """Seconds until the caller gives up, None when it set no deadline."""
+    slot: CallSlot = NO_SLOT
 
 
 Sink: TypeAlias = Callable[[Received], bool]
@@ -182,6 +216,8 @@ class Handlers:
     streams: Mapping[str, StreamHandler]
     direct: Mapping[str, DirectHandler] = field(default_factory=dict)
     """Unary methods with a bulk request, where each step counts."""
+    is_ready: Callable[[], bool] = field(default=lambda: True)
+    """What a transport's own health service tells those who ask."""
 
 
 class Server(Protocol):

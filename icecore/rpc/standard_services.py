@@ -1,25 +1,73 @@
-"""What every gRPC server offers besides its own: health for probes, reflection for grpcurl."""
+"""What every gRPC server offers besides its own: health for probes, reflection for grpcurl.
 
+Health has the services ``liveness`` (serving while the process answers), ``readiness``, the empty
+name and the names of all services: those are serving while the server says that it is ready.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 
+_POLL_S = 0.5
+LIVENESS, READINESS = "liveness", "readiness"
 
-async def add_standard_services(server: grpc.aio.Server, names: list[str]) -> Any:
-    """Add both to a server that has not started; the health servicer, which is told when it stops.
+
+class HealthPoll:
+    """Tells the health servicer what is so, now and then: it also serves those who watch."""
+
+    def __init__(self, servicer: Any, names: Sequence[str], is_ready: Callable[[], bool]) -> None:
+        self._servicer = servicer
+        self._names = names
+        self._is_ready = is_ready
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """The server has started: from now on look now and then."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """From now on nothing is serving."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._servicer.enter_graceful_shutdown()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Say what is so at the moment."""
+        from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+        serving, not_serving = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+        status = serving if self._is_ready() else not_serving
+        await self._servicer.set(LIVENESS, serving)
+        for name in self._names:
+            await self._servicer.set(name, status)
+
+
+async def add_standard_services(
+    server: grpc.aio.Server, names: list[str], is_ready: Callable[[], bool]
+) -> HealthPoll:
+    """Add both to a server that has not started; the health, which is told when it stops.
 
     The packages are imported here because clients lack them.
 
     Args:
         server: The server.
         names: Full names of the services it offers.
+        is_ready: Whether clients should use them.
     """
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_health.v1 import health, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    for name in ("", *names):
-        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    poll = HealthPoll(servicer, ["", READINESS, *names], is_ready)
+    await poll.tell()
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-    return servicer
+    return poll

@@ -46,6 +46,7 @@ _CODES: dict[type[IcecoreError], grpc.StatusCode] = {
     errors.LeaderLostError: _Code.UNAVAILABLE,
     errors.RollingError: _Code.UNAVAILABLE,
     errors.ReadOnlyError: _Code.UNAVAILABLE,
+    errors.ObjectStoreBusyError: _Code.UNAVAILABLE,
     errors.NotEnoughReplicasError: _Code.UNAVAILABLE,
     errors.NotEnoughReplicasAfterAppendError: _Code.UNAVAILABLE,
     errors.StorageError: _Code.DATA_LOSS,

@@ -44,6 +44,11 @@ class TopicSettings(_message.Message):
     RETENTION_MS_FIELD_NUMBER: _builtins.int
     RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     ON_FULL_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    TIER_FORMAT_FIELD_NUMBER: _builtins.int
+    TIER_AFTER_MS_FIELD_NUMBER: _builtins.int
+    LOCAL_RETENTION_MS_FIELD_NUMBER: _builtins.int
+    LOCAL_RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """0 = 1"""
     replication_factor: _builtins.int
@@ -89,6 +94,18 @@ class TopicSettings(_message.Message):
     """stay; at least segment_bytes, or -1 = no limit
     refuse | delete_oldest: what happens when a disk is nearly full
     """
+    tier: _builtins.str
+    """off | on: sealed segments are copied into object storage"""
+    tier_format: _builtins.str
+    """parquet | segment; empty = parquet"""
+    tier_after_ms: _builtins.int
+    """how long after its seal a segment is copied; 0 = at once"""
+    local_retention_ms: _builtins.int
+    """copied segments this old lose their copies on nodes;"""
+    local_retention_bytes: _builtins.int
+    """-1 = they keep them
+    the newest so many bytes of each partition keep their
+    """
     @_builtins.property
     def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """most 64 MiB
@@ -118,23 +135,40 @@ class TopicSettings(_message.Message):
         retention_ms: _builtins.int | None = ...,
         retention_bytes: _builtins.int | None = ...,
         on_full: _builtins.str = ...,
+        tier: _builtins.str = ...,
+        tier_format: _builtins.str = ...,
+        tier_after_ms: _builtins.int | None = ...,
+        local_retention_ms: _builtins.int | None = ...,
+        local_retention_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "delete_grace_ms", b"delete_grace_ms", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_tier_after_ms", b"_tier_after_ms", "delete_grace_ms", b"delete_grace_ms", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "tier_after_ms", b"tier_after_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_tier_after_ms", b"_tier_after_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delete_grace_ms: _TypeAlias = _typing.Literal["delete_grace_ms"]  # noqa: Y015
     _WhichOneofArgType__delete_grace_ms: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms"]  # noqa: Y015
+    _WhichOneofReturnType__local_retention_bytes: _TypeAlias = _typing.Literal["local_retention_bytes"]  # noqa: Y015
+    _WhichOneofArgType__local_retention_bytes: _TypeAlias = _typing.Literal["_local_retention_bytes", b"_local_retention_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__local_retention_ms: _TypeAlias = _typing.Literal["local_retention_ms"]  # noqa: Y015
+    _WhichOneofArgType__local_retention_ms: _TypeAlias = _typing.Literal["_local_retention_ms", b"_local_retention_ms"]  # noqa: Y015
     _WhichOneofReturnType__retention_bytes: _TypeAlias = _typing.Literal["retention_bytes"]  # noqa: Y015
     _WhichOneofArgType__retention_bytes: _TypeAlias = _typing.Literal["_retention_bytes", b"_retention_bytes"]  # noqa: Y015
     _WhichOneofReturnType__retention_ms: _TypeAlias = _typing.Literal["retention_ms"]  # noqa: Y015
     _WhichOneofArgType__retention_ms: _TypeAlias = _typing.Literal["_retention_ms", b"_retention_ms"]  # noqa: Y015
+    _WhichOneofReturnType__tier_after_ms: _TypeAlias = _typing.Literal["tier_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__tier_after_ms: _TypeAlias = _typing.Literal["_tier_after_ms", b"_tier_after_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__delete_grace_ms) -> _WhichOneofReturnType__delete_grace_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__local_retention_bytes) -> _WhichOneofReturnType__local_retention_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__local_retention_ms) -> _WhichOneofReturnType__local_retention_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_bytes) -> _WhichOneofReturnType__retention_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_ms) -> _WhichOneofReturnType__retention_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tier_after_ms) -> _WhichOneofReturnType__tier_after_ms | None: ...
 
 Global___TopicSettings: _TypeAlias = TopicSettings  # noqa: Y015
 
@@ -196,6 +230,7 @@ class TopicDescription(_message.Message):
     DELETED_AT_MS_FIELD_NUMBER: _builtins.int
     GRACE_LEFT_MS_FIELD_NUMBER: _builtins.int
     EARLIER_PARTITIONS_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     deleted: _builtins.bool
@@ -212,6 +247,10 @@ class TopicDescription(_message.Message):
     def earlier_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """as in TopicMetadata"""
 
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotHold]:
+        """that have not ended"""
+
     def __init__(
         self,
         *,
@@ -223,14 +262,138 @@ class TopicDescription(_message.Message):
         deleted_at_ms: _builtins.int = ...,
         grace_left_ms: _builtins.int = ...,
         earlier_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        holds: _abc.Iterable[Global___SnapshotHold] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "earlier_partitions", b"earlier_partitions", "grace_left_ms", b"grace_left_ms", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "earlier_partitions", b"earlier_partitions", "grace_left_ms", b"grace_left_ms", "holds", b"holds", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicDescription: _TypeAlias = TopicDescription  # noqa: Y015
+
+@_typing.final
+class SnapshotHold(_message.Message):
+    """Somebody reads a topic as of one moment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    LEFT_MS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.bytes
+    """16 bytes, chosen by whom holds it"""
+    left_ms: _builtins.int
+    """in counted time: it lasts so long at least"""
+    owner: _builtins.str
+    """for people"""
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.bytes = ...,
+        left_ms: _builtins.int = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "left_ms", b"left_ms", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotHold: _TypeAlias = SnapshotHold  # noqa: Y015
+
+@_typing.final
+class HoldSnapshotRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    HOLD_MS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    RENEW_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    lease_id: _builtins.bytes
+    hold_ms: _builtins.int
+    """from now; never shortens a hold"""
+    owner: _builtins.str
+    renew: _builtins.bool
+    """refuse one that has ended: what it held may be gone"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        lease_id: _builtins.bytes = ...,
+        hold_ms: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        renew: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_ms", b"hold_ms", "lease_id", b"lease_id", "owner", b"owner", "renew", b"renew", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldSnapshotRequest: _TypeAlias = HoldSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class HoldSnapshotResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def hold(self) -> Global___SnapshotHold: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        hold: Global___SnapshotHold | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldSnapshotResponse: _TypeAlias = HoldSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseSnapshotRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    lease_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        lease_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseSnapshotRequest: _TypeAlias = ReleaseSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseSnapshotResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseSnapshotResponse: _TypeAlias = ReleaseSnapshotResponse  # noqa: Y015
 
 @_typing.final
 class PartitionDescription(_message.Message):
@@ -244,6 +407,8 @@ class PartitionDescription(_message.Message):
     UNDER_REPLICATED_SEGMENTS_FIELD_NUMBER: _builtins.int
     LOSSY_SEGMENTS_FIELD_NUMBER: _builtins.int
     LENGTH_BYTES_FIELD_NUMBER: _builtins.int
+    TIERED_SEGMENTS_FIELD_NUMBER: _builtins.int
+    REMOTE_ONLY_SEGMENTS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     log_start_offset: _builtins.int
     high_watermark: _builtins.int
@@ -254,6 +419,10 @@ class PartitionDescription(_message.Message):
     """an admin accepted that some of their records are lost"""
     length_bytes: _builtins.int
     """one copy of all batches; of the tail as last reported"""
+    tiered_segments: _builtins.int
+    """with a published copy in object storage"""
+    remote_only_segments: _builtins.int
+    """of these: on no node any more"""
     @_builtins.property
     def tail(self) -> _coordinator_pb2.SegmentAssignment:
         """the active segment; state says when there is none"""
@@ -269,10 +438,12 @@ class PartitionDescription(_message.Message):
         under_replicated_segments: _builtins.int = ...,
         lossy_segments: _builtins.int = ...,
         length_bytes: _builtins.int = ...,
+        tiered_segments: _builtins.int = ...,
+        remote_only_segments: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "segments", b"segments", "tail", b"tail", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "remote_only_segments", b"remote_only_segments", "segments", b"segments", "tail", b"tail", "tiered_segments", b"tiered_segments", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,7 +459,7 @@ class DescribeTopicsRequest(_message.Message):
     """of those that are deleted and kept, instead of those that are not"""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty = all"""
+        """empty = all; at most 16,384, each is answered once"""
 
     def __init__(
         self,
@@ -721,18 +892,22 @@ class GetMetadataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    NAMES_ONLY_FIELD_NUMBER: _builtins.int
+    names_only: _builtins.bool
+    """of all topics nothing but name and topic_id"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty = all"""
+        """empty = all; at most 16,384, each is answered once"""
 
     def __init__(
         self,
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        names_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names_only", b"names_only", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -863,7 +1038,7 @@ class ListSegmentsRequest(_message.Message):
     from_offset: _builtins.int
     """segments that end above this"""
     max_segments: _builtins.int
-    """0 = 1,000"""
+    """0 = 1,000; clamped to 10,000"""
     after_segment_id: _builtins.int
     """page token: the last segment_id of the page before"""
     @_builtins.property
@@ -1148,3 +1323,485 @@ class DeletedRecords(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeletedRecords: _TypeAlias = DeletedRecords  # noqa: Y015
+
+@_typing.final
+class DescribeTieringRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    WITH_COPIES_FIELD_NUMBER: _builtins.int
+    with_copies: _builtins.bool
+    """name each published copy"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty = all that are tiered, or have something there"""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        with_copies: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "with_copies", b"with_copies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeTieringRequest: _TypeAlias = DescribeTieringRequest  # noqa: Y015
+
+@_typing.final
+class DescribeTieringResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    TIER_URLS_FIELD_NUMBER: _builtins.int
+    GONE_TOPICS_FIELD_NUMBER: _builtins.int
+    TIER_URL_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    gone_topics: _builtins.int
+    """whose objects are still to be deleted"""
+    tier_url: _builtins.str
+    """that the cluster uses, without credentials; empty = none yet"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicTiering]: ...
+    @_builtins.property
+    def tier_urls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of registered nodes, each once"""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        topics: _abc.Iterable[Global___TopicTiering] | None = ...,
+        tier_urls: _abc.Iterable[_builtins.str] | None = ...,
+        gone_topics: _builtins.int = ...,
+        tier_url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "gone_topics", b"gone_topics", "tier_url", b"tier_url", "tier_urls", b"tier_urls", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeTieringResponse: _TypeAlias = DescribeTieringResponse  # noqa: Y015
+
+@_typing.final
+class TopicTiering(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    WAITING_SEGMENTS_FIELD_NUMBER: _builtins.int
+    UPLOADING_SEGMENTS_FIELD_NUMBER: _builtins.int
+    PUBLISHED_SEGMENTS_FIELD_NUMBER: _builtins.int
+    REMOTE_ONLY_SEGMENTS_FIELD_NUMBER: _builtins.int
+    UNSWEPT_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    LOCAL_BYTES_FIELD_NUMBER: _builtins.int
+    REMOTE_BYTES_FIELD_NUMBER: _builtins.int
+    LAG_MS_FIELD_NUMBER: _builtins.int
+    STALE_TABLES_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_MS_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    topic_id: _builtins.bytes
+    on: _builtins.bool
+    waiting_segments: _builtins.int
+    """sealed, and not in object storage yet"""
+    uploading_segments: _builtins.int
+    published_segments: _builtins.int
+    """in object storage"""
+    remote_only_segments: _builtins.int
+    """of these: on no node any more"""
+    unswept_attempts: _builtins.int
+    """uploads and retired copies whose objects are to be deleted"""
+    local_bytes: _builtins.int
+    """of one copy of sealed segments that nodes have"""
+    remote_bytes: _builtins.int
+    """of objects"""
+    lag_ms: _builtins.int
+    """for how long the oldest due segment has been due"""
+    stale_tables: _builtins.int
+    """partitions whose table lacks what was published or retired"""
+    last_error: _builtins.str
+    """empty once the same goes well"""
+    last_error_ms: _builtins.int
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.PublishedSegment]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        on: _builtins.bool = ...,
+        waiting_segments: _builtins.int = ...,
+        uploading_segments: _builtins.int = ...,
+        published_segments: _builtins.int = ...,
+        remote_only_segments: _builtins.int = ...,
+        unswept_attempts: _builtins.int = ...,
+        local_bytes: _builtins.int = ...,
+        remote_bytes: _builtins.int = ...,
+        lag_ms: _builtins.int = ...,
+        stale_tables: _builtins.int = ...,
+        last_error: _builtins.str = ...,
+        last_error_ms: _builtins.int = ...,
+        copies: _abc.Iterable[_coordinator_pb2.PublishedSegment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "lag_ms", b"lag_ms", "last_error", b"last_error", "last_error_ms", b"last_error_ms", "local_bytes", b"local_bytes", "name", b"name", "on", b"on", "published_segments", b"published_segments", "remote_bytes", b"remote_bytes", "remote_only_segments", b"remote_only_segments", "stale_tables", b"stale_tables", "topic_id", b"topic_id", "unswept_attempts", b"unswept_attempts", "uploading_segments", b"uploading_segments", "waiting_segments", b"waiting_segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicTiering: _TypeAlias = TopicTiering  # noqa: Y015
+
+@_typing.final
+class ImportTieredRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    SEGMENT_IDS_MAX_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_MAX_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    TABLE_REVISIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    topic_id: _builtins.bytes
+    segment_ids_max: _builtins.int
+    """the highest known: no later one repeats it"""
+    attempts_max: _builtins.int
+    """likewise"""
+    last: _builtins.bool
+    """all have come: check that nothing is missing, and show the topic"""
+    @_builtins.property
+    def settings(self) -> Global___TopicSettings:
+        """with all its partitions"""
+
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedSegment]:
+        """some of them"""
+
+    @_builtins.property
+    def table_revisions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """that the table has, by partition; missing ones are 0"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        settings: Global___TopicSettings | None = ...,
+        segment_ids_max: _builtins.int = ...,
+        attempts_max: _builtins.int = ...,
+        segments: _abc.Iterable[Global___ImportedSegment] | None = ...,
+        last: _builtins.bool = ...,
+        table_revisions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "last", b"last", "name", b"name", "segment_ids_max", b"segment_ids_max", "segments", b"segments", "settings", b"settings", "table_revisions", b"table_revisions", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportTieredRequest: _TypeAlias = ImportTieredRequest  # noqa: Y015
+
+@_typing.final
+class ImportedSegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    SEAL_DIGEST_FIELD_NUMBER: _builtins.int
+    FULL_DIGEST_FIELD_NUMBER: _builtins.int
+    MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    partition: _builtins.int
+    generation: _builtins.int
+    epoch: _builtins.int
+    base_offset: _builtins.int
+    end_offset: _builtins.int
+    seal_digest: _builtins.bytes
+    full_digest: _builtins.bytes
+    max_append_timestamp_ms: _builtins.int
+    @_builtins.property
+    def copy(self) -> _coordinator_pb2.TieredCopy: ...
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        seal_digest: _builtins.bytes = ...,
+        full_digest: _builtins.bytes = ...,
+        max_append_timestamp_ms: _builtins.int = ...,
+        copy: _coordinator_pb2.TieredCopy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "copy", b"copy", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "max_append_timestamp_ms", b"max_append_timestamp_ms", "partition", b"partition", "seal_digest", b"seal_digest", "segment_id", b"segment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportedSegment: _TypeAlias = ImportedSegment  # noqa: Y015
+
+@_typing.final
+class ImportTieredResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> Global___TopicDescription:
+        """of the last call"""
+
+    def __init__(
+        self,
+        *,
+        topic: Global___TopicDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportTieredResponse: _TypeAlias = ImportTieredResponse  # noqa: Y015
+
+@_typing.final
+class SavedPosition(_message.Message):
+    """How far a reader has come in one partition. It belongs to the topic with that id: one made again
+    under the name is another.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    SAVED_AT_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """of the reader; answers only"""
+    topic: _builtins.str
+    """as it is called now; answers only"""
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    offset: _builtins.int
+    """of the next record to read"""
+    version: _builtins.int
+    """grows with each save. In a request: what was read or saved last; 0 ="""
+    instance: _builtins.int
+    """nothing was
+    of the reader that saved it; answers only
+    """
+    saved_at_ms: _builtins.int
+    """by the wall clock of the coordinator; answers only"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        version: _builtins.int = ...,
+        instance: _builtins.int = ...,
+        saved_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "name", b"name", "offset", b"offset", "partition", b"partition", "saved_at_ms", b"saved_at_ms", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SavedPosition: _TypeAlias = SavedPosition  # noqa: Y015
+
+@_typing.final
+class SavePositionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 249 characters of A-Z a-z 0-9 . _ -"""
+    instance: _builtins.int
+    """of this reader: a random number that it keeps"""
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SavedPosition]:
+        """at most 1,000, each partition once"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        instance: _builtins.int = ...,
+        positions: _abc.Iterable[Global___SavedPosition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "name", b"name", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SavePositionsRequest: _TypeAlias = SavePositionsRequest  # noqa: Y015
+
+@_typing.final
+class SavePositionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PositionOutcome]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___PositionOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SavePositionsResponse: _TypeAlias = SavePositionsResponse  # noqa: Y015
+
+@_typing.final
+class PositionOutcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """of what is saved now"""
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """POSITION_OVERTAKEN: somebody else saved meanwhile"""
+
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.Error | None = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PositionOutcome: _TypeAlias = PositionOutcome  # noqa: Y015
+
+@_typing.final
+class ListPositionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """empty = all"""
+    after: _builtins.str
+    """next of the answer before"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty = all"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "name", b"name", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPositionsRequest: _TypeAlias = ListPositionsRequest  # noqa: Y015
+
+@_typing.final
+class ListPositionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """where the next page begins; empty = this was the last one"""
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SavedPosition]: ...
+    def __init__(
+        self,
+        *,
+        positions: _abc.Iterable[Global___SavedPosition] | None = ...,
+        next: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPositionsResponse: _TypeAlias = ListPositionsResponse  # noqa: Y015
+
+@_typing.final
+class DeletePositionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    topic: _builtins.str
+    """empty = of all topics"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePositionsRequest: _TypeAlias = DeletePositionsRequest  # noqa: Y015
+
+@_typing.final
+class DeletePositionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.int
+    """positions"""
+    def __init__(
+        self,
+        *,
+        deleted: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePositionsResponse: _TypeAlias = DeletePositionsResponse  # noqa: Y015

@@ -104,6 +104,41 @@ class AdminServiceStub:
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsResponse.FromString,
                 _registered_method=True)
+        self.HoldSnapshot = channel.unary_unary(
+                '/icecore.v1.AdminService/HoldSnapshot',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.HoldSnapshotRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.HoldSnapshotResponse.FromString,
+                _registered_method=True)
+        self.ReleaseSnapshot = channel.unary_unary(
+                '/icecore.v1.AdminService/ReleaseSnapshot',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ReleaseSnapshotRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ReleaseSnapshotResponse.FromString,
+                _registered_method=True)
+        self.DescribeTiering = channel.unary_unary(
+                '/icecore.v1.AdminService/DescribeTiering',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.DescribeTieringRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.DescribeTieringResponse.FromString,
+                _registered_method=True)
+        self.ImportTiered = channel.unary_unary(
+                '/icecore.v1.AdminService/ImportTiered',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ImportTieredRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ImportTieredResponse.FromString,
+                _registered_method=True)
+        self.SavePositions = channel.unary_unary(
+                '/icecore.v1.AdminService/SavePositions',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.SavePositionsRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.SavePositionsResponse.FromString,
+                _registered_method=True)
+        self.ListPositions = channel.unary_unary(
+                '/icecore.v1.AdminService/ListPositions',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ListPositionsRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ListPositionsResponse.FromString,
+                _registered_method=True)
+        self.DeletePositions = channel.unary_unary(
+                '/icecore.v1.AdminService/DeletePositions',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -203,6 +238,55 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldSnapshot(self, request, context):
+        """Retention takes nothing from a topic while a hold lasts, and the sweeper no object. May be
+        repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseSnapshot(self, request, context):
+        """Does nothing when there is no such hold (any more).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeTiering(self, request, context):
+        """What of topics is in object storage, waits to be, or fails.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportTiered(self, request, context):
+        """Makes a topic of segments that are in object storage already, in as many calls as it takes.
+        Nobody sees it before the last one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SavePositions(self, request, context):
+        """Stores how far readers with a name have come. Each position on its own, by compare-and-set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPositions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePositions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -275,6 +359,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteRecords,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsResponse.SerializeToString,
+            ),
+            'HoldSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldSnapshot,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.HoldSnapshotRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.HoldSnapshotResponse.SerializeToString,
+            ),
+            'ReleaseSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseSnapshot,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ReleaseSnapshotRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ReleaseSnapshotResponse.SerializeToString,
+            ),
+            'DescribeTiering': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTiering,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.DescribeTieringRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.DescribeTieringResponse.SerializeToString,
+            ),
+            'ImportTiered': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportTiered,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ImportTieredRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ImportTieredResponse.SerializeToString,
+            ),
+            'SavePositions': grpc.unary_unary_rpc_method_handler(
+                    servicer.SavePositions,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.SavePositionsRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.SavePositionsResponse.SerializeToString,
+            ),
+            'ListPositions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPositions,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ListPositionsRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ListPositionsResponse.SerializeToString,
+            ),
+            'DeletePositions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePositions,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -655,6 +774,195 @@ class AdminService:
             '/icecore.v1.AdminService/DeleteRecords',
             icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.DeleteRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/HoldSnapshot',
+            icecore_dot_v1_dot_admin__pb2.HoldSnapshotRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.HoldSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ReleaseSnapshot',
+            icecore_dot_v1_dot_admin__pb2.ReleaseSnapshotRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ReleaseSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeTiering(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/DescribeTiering',
+            icecore_dot_v1_dot_admin__pb2.DescribeTieringRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.DescribeTieringResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportTiered(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ImportTiered',
+            icecore_dot_v1_dot_admin__pb2.ImportTieredRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ImportTieredResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SavePositions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/SavePositions',
+            icecore_dot_v1_dot_admin__pb2.SavePositionsRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.SavePositionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPositions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ListPositions',
+            icecore_dot_v1_dot_admin__pb2.ListPositionsRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ListPositionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePositions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/DeletePositions',
+            icecore_dot_v1_dot_admin__pb2.DeletePositionsRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.DeletePositionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

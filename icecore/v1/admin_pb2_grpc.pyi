@@ -56,6 +56,22 @@ class AdminServiceStub:
     """
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
+    HoldSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]
+    """Retention takes nothing from a topic while a hold lasts, and the sweeper no object. May be
+    repeated.
+    """
+    ReleaseSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReleaseSnapshotRequest, _admin_pb2.ReleaseSnapshotResponse]
+    """Does nothing when there is no such hold (any more)."""
+    DescribeTiering: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTieringRequest, _admin_pb2.DescribeTieringResponse]
+    """What of topics is in object storage, waits to be, or fails."""
+    ImportTiered: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ImportTieredRequest, _admin_pb2.ImportTieredResponse]
+    """Makes a topic of segments that are in object storage already, in as many calls as it takes.
+    Nobody sees it before the last one.
+    """
+    SavePositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SavePositionsRequest, _admin_pb2.SavePositionsResponse]
+    """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
+    ListPositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]
+    DeletePositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePositionsRequest, _admin_pb2.DeletePositionsResponse]
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -85,6 +101,22 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
+    HoldSnapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]  # type: ignore[assignment]
+    """Retention takes nothing from a topic while a hold lasts, and the sweeper no object. May be
+    repeated.
+    """
+    ReleaseSnapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReleaseSnapshotRequest, _admin_pb2.ReleaseSnapshotResponse]  # type: ignore[assignment]
+    """Does nothing when there is no such hold (any more)."""
+    DescribeTiering: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTieringRequest, _admin_pb2.DescribeTieringResponse]  # type: ignore[assignment]
+    """What of topics is in object storage, waits to be, or fails."""
+    ImportTiered: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportTieredRequest, _admin_pb2.ImportTieredResponse]  # type: ignore[assignment]
+    """Makes a topic of segments that are in object storage already, in as many calls as it takes.
+    Nobody sees it before the last one.
+    """
+    SavePositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.SavePositionsRequest, _admin_pb2.SavePositionsResponse]  # type: ignore[assignment]
+    """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
+    ListPositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]  # type: ignore[assignment]
+    DeletePositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePositionsRequest, _admin_pb2.DeletePositionsResponse]  # type: ignore[assignment]
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -195,5 +227,63 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteRecordsResponse, _abc.Awaitable[_admin_pb2.DeleteRecordsResponse]]:
         """Deletes the records of partitions below given offsets. All of it or nothing."""
+
+    @_abc_1.abstractmethod
+    def HoldSnapshot(
+        self,
+        request: _admin_pb2.HoldSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.HoldSnapshotResponse, _abc.Awaitable[_admin_pb2.HoldSnapshotResponse]]:
+        """Retention takes nothing from a topic while a hold lasts, and the sweeper no object. May be
+        repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseSnapshot(
+        self,
+        request: _admin_pb2.ReleaseSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReleaseSnapshotResponse, _abc.Awaitable[_admin_pb2.ReleaseSnapshotResponse]]:
+        """Does nothing when there is no such hold (any more)."""
+
+    @_abc_1.abstractmethod
+    def DescribeTiering(
+        self,
+        request: _admin_pb2.DescribeTieringRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeTieringResponse, _abc.Awaitable[_admin_pb2.DescribeTieringResponse]]:
+        """What of topics is in object storage, waits to be, or fails."""
+
+    @_abc_1.abstractmethod
+    def ImportTiered(
+        self,
+        request: _admin_pb2.ImportTieredRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ImportTieredResponse, _abc.Awaitable[_admin_pb2.ImportTieredResponse]]:
+        """Makes a topic of segments that are in object storage already, in as many calls as it takes.
+        Nobody sees it before the last one.
+        """
+
+    @_abc_1.abstractmethod
+    def SavePositions(
+        self,
+        request: _admin_pb2.SavePositionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SavePositionsResponse, _abc.Awaitable[_admin_pb2.SavePositionsResponse]]:
+        """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
+
+    @_abc_1.abstractmethod
+    def ListPositions(
+        self,
+        request: _admin_pb2.ListPositionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPositionsResponse, _abc.Awaitable[_admin_pb2.ListPositionsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeletePositions(
+        self,
+        request: _admin_pb2.DeletePositionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeletePositionsResponse, _abc.Awaitable[_admin_pb2.DeletePositionsResponse]]: ...
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -35,6 +35,7 @@ class RegisterRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     NATIVE_ADDRESS_FIELD_NUMBER: _builtins.int
+    TIER_URL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """of the data folder; empty on first start"""
     node_id: _builtins.int
@@ -49,6 +50,8 @@ class RegisterRequest(_message.Message):
     """as the folder has it; a lower one than any heard: an old copy"""
     native_address: _builtins.str
     """as in NodeInfo"""
+    tier_url: _builtins.str
+    """of its object store, without credentials; empty = it has none"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInventory]:
         """what the folder holds"""
@@ -66,10 +69,11 @@ class RegisterRequest(_message.Message):
         segments: _abc.Iterable[Global___SegmentInventory] | None = ...,
         disk_counter: _builtins.int = ...,
         native_address: _builtins.str = ...,
+        tier_url: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments", "tier_url", b"tier_url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -337,7 +341,7 @@ class HeartbeatResponse(_message.Message):
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
     full: _builtins.bool
-    """assignments and nodes are complete, not a change"""
+    """a stream begins; what has no room here follows"""
     may_leave: _builtins.bool
     """draining: there is nothing (more) to hand over"""
     @_builtins.property
@@ -448,6 +452,8 @@ class SegmentAssignment(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     LOSSY_FIELD_NUMBER: _builtins.int
     LENGTH_BYTES_FIELD_NUMBER: _builtins.int
+    TIERED_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     generation: _builtins.int
     topic_id: _builtins.bytes
@@ -474,6 +480,8 @@ class SegmentAssignment(_message.Message):
     """without replicas: all of them
     SEALED: of all batches
     """
+    tiered: _builtins.bool
+    """SEALED: a copy is published in object storage"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """SEALED: only verified ones"""
@@ -482,6 +490,10 @@ class SegmentAssignment(_message.Message):
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def settings(self) -> Global___SegmentSettings: ...
+    @_builtins.property
+    def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """tiered, and without replicas: nodes that read it there, the best"""
+
     def __init__(
         self,
         *,
@@ -505,10 +517,12 @@ class SegmentAssignment(_message.Message):
         log_start_offset: _builtins.int = ...,
         lossy: _builtins.bool = ...,
         length_bytes: _builtins.int = ...,
+        tiered: _builtins.bool = ...,
+        readers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "readers", b"readers", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "tiered", b"tiered", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1732,3 +1746,472 @@ class HeldEnd(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeldEnd: _TypeAlias = HeldEnd  # noqa: Y015
+
+@_typing.final
+class TieredCopy(_message.Message):
+    """A copy of a segment in object storage as metadata have it; its manifest says the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    MANIFEST_SHA256_FIELD_NUMBER: _builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """never given out twice in a cluster; part of each object's key"""
+    manifest_sha256: _builtins.bytes
+    content_digest: _builtins.bytes
+    length_bytes: _builtins.int
+    """of all its objects"""
+    records: _builtins.int
+    """rows of its Parquet object"""
+    format: _builtins.str
+    """as tier_format in TopicSettings"""
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        manifest_sha256: _builtins.bytes = ...,
+        content_digest: _builtins.bytes = ...,
+        length_bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+        format: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "content_digest", b"content_digest", "format", b"format", "length_bytes", b"length_bytes", "manifest_sha256", b"manifest_sha256", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TieredCopy: _TypeAlias = TieredCopy  # noqa: Y015
+
+@_typing.final
+class DescribeTieredRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    @_builtins.property
+    def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segment_ids", b"segment_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeTieredRequest: _TypeAlias = DescribeTieredRequest  # noqa: Y015
+
+@_typing.final
+class DescribeTieredResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TieredSegment]:
+        """same order"""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[Global___TieredSegment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeTieredResponse: _TypeAlias = DescribeTieredResponse  # noqa: Y015
+
+@_typing.final
+class TieredSegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """there is no such segment (any more), or no copy of it is published"""
+
+    @_builtins.property
+    def segment(self) -> Global___SegmentAssignment:
+        """with the log start of its partition"""
+
+    @_builtins.property
+    def copy(self) -> Global___TieredCopy: ...
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.Error | None = ...,
+        segment: Global___SegmentAssignment | None = ...,
+        copy: Global___TieredCopy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error", "segment", b"segment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TieredSegment: _TypeAlias = TieredSegment  # noqa: Y015
+
+@_typing.final
+class UploadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    token: _builtins.int
+    incarnation: _builtins.int
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadSegment]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        token: _builtins.int = ...,
+        segments: _abc.Iterable[Global___UploadSegment] | None = ...,
+        incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
+
+@_typing.final
+class UploadSegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    format: _builtins.str
+    @_builtins.property
+    def segment(self) -> Global___SegmentAssignment:
+        """SEALED, with its full digest"""
+
+    def __init__(
+        self,
+        *,
+        segment: Global___SegmentAssignment | None = ...,
+        attempt: _builtins.int = ...,
+        format: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "format", b"format", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadSegment: _TypeAlias = UploadSegment  # noqa: Y015
+
+@_typing.final
+class UploadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadedSegment]:
+        """same order"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        results: _abc.Iterable[Global___UploadedSegment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
+
+@_typing.final
+class UploadedSegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _common_pb2.Error: ...
+    @_builtins.property
+    def copy(self) -> Global___TieredCopy:
+        """stored, read back and proved"""
+
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.Error | None = ...,
+        copy: Global___TieredCopy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadedSegment: _TypeAlias = UploadedSegment  # noqa: Y015
+
+@_typing.final
+class CommitTablesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    token: _builtins.int
+    incarnation: _builtins.int
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionTable]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        token: _builtins.int = ...,
+        partitions: _abc.Iterable[Global___PartitionTable] | None = ...,
+        incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "partitions", b"partitions", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitTablesRequest: _TypeAlias = CommitTablesRequest  # noqa: Y015
+
+@_typing.final
+class PartitionTable(_message.Message):
+    """All that is published of a partition, as of a revision of what is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    topic: _builtins.str
+    partition: _builtins.int
+    revision: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        segments: _abc.Iterable[Global___PublishedSegment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "revision", b"revision", "segments", b"segments", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionTable: _TypeAlias = PartitionTable  # noqa: Y015
+
+@_typing.final
+class PublishedSegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    MANIFEST_SHA256_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    segment_id: _builtins.int
+    generation: _builtins.int
+    base_offset: _builtins.int
+    attempt: _builtins.int
+    manifest_sha256: _builtins.bytes
+    partition: _builtins.int
+    """Only in answers of DescribeTiering, for those who read the Parquet objects themselves:"""
+    end_offset: _builtins.int
+    records: _builtins.int
+    """rows of the Parquet object"""
+    def __init__(
+        self,
+        *,
+        segment_id: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        manifest_sha256: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "base_offset", b"base_offset", "end_offset", b"end_offset", "generation", b"generation", "manifest_sha256", b"manifest_sha256", "partition", b"partition", "records", b"records", "segment_id", b"segment_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishedSegment: _TypeAlias = PublishedSegment  # noqa: Y015
+
+@_typing.final
+class CommitTablesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
+        """same order; empty reason = the table is at this revision or a later one"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitTablesResponse: _TypeAlias = CommitTablesResponse  # noqa: Y015
+
+@_typing.final
+class SweepRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    GONE_TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    token: _builtins.int
+    incarnation: _builtins.int
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClosedAttempt]: ...
+    @_builtins.property
+    def gone_topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """of topics that are gone for good: their tables go, too"""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        token: _builtins.int = ...,
+        attempts: _abc.Iterable[Global___ClosedAttempt] | None = ...,
+        incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        gone_topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "node_id", b"node_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SweepRequest: _TypeAlias = SweepRequest  # noqa: Y015
+
+@_typing.final
+class ClosedAttempt(_message.Message):
+    """One upload whose objects may go: it failed, was overtaken, or its segment was deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    segment_id: _builtins.int
+    generation: _builtins.int
+    base_offset: _builtins.int
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        segment_id: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "base_offset", b"base_offset", "generation", b"generation", "partition", b"partition", "segment_id", b"segment_id", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClosedAttempt: _TypeAlias = ClosedAttempt  # noqa: Y015
+
+@_typing.final
+class SweepResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    TOPIC_ERRORS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
+        """of the attempts, same order; empty reason = nothing of it is there"""
+
+    @_builtins.property
+    def topic_errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
+        """of the topics, same order"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        topic_errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "topic_errors", b"topic_errors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SweepResponse: _TypeAlias = SweepResponse  # noqa: Y015

@@ -98,7 +98,9 @@ class ProduceHeader(_message.Message):
     timeout_ms: _builtins.int
     """how long to wait for replicas; 0 = 30,000"""
     @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducePartition]: ...
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducePartition]:
+        """at most 4,096, with 10,000 records together"""
+
     def __init__(
         self,
         *,
@@ -285,7 +287,9 @@ class FetchHeader(_message.Message):
     """answer with `records` instead of batches; max_bytes counts what is"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
-        """sent, at most 3 MiB and 10,000 records; at least one record comes"""
+        """sent, at most 3 MiB and 10,000 records; at least one record comes
+        at most 16,384
+        """
 
     def __init__(
         self,
@@ -541,7 +545,9 @@ class ListOffsetsRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListOffsetsPartition]: ...
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListOffsetsPartition]:
+        """at most 16,384"""
+
     def __init__(
         self,
         *,
@@ -841,6 +847,9 @@ class SegmentSearch(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    COLD_FIELD_NUMBER: _builtins.int
+    COLD_REQUESTS_FIELD_NUMBER: _builtins.int
+    COLD_BYTES_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     """0 = not known here"""
     base_offset: _builtins.int
@@ -861,6 +870,12 @@ class SegmentSearch(_message.Message):
     """records of this page that came from it"""
     sealed: _builtins.bool
     """end_offset is final: later records are in another segment"""
+    cold: _builtins.bool
+    """read in object storage"""
+    cold_requests: _builtins.int
+    """asked of it; what was in a cache costs none"""
+    cold_bytes: _builtins.int
+    """which these have brought"""
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     def __init__(
@@ -878,10 +893,13 @@ class SegmentSearch(_message.Message):
         records: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
         sealed: _builtins.bool = ...,
+        cold: _builtins.bool = ...,
+        cold_requests: _builtins.int = ...,
+        cold_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "cold", b"cold", "cold_bytes", b"cold_bytes", "cold_requests", b"cold_requests", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,8 +8,9 @@ import sys
 
 import uvloop
 
-from icecore.errors import IcecoreError
-from icecore.process.log import event
+from icecore.errors import ConfigurationError, IcecoreError
+from icecore.process.log import event, set_up
+from icecore.process.memory import MemoryReturn
 from icecore.process.settings import load_from_arguments
 from icecore.process.system import (
     SystemClock,
@@ -21,6 +22,7 @@ from icecore.process.system import (
 from icecore.rpc.transports import Transports
 from icecore_node import metrics as node_metrics
 from icecore_node import offline
+from icecore_node.cold.ports import ColdPorts
 from icecore_node.config import NodeSettings
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.metrics import NodeMetrics
@@ -33,6 +35,7 @@ from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.descriptors import DescriptorBudget
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.tiering.ports import TierPorts
 
 _log = logging.getLogger(__name__)
 
@@ -44,21 +47,28 @@ async def serve(settings: NodeSettings) -> None:
     folder, dirs = _open_folders(settings, budget)
     disks = Disks(folder.control, dirs.disks, settings.disk_limits)
     metrics = NodeMetrics()
+    executor = ThreadExecutor()
     node = Node(
         settings,
         clock=SystemClock(),
         rng=SystemRng(),
         net=Transports(insecure_bind=settings.insecure_bind),
-        executor=ThreadExecutor(),
+        executor=executor,
         disks=disks,
         store=_store(settings, folder, disks, budget),
         folder=folder,
         metrics=metrics,
+        tier=_tier(settings, executor),
+        cold=ColdPorts(ThreadExecutor(reader_threads=2), folder.files)
+        if settings.tier_url
+        else None,
     )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    memory = MemoryReturn()
+    memory.start()
     starting = loop.create_task(_start(node))
     stop = loop.create_task(stopping.wait())
     endpoint = None
@@ -70,7 +80,11 @@ async def serve(settings: NodeSettings) -> None:
         metrics.show(lambda: sample(node.context, node.replicas, node.data.inflight_bytes))
         if settings.metrics_listen:
             endpoint = node_metrics.start(
-                metrics, settings.metrics_listen, insecure_bind=settings.insecure_bind
+                metrics,
+                settings.metrics_listen,
+                node.condition.why_not_live,
+                node.condition.why_not_ready,
+                insecure_bind=settings.insecure_bind,
             )
         print(_ready_line(node), flush=True)
         await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -85,6 +99,7 @@ async def serve(settings: NodeSettings) -> None:
             await starting
         if endpoint is not None:
             endpoint.stop()
+        await memory.stop()
         await node.stop()
         dirs.close()
         folder.close()
@@ -134,6 +149,34 @@ def _store(
     )
 
 
+def _tier(settings: NodeSettings, executor: ThreadExecutor) -> TierPorts | None:
+    """Raises ConfigurationError for a setting that is wrong, or a library that is missing."""
+    if not settings.tier_url:
+        return None
+    try:
+        from icecore_node.tiering import obstore_store
+        from icecore_node.tiering.opening import open_tier
+    except ImportError as error:
+        raise ConfigurationError(
+            f"tier_url needs more libraries ({error}): pip install 'icecore[tier]'"
+        ) from error
+    return open_tier(
+        obstore_store.StoreSettings(
+            url=settings.tier_url,
+            region=settings.tier_region,
+            endpoint=settings.tier_endpoint,
+            request_timeout_ms=settings.tier_request_timeout_ms,
+        ),
+        executor,
+    )
+
+
+def _cold(settings: NodeSettings, folder: DataFolder) -> ColdPorts | None:
+    if not settings.tier_url:
+        return None
+    return ColdPorts(ThreadExecutor(reader_threads=2), folder.files)
+
+
 def _budget(settings: NodeSettings) -> DescriptorBudget:
     limit = raise_descriptor_limit(settings.descriptors_min)
     return DescriptorBudget.of(limit, settings.descriptors_reserve)
@@ -158,11 +201,7 @@ def main() -> None:
     tune_process()
     try:
         settings = load_from_arguments(NodeSettings, "icecore-node")
-        logging.basicConfig(
-            level=settings.log_level.upper(),
-            format="%(asctime)s %(levelname)s %(name)s %(message)s",
-            stream=sys.stderr,
-        )
+        set_up(settings.log_level, settings.log_format)
         uvloop.run(serve(settings))
     except IcecoreError as error:
         sys.exit(f"icecore-node: {error}")

@@ -9,6 +9,7 @@ from icecore.codec.batch import BATCH_BYTES_CAP
 from icecore.model import (
     NodeId,
 )
+from icecore.process.log import LogFormat
 from icecore.process.settings import (
     GIB,
     MIB,
@@ -68,13 +69,16 @@ class NodeSettings(Settings):
         description="grpc = this node neither listens nor calls natively; auto = it does.",
     )
     rack: str = Field("", description="Failure domain, such as a zone; replicas are spread.")
-    metrics_listen: str = Field("", description="HOST:PORT for Prometheus; empty = no metrics.")
+    metrics_listen: str = Field(
+        "", description="HOST:PORT for Prometheus and probes; empty = neither."
+    )
     insecure_bind: bool = Field(
         False, description="Listen beyond loopback although there is no TLS."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe messages to log."
     )
+    log_format: LogFormat = Field("text", description="Of the log: text, or json.")
 
     # descriptors
     descriptors_min: int = Field(
@@ -152,6 +156,38 @@ class NodeSettings(Settings):
         BATCH_BYTES_CAP,
     )
     tail_cache_bytes: ByteSize = _size(64 * MIB, "Newest batches of all partitions kept in memory.")
+    cold_memory_bytes: ByteSize = _size(
+        64 * MIB, "Row groups and indexes of segments in object storage kept in memory.", least=0
+    )
+    cold_cache_bytes: ByteSize = _size(
+        4 * GIB,
+        "Parts of objects kept in the data folder, in a cache that may be lost; 0 = none.",
+        least=0,
+    )
+
+    # object storage
+    tier_url: str = Field(
+        "",
+        description="Object store for sealed segments of topics with tier = on, the same for all"
+        " nodes of a cluster: s3://bucket/prefix, gs://…, az://… or file:///folder that all share;"
+        " credentials come from the environment; empty = none.",
+    )
+    tier_region: str = Field("", description="Region of an S3 bucket; empty = as AWS_REGION says.")
+    tier_endpoint: str = Field(
+        "",
+        description="http(s)://HOST:PORT of an S3 server that is not Amazon's; http = clear text.",
+    )
+    tier_request_timeout_ms: int = Field(
+        30_000, ge=100, description="Longest time of one request to the object store."
+    )
+    tier_uploads_at_once: int = Field(
+        1, ge=1, le=16, description="Segments that this node uploads at the same time."
+    )
+    tier_upload_bytes_per_s: ByteSize = _size(
+        64 * MIB,
+        "Bytes of segments read for uploads, per second, of all of them together; 0 = no limit.",
+        least=0,
+    )
 
     # replication
     replication_credit_bytes: ByteSize = _size(

@@ -8,25 +8,25 @@ gauges are not kept up to date anywhere: a collector asks the node for them when
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     Info,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    start_http_server,
 )
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from icecore.errors import ConfigurationError
-from icecore.process.settings import check_listen, split_address
+from icecore.process.status_page import Pages, Probe, StatusServer
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_LONG_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BYTES = tuple(float(1 << shift) for shift in range(10, 27, 2))
 
@@ -71,6 +71,7 @@ class NodeMetrics:
         self._clients()
         self._disk()
         self._replication()
+        self._tiering()
         self.event_loop_lag_seconds = self._histogram(
             "icecore_event_loop_lag_seconds", "How late a timer of the loop fired."
         )
@@ -132,6 +133,13 @@ class NodeMetrics:
         self.index_lookup_seconds = self._histogram(
             "icecore_index_lookup_seconds", "Offset for a time, from index and file."
         )
+        self.cold_reads = self._counter(
+            "icecore_cold_reads_total", "Reads of segments that lie in object storage."
+        )
+        self.cold_damage = self._counter(
+            "icecore_cold_damage_total",
+            "Reads of copies that were not what was published.",
+        )
         self.scrubbed_bytes = self._counter(
             "icecore_scrubbed_bytes_total", "Bytes of sealed replicas read back and checked."
         )
@@ -161,6 +169,37 @@ class NodeMetrics:
         self.fences = self._counter("icecore_fences_total", "Segments this node was fenced from.")
         self.leases_lost = self._counter(
             "icecore_leases_lost_total", "Times the coordinator was not heard for a whole lease."
+        )
+
+    def _tiering(self) -> None:
+        self.tier_up = Gauge(
+            "icecore_tier_up",
+            "1 while the object store answered when it was last looked at.",
+            registry=self.registry,
+        )
+        self.tier_uploads = self._counter(
+            "icecore_tier_uploads_total", "Segments uploaded and proved."
+        )
+        self.tier_upload_bytes = self._counter(
+            "icecore_tier_upload_bytes_total", "Bytes of their objects."
+        )
+        self.tier_read_bytes = self._counter(
+            "icecore_tier_read_bytes_total", "Bytes of segments read for uploads."
+        )
+        self.tier_upload_seconds = self._histogram(
+            "icecore_tier_upload_seconds", "An upload, its proof included.", _LONG_SECONDS
+        )
+        self.tier_errors = self._counter(
+            "icecore_tier_errors_total",
+            "Uploads, commits of tables and sweeps that failed, by kind of error.",
+            "work",
+            "kind",
+        )
+        self.tier_commits = self._counter(
+            "icecore_tier_table_commits_total", "Commits to tables of topics."
+        )
+        self.tier_swept_objects = self._counter(
+            "icecore_tier_swept_objects_total", "Objects removed from the object store."
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -236,58 +275,43 @@ def _partition_gauges(partitions: Iterable[PartitionSample]) -> Iterator[GaugeMe
     ends = gauge("log_end_offset", "End of the log on this node.")
     isr = gauge("isr_size", "In-sync replicas, on the leader.")
     under = gauge("under_replicated", "1 on the leader when in-sync replicas are missing.")
+    leads = gauge(
+        "is_leader", "1 on the leader: multiply by it, or copies of a partition count, too."
+    )
     lag = gauge("replica_lag_offsets", "Records a follower is behind its leader.", "replica")
     for each in partitions:
         labels = [each.topic, str(each.partition)]
         starts.add_metric(labels, each.log_start_offset)
         watermarks.add_metric(labels, each.high_watermark)
         ends.add_metric(labels, each.log_end_offset)
+        leads.add_metric(labels, float(each.is_leader))
         if each.is_leader:
             isr.add_metric(labels, each.isr_size)
             under.add_metric(labels, float(each.isr_size < each.replication_factor))
             for node_id, behind in each.replica_lag_offsets:
                 lag.add_metric([*labels, str(node_id)], behind)
-    yield from (starts, watermarks, ends, isr, under, lag)
+    yield from (starts, watermarks, ends, leads, isr, under, lag)
 
 
-class MetricsServer(Protocol):
-    """The running endpoint."""
-
-    address: str
-
-    def stop(self) -> None:
-        """Stop serving and free the port; blocks for up to half a second."""
-        ...
-
-
-class _HttpServer:
-    def __init__(self, metrics: NodeMetrics, host: str, port: int) -> None:
-        self._server, self._thread = start_http_server(port, host, metrics.registry)
-        bound_host, bound_port = self._server.server_address[:2]
-        self.address = f"{bound_host!s}:{bound_port}"
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def start(metrics: NodeMetrics, listen: str, *, insecure_bind: bool = False) -> MetricsServer:
-    """Serve ``http://listen/metrics`` on a thread of its own, process metrics included.
+def start(
+    metrics: NodeMetrics,
+    listen: str,
+    live: Probe,
+    ready: Probe,
+    *,
+    insecure_bind: bool = False,
+) -> StatusServer:
+    """Serve ``http://listen/metrics``, process metrics included, and the probes.
 
     Raises ConfigurationError when ``listen`` is no address, is not loopback without
     ``insecure_bind``, or is taken.
     """
-    check_listen(listen, insecure_bind=insecure_bind)
     # Else each has a second series beside it, with the time it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    host, port = split_address(listen)
     ProcessCollector(registry=metrics.registry)
     PlatformCollector(registry=metrics.registry)
-    try:
-        return _HttpServer(metrics, host, port)
-    except OSError as error:
-        raise ConfigurationError(f"can't serve metrics on {listen}: {error.strerror}") from error
+    pages = Pages(lambda: generate_latest(metrics.registry), CONTENT_TYPE_LATEST, live, ready)
+    return StatusServer(pages, listen, insecure_bind=insecure_bind)
 
 
 def _version() -> str:

@@ -12,12 +12,14 @@ tell a higher one something are given a function of it.
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING
 
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng
+from icecore_node.cold.ports import ColdPorts
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
 from icecore_node.identity.beat_news import BeatNews
@@ -27,6 +29,7 @@ from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.membership.condition import Condition
 from icecore_node.membership.disk_report import DiskReport
 from icecore_node.membership.heartbeats import Heartbeats
 from icecore_node.membership.leaving import Leaving
@@ -46,6 +49,7 @@ from icecore_node.replica.orders import Orders
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.roles.leader import LeaderParts
 from icecore_node.roles.receiver import LeaderLinks
+from icecore_node.serving.cold_segments import ColdSegments
 from icecore_node.serving.data_service import DataService
 from icecore_node.serving.fencing import Fencing
 from icecore_node.serving.fetch import FetchHandler
@@ -58,6 +62,9 @@ from icecore_node.serving.query import QueryHandler
 from icecore_node.serving.replication_service import ReplicationService
 from icecore_node.serving.write_back import WriteBacks
 from icecore_node.storage.port import Store, StoredDisks
+from icecore_node.tiering.access import TierAccess
+from icecore_node.tiering.guarded_store import GuardedStore
+from icecore_node.tiering.ports import TierPorts
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.deletions import Deletions
 from icecore_node.upkeep.digests import DigestReporter
@@ -65,6 +72,10 @@ from icecore_node.upkeep.disk_watermarks import DiskWatch
 from icecore_node.upkeep.indexing import IndexTender
 from icecore_node.upkeep.salvage import Salvage
 from icecore_node.upkeep.scrub import Scrubber
+
+if TYPE_CHECKING:
+    from icecore_node.cold.reading import ColdReading
+    from icecore_node.serving.tier_orders import TierOrders
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +99,12 @@ class Node:
         store: Store,
         folder: Folder,
         metrics: NodeMetrics,
+        tier: TierPorts | None = None,
+        cold: ColdPorts | None = None,
     ) -> None:
         self._folder = folder
+        self.tier = TierAccess(tier, rng, metrics)
+        self._cold_ports = cold
         self.context = NodeContext(
             settings=settings,
             clock=clock,
@@ -164,12 +179,14 @@ class Node:
         each, so that readers keep no producer waiting."""
         context, table = self.context, self.replicas
         for_readers = HeavyWork(context.executor)
+        self._cold = self._cold_reading() if self._cold_ports is not None else None
+        cold = ColdSegments(self._cold, table)
         self.data = DataService(
             context,
             self._coordinator,
             ProduceHandler(context, self.leaders, HeavyWork(context.executor)),
-            FetchHandler(context, table, self._readers, self._reading, for_readers),
-            QueryHandler(context, table, self._reading, for_readers),
+            FetchHandler(context, table, self._readers, self._reading, for_readers, cold),
+            QueryHandler(context, table, self._reading, for_readers, cold),
         )
         aside = SettingAside(context.store, table, self._damage)
         salvage = Salvage(context, table, self.orders, aside)
@@ -188,8 +205,31 @@ class Node:
             opening=Opening(context, table, self.orders),
             write_backs=WriteBacks(context.peers, self._copier, salvage),
             leader_orders=LeaderOrders(context, table, self.leaders),
+            tier_orders=self._tier_orders() if self.tier.is_set_up else None,
         )
         self._listeners = Listeners(context)
+
+    def _tier_orders(self) -> "TierOrders":
+        # Its libraries are for nodes with an object store.
+        from icecore_node.serving.tier_orders import TierOrders
+        from icecore_node.upkeep.sweeping import Sweeper
+        from icecore_node.upkeep.tier_tables import TierTables
+        from icecore_node.upkeep.uploads import Uploads
+
+        context, access = self.context, self.tier
+        return TierOrders(
+            Uploads(context, access, self.replicas, self.orders, self._reading, self._damage),
+            TierTables(context, access),
+            Sweeper(context, access),
+        )
+
+    def _cold_reading(self) -> "ColdReading":
+        # Its libraries are for nodes with an object store.
+        from icecore_node.cold.start import make_cold_reading
+
+        assert self._cold_ports is not None, "only called with an object store"
+        ask = self._coordinator.describe_tiered
+        return make_cold_reading(self.context, GuardedStore(self.tier), self._cold_ports, ask)
 
     def _make_membership(self) -> None:
         """How it joins, says that it is there, and leaves."""
@@ -210,6 +250,7 @@ class Node:
         self._registration = Registration(
             context, self._folder, self._coordinator, self._heartbeats, table, delete
         )
+        self.condition = Condition(context, self._lease, self._news)
         self._leaving = Leaving(context, self._heartbeats, table, self.leaders, self.ended)
 
     # --- up -------------------------------------------------------------------------------------
@@ -234,6 +275,8 @@ class Node:
             context, self._coordinator, self._digest_queue, self._damage, self._reading
         )
         self._begin(self._registration.stay(inventory))
+        if self.tier.is_set_up:
+            self._begin(self.tier.run(context.identity.cluster_id))
         self._begin(self._tick())
         self._begin(self._sync_index())
         self._begin(IndexTender(context).run())
@@ -264,6 +307,7 @@ class Node:
             },
             streams={REPLICATION["Replicate"]: gate.for_followers(self._replication.replicate)},
             direct=gate.for_producers(self.data.direct_handlers()),
+            is_ready=lambda: not self.condition.why_not_ready(),
         )
 
     # --- what goes on ---------------------------------------------------------------------------
@@ -298,13 +342,16 @@ class Node:
         while True:
             before_ms = context.clock.monotonic_ms()
             await asyncio.sleep(TICK_S)
+            self.condition.turned()
             late_ms = context.clock.monotonic_ms() - before_ms - TICK_S * 1000
             context.metrics.event_loop_lag_seconds.observe(max(0.0, late_ms / 1000))
+            due = self.leaders.due(context.clock.monotonic_ms())
             if self._lease.is_valid != lease_valid:
                 lease_valid = not lease_valid
                 if not lease_valid:
                     context.metrics.leases_lost.inc()
-            for leader in self.leaders.all():
+                due = self.leaders.all()  # also of those that rest the core must know it
+            for leader in due:
                 leader.tick()
 
     async def _sync_index(self) -> None:
@@ -316,6 +363,7 @@ class Node:
 
     async def leave(self) -> None:
         """Go on serving until others do without us, but not for ever; ``stop`` comes after it."""
+        self.condition.is_leaving = True
         await self._leaving.leave()
 
     async def stop(self) -> None:
@@ -334,6 +382,8 @@ class Node:
         except IcecoreError as error:
             event(_log, logging.ERROR, "appends_unfinished", error=error)
         self._deletions.close()
+        if self._cold is not None:
+            await self._cold.close()
         self.context.pool.close()
         await self.context.executor.run(self.context.store.close)
         await self.context.net.close()

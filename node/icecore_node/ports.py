@@ -104,8 +104,9 @@ class FileSystem(Protocol):
         """Whether the file or folder is there."""
         ...
 
-    def make_dirs(self, name: str) -> None:
-        """Create a folder and its parents, durably; fine when it exists."""
+    def make_dirs(self, *names: str) -> None:
+        """Create folders and their parents, durably; fine when they exist. What many have in
+        common is synced once for all of them."""
         ...
 
     def list_dir(self, name: str) -> list[str]:
@@ -246,7 +247,15 @@ class WorkerQueue(Protocol[T]):
         ...
 
 
-class Executor(Protocol):
+class Runner(Protocol):
+    """Threads for functions that block."""
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a blocking function on a pool of reader threads."""
+        ...
+
+
+class Executor(Runner, Protocol):
     """Threads."""
 
     def worker(
@@ -262,8 +271,9 @@ class Executor(Protocol):
         call per group. An exception from ``process`` ends the process (fail-stop)."""
         ...
 
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run a blocking function on a pool of reader threads."""
+    async def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """As ``run``, on threads of its own: for beats and promises, which must wait behind nothing
+        that takes long. What is run here is short."""
         ...
 
     def close(self) -> None:

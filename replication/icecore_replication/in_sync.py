@@ -38,7 +38,8 @@ class InSync:
         self._moved = True
         self._change_due = True
         self._wait_until_ms = 0.0
-        self._hold: tuple[NodeId, float] | None = None  # (node about to join, deadline)
+        self.hold: tuple[NodeId, float] | None = None
+        """Acks wait for a node that is about to join, until this moment (R17)."""
 
     # --- news for the leader ---------------------------------------------------------------------
 
@@ -52,7 +53,7 @@ class InSync:
     def tick(self) -> None:
         """Time passed: members may lag, a wait may be over."""
         self._change_due = True
-        if self._hold is not None:
+        if self.hold is not None:
             self._moved = True
 
     def ends(self, segment: Segment, log_end: int, now_ms: float) -> tuple[int, int]:
@@ -62,8 +63,8 @@ class InSync:
         majority_end = quorum_end(
             durable, segment.replicas, segment.settings.quorum, durable[self._node_id]
         )
-        if self._hold is not None:
-            limit = self._hold_limit(self._hold, log_end, now_ms)
+        if self.hold is not None:
+            limit = self._hold_limit(self.hold, log_end, now_ms)
             return min(isr_end, limit), min(majority_end, limit)
         return isr_end, majority_end
 
@@ -74,7 +75,7 @@ class InSync:
             or node_id in self.maximal
             or not self.followers.by_node[node_id].attached
         ):
-            self._hold = None
+            self.hold = None
             return log_end
         return self.followers.durable[node_id]
 
@@ -187,11 +188,11 @@ class InSync:
             if isr_rules.can_expand(segment, follower.node, follower.attached, end, floor):
                 joining.add(node_id)
             elif (
-                self._hold is None
+                self.hold is None
                 and isr_rules.can_expand(segment, follower.node, follower.attached, end, end)
                 and now_ms - follower.caught_up_ms <= REJOIN_LAG_MS
                 and now_ms >= follower.hold_after_ms
             ):
                 follower.hold_after_ms = now_ms + _REJOIN_PAUSE_MS
-                self._hold = (node_id, now_ms + self._rejoin_wait_ms)
+                self.hold = (node_id, now_ms + self._rejoin_wait_ms)
         return joining

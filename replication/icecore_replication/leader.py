@@ -35,7 +35,8 @@ for each batch: 20 us of the core per batch, 7 where eight share their steps
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
+from math import inf
+from typing import Final, assert_never
 
 from icecore.errors import (
     IcecoreError,
@@ -64,6 +65,9 @@ from icecore_replication.watermark import high_watermark
 
 __all__ = ["LeaderCore", "LeaderLimits", "LeaderStart"]
 
+_RESTED_MS: Final = 200.0
+"""More than lies between two ticks of a leader that does not rest."""
+
 
 class LeaderCore:
     """Leader of one ACTIVE segment on a fresh log.
@@ -89,6 +93,9 @@ class LeaderCore:
         durable_end_offset, and never back."""
         self.stopped = False
         """Invariant: never False again, and nobody waits for an answer."""
+        self.rests_until_ms = -inf
+        """Set by a ``Tick``: until then no further one changes anything, unless something else
+        happens first. A node with thousands of leaders gives ticks to few of them."""
         self.producers = start.producers
         self._producer_fences = start.producer_fences
         self._log = LeaderLog(start)
@@ -169,7 +176,10 @@ class LeaderCore:
         Raises:
             InternalError: The shell reported something that cannot be (a bug).
         """
+        if now_ms - self._now_ms > _RESTED_MS:
+            self._in_sync.followers.catch_up(self._log.end_offset, now_ms)
         self._now_ms = now_ms
+        self.rests_until_ms = -inf
         effects = self._effects = []
         took = self._story.took
         for item in inputs:
@@ -180,6 +190,8 @@ class LeaderCore:
                 effects.append(out.FailProduce(item.request_id, NotLeaderError("segment closed")))
         if not self.stopped:
             self._settle()
+        if inputs and isinstance(inputs[-1], into.Tick):
+            self.rests_until_ms = self._rest()
         self._story.asked(effects)
         return effects
 
@@ -255,6 +267,23 @@ class LeaderCore:
             self._drain(roll)
         elif isinstance(roll, Collecting) and self._now_ms >= roll.deadline_ms:
             self._rolling.give_up(roll, self._now_ms)
+
+    def _rest(self) -> float:
+        """Until when time alone means nothing here."""
+        log, settings, in_sync = self._log, self.segment.settings, self._in_sync
+        is_at_rest = (
+            isinstance(self._rolling.state, Idle)
+            and not len(self._acks)
+            and isinstance(in_sync.state, CommittedIsr)
+            and in_sync.hold is None
+            and in_sync.followers.is_settled(in_sync.state.isr, log.end_offset)
+        )
+        if self.stopped:
+            return -inf  # whoever gives ticks shall see that it is over
+        if is_at_rest and log.is_empty:
+            return inf
+        is_due = self._rolling.is_wanted or log.why_to_roll(settings, self._now_ms)
+        return log.old_at_ms(settings) if is_at_rest and not is_due else -inf
 
     def _advance(self) -> None:
         """Move the high watermark and answer what is durable where it must be (R2, R6)."""

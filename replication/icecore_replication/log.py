@@ -62,4 +62,8 @@ class LeaderLog:
         """ "size" or "age" when the segment is to be sealed for it, "" otherwise (R25)."""
         if self.length_bytes >= settings.segment_bytes:
             return "size"
-        return "age" if now_ms >= self._first_append_ms + settings.segment_age_ms else ""
+        return "age" if now_ms >= self.old_at_ms(settings) else ""
+
+    def old_at_ms(self, settings: SegmentSettings) -> float:
+        """When the segment is to be sealed for its age; never while it is empty."""
+        return self._first_append_ms + settings.segment_age_ms

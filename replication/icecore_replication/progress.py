@@ -5,7 +5,7 @@ and each that attaches, *replaces* what was known; a durable end that went back 
 follower lost bytes it had fsynced. Rules R7-R9 of docs/PROTOCOL.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from icecore.model import NO_INCARNATION, NodeId, NodeInfo, NodeState
@@ -127,6 +127,25 @@ class Followers:
         self.forget(node.node_id)
         early, follower.early = follower.early, None
         return early if early is not None and early.incarnation == node.incarnation else None
+
+    def is_settled(self, members: Sequence[NodeId], log_end: int) -> bool:
+        """Whether time alone changes nothing: members have everything, and whoever is out can't
+        join before something else happens."""
+        for node_id, follower in self.by_node.items():
+            state = follower.node.state if follower.node is not None else None
+            if node_id in members:
+                is_out = state is NodeState.DOWN or follower.why_out
+                if is_out or self.durable[node_id] < log_end:
+                    return False
+            elif follower.attached and state is NodeState.UP:
+                return False
+        return True
+
+    def catch_up(self, log_end: int, now_ms: float) -> None:
+        """Nothing has happened for a while: who has everything has had it all the time."""
+        for node_id, follower in self.by_node.items():
+            if self.durable[node_id] >= log_end:
+                follower.caught_up_ms = now_ms
 
     def disqualify(self, node_id: NodeId, why: str) -> bool:
         """Nothing of it counts, and it must leave the in-sync set; False if it is no replica."""

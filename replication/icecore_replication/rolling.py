@@ -55,6 +55,11 @@ class Rolling:
         given_up, self._given_up = self._given_up, False
         return given_up
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody has asked for a roll."""
+        return bool(self._wanted)
+
     def want(self, why: str) -> None:
         """Somebody asks for a roll; it begins as soon as it may."""
         self._wanted = self._wanted or why

@@ -1,6 +1,8 @@
 """The cluster of a scenario: its processes on their network."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from icecore.dev import LocalCluster, Member
 from tests.chaos.links import Links
@@ -18,13 +20,18 @@ class ChaosCluster(LocalCluster):
     Args:
         folder: Where everything is kept.
         network: What its processes reach each other through.
+        store: Settings of nodes for their object store, if they have one.
     """
 
-    def __init__(self, folder: Path, network: Links) -> None:
+    def __init__(self, folder: Path, network: Links, store: Mapping[str, Any]) -> None:
         super().__init__(
             folder,
             nodes=SPARE,
-            node_settings={"preallocate_bytes": 256 << 10, "recycle_bytes_max": 8 << 20},
+            node_settings={
+                "preallocate_bytes": 256 << 10,
+                "recycle_bytes_max": 8 << 20,
+                **store,
+            },
             coordinator_settings={"lease_ms": LEASE_MS},
             insecure_bind=network.insecure_bind,
         )

@@ -28,6 +28,11 @@ class Links(ABC):
         trace: TracebackType | None,
     ) -> None: ...
 
+    @property
+    @abstractmethod
+    def host(self) -> str:
+        """The address of this process as the others see it; never cut off."""
+
     @abstractmethod
     def attach(self, member: Member) -> None:
         """Put a process where its links can be cut. Call before its first start."""

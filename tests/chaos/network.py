@@ -73,6 +73,11 @@ class Network(Links):
     ) -> None:
         self._remove()
 
+    @property
+    def host(self) -> str:
+        """See ``Links.host``: the bridge."""
+        return f"{self._net}.1"
+
     def attach(self, member: Member) -> None:
         """See ``Links.attach``: it gets its namespace."""
         member.listen = f"{self.address(member.name)}:0"

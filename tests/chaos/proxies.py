@@ -66,6 +66,11 @@ class Proxies(Links):
         self._thread.join()
         self._loop.close()
 
+    @property
+    def host(self) -> str:
+        """See ``Links.host``."""
+        return HOST
+
     def attach(self, member: Member) -> None:
         """See ``Links.attach``: others reach it through its proxy."""
         self._members.append(member)

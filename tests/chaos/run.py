@@ -33,6 +33,8 @@ from tests.chaos.network import Network, why_impossible
 from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder, first_acks_ms, load, longest_stalls_ms
 from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.storage import STORAGE, TIERED
+from tests.chaos.store import FaultyStore, why_no_store
 from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
 from tests.simulation.checkers import answers_checked, check, lost_by_leader_acks
 from tests.simulation.history import History, Outcome
@@ -63,6 +65,8 @@ class Report:
     """What came of one scenario."""
 
     name: str
+    stored_as: str = ""
+    """How its topic is stored; empty when it did not get that far."""
     skipped: str = ""
     problems: list[str] = field(default_factory=list)
     categories: Counter[str] = field(default_factory=Counter)
@@ -78,6 +82,7 @@ async def _run_scenario(
     scenario: Scenario,
     cluster: ChaosCluster,
     network: Links,
+    store: FaultyStore | None,
     recorder: Recorder,
     seconds: float,
     report: Report,
@@ -89,7 +94,12 @@ async def _run_scenario(
 
     asyncio.get_running_loop().set_exception_handler(on_lost_exception)
     async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topic(TOPIC, partitions=PARTITIONS, segment_bytes=SEGMENT_BYTES)
+        await admin.create_topic(
+            TOPIC,
+            partitions=PARTITIONS,
+            segment_bytes=SEGMENT_BYTES,
+            **STORAGE[report.stored_as],
+        )
     net = GrpcNet()
 
     def nodes() -> dict[int, tuple[str, int]]:
@@ -98,7 +108,8 @@ async def _run_scenario(
     traffic = Load(cluster.bootstrap, TOPIC, recorder, nodes)
     observer = Observer(net, cluster.bootstrap)
     rng = random.Random(f"{report.name} {os.getpid()}")
-    world = World(cluster, network, recorder, observer, traffic, rng, time.monotonic() + seconds)
+    ends_s = time.monotonic() + seconds
+    world = World(cluster, network, recorder, observer, traffic, rng, store, ends_s)
     try:
         traffic.start()
         await world.writes()
@@ -164,11 +175,18 @@ def judge(report: Report, history_path: Path) -> None:
             report.stalls_ms += longest_stalls_ms(lines, kind)
 
 
-def run_one(name: str, folder: Path, seconds: float, links: type[Links]) -> Report:
-    """One scenario from nothing to its verdict."""
-    scenario, report = SCENARIOS[name], Report(name)
+def run_one(
+    name: str, folder: Path, seconds: float, links: type[Links], stored_as: str = ""
+) -> Report:
+    """One scenario from nothing to its verdict; how its topic is stored is drawn if need be."""
+    scenario = SCENARIOS[name]
+    report = Report(name, stored_as or random.choice(scenario.stored_as))
     if scenario.small_disks and os.geteuid():
         report.skipped = "mounting a tmpfs needs root"
+        return report
+    is_tiered = report.stored_as in TIERED
+    if is_tiered and (missing := why_no_store()):
+        report.skipped = missing
         return report
     folder.mkdir(parents=True)
     history_path = folder / "history.jsonl"
@@ -176,12 +194,15 @@ def run_one(name: str, folder: Path, seconds: float, links: type[Links]) -> Repo
         network = links(NAMES)
         stack.enter_context(network)
         stack.enter_context(SmallDisks(folder / "cluster", scenario.small_disks))
-        cluster = ChaosCluster(folder / "cluster", network)
+        store = None
+        if is_tiered:
+            store = stack.enter_context(FaultyStore(folder / "store", network.host))
+        cluster = ChaosCluster(folder / "cluster", network, store.settings if store else {})
         recorder = Recorder(history_path)
         stack.callback(recorder.close)
         cluster.start()
         try:
-            asyncio.run(_run_scenario(scenario, cluster, network, recorder, seconds, report))
+            asyncio.run(_run_scenario(scenario, cluster, network, store, recorder, seconds, report))
         finally:
             dead = [member.name for member in cluster.dead()]
             warnings = cluster.stop()
@@ -205,7 +226,8 @@ def show(report: Report, took_s: float, folder: Path) -> None:
     recovery = f" slowest_recovery_ms={slowest_ms:.0f}" if slowest_ms else ""
     stall_ms = max(report.stalls_ms, default=0.0)
     recovery += f" longest_stall_ms={stall_ms:.0f}" if stall_ms else ""
-    print(f"  {report.name}: {verdict} in {took_s:.0f} s, faults={report.faults} {acked}{recovery}")
+    what = f"{report.name} ({report.stored_as or 'no topic'})"
+    print(f"  {what}: {verdict} in {took_s:.0f} s, faults={report.faults} {acked}{recovery}")
     for problem in report.problems[:30]:
         print(f"    {problem}")
     if report.problems:
@@ -242,6 +264,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults, per scenario")
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this")
+    parser.add_argument("--stored-as", choices=sorted(STORAGE), default="", help="not drawn")
     parser.add_argument("--proxies", action="store_true", help="no network namespaces")
     parser.add_argument("--keep", action="store_true", help="keep all folders")
     arguments = parser.parse_args()
@@ -257,7 +280,7 @@ def main() -> int:
         print(f"  {name} …", flush=True)
         folder = root / f"{len(reports) + 1:02d}-{name}"
         try:
-            report = run_one(name, folder, arguments.seconds, links)
+            report = run_one(name, folder, arguments.seconds, links, arguments.stored_as)
         except Exception as error:  # the other scenarios still have something to tell
             traceback.print_exc()
             report = Report(name, problems=[f"the scenario broke: {error!r}"])

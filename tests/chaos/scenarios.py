@@ -15,6 +15,8 @@ from icecore.model import SegmentState
 from tests.chaos import damage
 from tests.chaos.cluster import COORDINATOR, LEASE_MS, NODES
 from tests.chaos.disks import fill
+from tests.chaos.storage import OWN_FILES, SURVIVES_ONE_PROCESS, SURVIVES_PROCESSES, TIERED
+from tests.chaos.store import FAULTS
 from tests.chaos.world import World, name_of
 
 SILENCE_S = LEASE_MS / 1000 + 2.5
@@ -29,6 +31,8 @@ class Scenario:
     small_disks: tuple[int, ...] = ()
     is_smooth: bool = False
     """Patient producers may be told of no error at all."""
+    stored_as: tuple[str, ...] = SURVIVES_PROCESSES
+    """How the topic may be stored, by name."""
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -299,6 +303,36 @@ async def replace_disk(world: World) -> None:
         await world.settled()
 
 
+# --- object storage -------------------------------------------------------------------------------
+
+
+async def store_fails(world: World) -> None:
+    """The object store fails in each of its ways, while segments go there and are read there; and
+    whoever leads, and so uploads, is killed in the middle of it."""
+    store, round_ = world.store, 0
+    assert store is not None
+    while world.left_s > 0 or round_ < len(FAULTS):
+        fault = FAULTS[round_ % len(FAULTS)]
+        world.fault(fault)
+        store.begin(fault)
+        await world.until(f"met {fault}", store.has_struck, 60.0)
+        if round_ % 2:
+            victim = await world.leader()
+            await world.kill(victim)
+            await world.writes(300)
+            await world.start(victim)
+        store.heal()
+        await world.settled()
+        round_ += 1
+    await world.until("read from the store alone", lambda: _none_remote(world), 60.0)
+    print(f"    requests met: {dict(store.struck)}")
+
+
+async def _none_remote(world: World) -> str:
+    sealed = await world.segments(SegmentState.SEALED)
+    return "" if any(each.is_remote_only for each in sealed) else "nodes still have copies of all"
+
+
 # --- everything at once ---------------------------------------------------------------------------
 
 
@@ -331,23 +365,26 @@ async def storm(world: World) -> None:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "kill_leader": Scenario(kill_leader),
+    "kill_leader": Scenario(kill_leader, stored_as=SURVIVES_ONE_PROCESS),
     "kill_all": Scenario(kill_all),
-    "pause_leader": Scenario(pause_leader),
-    "one_way": Scenario(one_way),
-    "leader_without_followers": Scenario(leader_without_followers),
-    "minority": Scenario(minority),
-    "majority_cut_off": Scenario(majority_cut_off),
-    "flapping": Scenario(flapping),
-    "one_disk_full": Scenario(one_disk_full, small_disks=NODES),
-    "all_disks_full": Scenario(all_disks_full, small_disks=NODES),
+    "pause_leader": Scenario(pause_leader, stored_as=SURVIVES_ONE_PROCESS),
+    "one_way": Scenario(one_way, stored_as=SURVIVES_ONE_PROCESS),
+    "leader_without_followers": Scenario(leader_without_followers, stored_as=SURVIVES_ONE_PROCESS),
+    "minority": Scenario(minority, stored_as=SURVIVES_ONE_PROCESS),
+    "majority_cut_off": Scenario(majority_cut_off, stored_as=SURVIVES_ONE_PROCESS),
+    "flapping": Scenario(flapping, stored_as=SURVIVES_ONE_PROCESS),
+    "one_disk_full": Scenario(one_disk_full, small_disks=NODES, stored_as=OWN_FILES),
+    "all_disks_full": Scenario(all_disks_full, small_disks=NODES, stored_as=OWN_FILES),
     "flip_sealed": Scenario(flip_sealed),
-    "flip_active": Scenario(flip_active),
-    "truncate_active": Scenario(truncate_active),
+    "flip_active": Scenario(flip_active, stored_as=OWN_FILES),
+    "truncate_active": Scenario(truncate_active, stored_as=OWN_FILES),
     "replace_disk": Scenario(replace_disk),
-    "kill_coordinator_in_recovery": Scenario(kill_coordinator_in_recovery),
-    "rolling_restart": Scenario(rolling_restart, is_smooth=True),
-    "clean_stop": Scenario(clean_stop, is_smooth=True),
+    "kill_coordinator_in_recovery": Scenario(
+        kill_coordinator_in_recovery, stored_as=SURVIVES_ONE_PROCESS
+    ),
+    "rolling_restart": Scenario(rolling_restart, is_smooth=True, stored_as=OWN_FILES),
+    "clean_stop": Scenario(clean_stop, is_smooth=True, stored_as=OWN_FILES),
     "add_node": Scenario(add_node),
+    "store_fails": Scenario(store_fails, stored_as=TIERED),
     "storm": Scenario(storm),
 }

@@ -11,6 +11,8 @@ import pytest
 from icecore.model import Acks
 from tests.chaos.record import first_acks_ms, id_of, load, longest_stalls_ms, value_of
 from tests.chaos.run import COLUMNS, Report, summary
+from tests.chaos.scenarios import SCENARIOS
+from tests.chaos.storage import STORAGE
 from tests.simulation.checkers import check, lost_by_leader_acks
 
 TOPIC = "chaos"
@@ -195,6 +197,14 @@ def test_values_are_recognised_as_a_whole() -> None:
     assert id_of(value_of("all-1/0/7")) == "all-1/0/7"
     assert id_of(value_of("all-1/0/7")[:-1] + b"!").startswith("?")
     assert id_of(None).startswith("?")
+
+
+def test_what_a_scenario_does_is_survived_by_each_way_to_store_its_topic() -> None:
+    for name, scenario in SCENARIOS.items():
+        assert scenario.stored_as and set(scenario.stored_as) <= set(STORAGE), name
+    assert "memory" in SCENARIOS["kill_leader"].stored_as
+    assert not {"memory"} & {*SCENARIOS["kill_all"].stored_as, *SCENARIOS["storm"].stored_as}
+    assert SCENARIOS["flip_active"].stored_as == ("files",)
 
 
 def test_last_line() -> None:

@@ -13,6 +13,7 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.links import Links
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.record import Recorder
+from tests.chaos.store import FaultyStore
 from tests.simulation.observer import Observer
 
 TOPIC = "chaos"
@@ -35,6 +36,8 @@ class World:
     observer: Observer
     load: Load
     rng: random.Random
+    store: FaultyStore | None
+    """The object store, where the topic is tiered."""
     ends_s: float
     """Of the monotonic clock: no new faults after that."""
     faults: int = 0
@@ -129,6 +132,8 @@ class World:
     async def heal(self) -> None:
         """Undo everything that can be undone from outside: cuts, pauses, dead processes."""
         self.network.heal()
+        if self.store is not None:
+            self.store.heal()
         if not self.cluster.coordinator.is_running:
             await asyncio.to_thread(self.cluster.start_coordinator)
         dead = [i for i in self.cluster.addresses if not self.cluster.node(i).is_running]

@@ -1,5 +1,6 @@
 """The command line against real processes: ``icecore dev`` itself, and every command on it."""
 
+import http.client
 import io
 import json
 import os
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from icecore.cli.app import main
 from icecore.dev import METRICS_PORT_OFFSET, LocalCluster
@@ -69,7 +72,10 @@ class Cli:
         return done.returncode, Done(done.stdout, done.stderr)
 
     def json(self, *arguments: str, **options: Any) -> Any:
-        return json.loads(self(*arguments, **options).stdout)
+        """What a document holds: the ``items`` of a list, else all of it but its schema."""
+        found = json.loads(self(*arguments, **options).stdout)
+        assert found.pop("schema") == 1
+        return found["items"] if list(found) == ["items"] else found
 
     def lines(self, *arguments: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self(*arguments).stdout.splitlines()]
@@ -131,7 +137,7 @@ def test_lines_in_and_out(cli: Cli, tmp_path: Path) -> None:
     sent = cli.json(
         *("produce", "lines", str(path), "-", "-k", "="), stdin="\n".join(lines[300:]) + "\n"
     )
-    assert sent == {"topic": "lines", "records": 500}
+    assert (sent["records"], sent["file"], sent["through_line"]) == (500, "stdin", 200)
     rows = cli.lines("fetch", "lines")
     assert sorted(f"{row['key']}={row['value']}" for row in rows) == sorted(lines)
     for key in {row["key"] for row in rows}:
@@ -157,11 +163,7 @@ def test_ndjson_round_trip_and_positions(cli: Cli) -> None:
     assert [each["offset"] for each in found] == list(range(9))
     assert found[3]["tags"] == ["a", "b3"]
     assert found[3]["timestamp"] == "2013-01-01T03:00:00.000Z"
-    cli(
-        *("produce", "two", "-f", "ndjson", "--key-field", "key", "--value-field", "value"),
-        *("--tag-field", "tags", "--time-field", "timestamp"),
-        stdin=first,
-    )
+    cli("produce", "two", "-f", "records", stdin=first)
     again = cli.lines("fetch", "two")
     for each in (*found, *again):
         del each["append_timestamp"]
@@ -297,17 +299,72 @@ def test_dev_runs_stops_in_order_and_continues(
     assert again.returncode == 0, error
 
 
-def test_dev_reports_a_dead_node_and_restarts_nothing(
+def test_dev_survives_dead_processes_and_restarts_those_that_are_asked_for(
     dev: tuple[subprocess.Popen[str], int, Path],
 ) -> None:
-    process, _, folder = dev
-    pid = json.loads((folder / "pids.json").read_text())["node-2"]
-    os.kill(pid, signal.SIGKILL)
+    process, port, folder = dev
+    cli = Cli(f"127.0.0.1:{port}")
     assert process.stderr is not None
-    assert "node-2 ended" in process.stderr.readline()
+    cli("topic", "create", "t", "-p", "1", "--replicas", str(DEV_NODES))
+    for name in ("coordinator", "node-2"):
+        os.kill(json.loads((folder / "pids.json").read_text())[name], signal.SIGKILL)
+        line = process.stderr.readline()
+        assert f"{name} was killed by signal 9" in line
+        assert f"icecore dev restart {name} --data {folder}" in line
+        cli("dev", "restart", name, "--data", str(folder))
+        assert f"{name} was started again" in process.stderr.readline()
+    assert cli.json("cluster", "health", "--wait", "60")["verdict"] == "healthy"
+    cli("dev", "restart", "node-1", "--data", str(folder))  # one that runs
+    assert f"there are {', '.join(('coordinator', 'node-1', 'node-2'))}" in (
+        cli("dev", "restart", "node-3", "--data", str(folder), status=1).stderr
+    )
+    os.kill(json.loads((folder / "pids.json").read_text())["node-2"], signal.SIGKILL)
     process.terminate()
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1, error
+    assert "no `icecore dev` runs" in (
+        cli("dev", "restart", "node-1", "--data", str(folder), status=1).stderr
+    )
+
+
+def test_monitors_see_the_coordinator_and_the_nodes(
+    dev: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    process, port, _ = dev
+    coordinator, first, second = (port + METRICS_PORT_OFFSET + i for i in range(DEV_NODES + 1))
+    for each in (coordinator, first, second):
+        assert [_page(each, path)[0] for path in ("/livez", "/readyz", "/")] == [200, 200, 404]
+    Cli(f"127.0.0.1:{port}")("topic", "create", "t", "-p", "2", "--replicas", str(DEV_NODES))
+    shown = _page(coordinator, "/metrics")[1]
+    assert 'icecore_cluster_nodes{state="up"} 2.0' in shown
+    assert "icecore_cluster_partitions 2.0" in shown
+    leads = [_page(each, "/metrics")[1].count("icecore_is_leader{") for each in (first, second)]
+    assert leads == [2, 2]
+    deadline = time.monotonic() + 60
+    while grpc_health(f"127.0.0.1:{port + 1}") != {"": 1, "liveness": 1, "readiness": 1}:
+        assert time.monotonic() < deadline  # it is told so within half a second
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+
+
+def _page(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def grpc_health(address: str) -> dict[str, int]:
+    """By service, the status that gRPC's own health says; 1 = serving."""
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        return {
+            name: stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=20).status
+            for name in ("", "liveness", "readiness")
+        }
 
 
 def test_verify_finds_flipped_bits(tmp_path: Path) -> None:

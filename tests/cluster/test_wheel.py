@@ -1,4 +1,4 @@
-"""What is installed from the wheel: four packages with our names, and a client that is light.
+"""What is installed from the wheel: five packages with our names, and a client that is light.
 
 The wheel goes into an empty environment, whose working directory has folders and files of the names
 that our packages had. Dependencies come from the environment of the tests by a path entry, which
@@ -8,15 +8,16 @@ carries no editable install.
 import os
 import subprocess
 import sys
-import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
+import numpy
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"icecore", "icecore_replication", "icecore_node", "icecore_coordinator"}
+OURS = {"icecore", "icecore_replication", "icecore_node", "icecore_coordinator", "pyspark_icecore"}
 SERVER_ONLY = ("rocksdict", "prometheus_client", "grpc_health", "grpc_reflection")
 CLUSTER = """
 import sys
@@ -37,12 +38,26 @@ import importlib.abc, sys
 class Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name.split(".")[0] in {names!r}:
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError("No module named " + name, name=name)
 
 sys.meta_path.insert(0, Missing())
 import icecore, icecore.blocking, icecore.cli, icecore.dev
 print(icecore.Producer, icecore.Consumer, icecore.Admin)
+{then}
 """
+LIGHT = (*SERVER_ONLY, "uvloop", "typer", "rich", "pydantic", "pyarrow", "obstore", "deltalake")
+"""What a plain ``pip install icecore`` does not bring."""
+EXTRA_NEEDED = (
+    ("icecore.cli.main()", "icecore: typer is not installed: pip install 'icecore[cli]'"),
+    (
+        "from icecore.process import programs; programs.node()",
+        "icecore-node: uvloop is not installed: pip install 'icecore[server]'",
+    ),
+    (
+        "from icecore.process import programs; programs.coordinator()",
+        "icecore-coordinator: uvloop is not installed: pip install 'icecore[server]'",
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +77,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = next((folder / "env/lib").glob("python*/site-packages"))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "dependencies.pth").write_text(f"{Path(numpy.__file__).parents[1]}\n")
     for name in ("node", "coordinator", "replication", "storage"):
         (folder / "work" / name).mkdir(parents=True)
         for place in (folder / "work" / name / "__init__.py", folder / "work" / f"{name}.py"):
@@ -90,9 +105,10 @@ def test_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert {each for each in tops if not each.endswith(".dist-info")} == OURS
     assert "icecore/py.typed" in names and "icecore/v1/data_pb2.pyi" in names
+    assert "icecore/v1/proto/data.proto" in names
     (points,) = [name for name in names if name.endswith("entry_points.txt")]
     with zipfile.ZipFile(wheel) as archive:
-        assert "icecore-node = icecore_node.__main__:main" in archive.read(points).decode()
+        assert "icecore-node = icecore.process.programs:node" in archive.read(points).decode()
 
 
 def test_records_go_through_an_installed_cluster(installed: Path) -> None:
@@ -105,5 +121,41 @@ def test_commands_start(installed: Path, module: str) -> None:
 
 
 def test_client_needs_nothing_of_a_server(installed: Path) -> None:
-    names = (*SERVER_ONLY, *(OURS - {"icecore"}))
-    assert "Producer" in run(installed, "-c", CLIENT.format(names=names))
+    names = (*LIGHT, *(OURS - {"icecore"}))
+    assert "Producer" in run(installed, "-c", CLIENT.format(names=names, then=""))
+
+
+@pytest.mark.parametrize(("code", "line"), EXTRA_NEEDED)
+def test_a_missing_extra_is_one_line_that_says_what_to_install(
+    installed: Path, code: str, line: str
+) -> None:
+    done = subprocess.run(
+        [str(installed / "env/bin/python"), "-c", CLIENT.format(names=LIGHT, then=code)],
+        cwd=installed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (1, line + "\n")
+
+
+def test_sdist_can_build_test_and_run_the_demo(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory"]
+    subprocess.run([*command, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (each for each in tmp_path.iterdir() if each.is_dir())
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert not [name for name in tracked if not (unpacked / name).exists()]
+    wheel = tmp_path / "wheel"
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory"]
+    subprocess.run([*command, str(wheel)], cwd=unpacked, check=True, capture_output=True)
+    (again,) = wheel.glob("*.whl")
+    with zipfile.ZipFile(again) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith("/METADATA"))
+        metadata = archive.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in metadata
+    assert "Provides-Extra: server" in metadata and "# icecore" in metadata

@@ -105,6 +105,13 @@ class FileSystemConformance:
         assert fs.exists("x/y") and fs.exists("x/y/a") and not fs.exists("x/z")
         assert not fs.exists("x/y/a/deeper")
 
+    def test_many_folders_at_once(self, fs: FileSystem) -> None:
+        fs.make_dirs("x/old")
+        fs.make_dirs("x/a", "x/b/c", "x/old", "x/a", "y")
+        assert fs.list_dir("x") == ["a", "b", "old"]
+        assert fs.list_dir("x/b") == ["c"]
+        assert fs.list_dir("") == ["x", "y"]
+
     def test_rename_replaces_and_unlink_removes(self, fs: FileSystem) -> None:
         fs.make_dirs("d")
         for name in ("a", "d/b"):

@@ -65,6 +65,20 @@ class MetadataStoreSuite:
         assert [each.key for each in await store.scan("topic/")] == ["topic/é"]
         assert len(await store.scan("")) == len(keys)
 
+    async def test_a_scan_may_come_in_pages(self) -> None:
+        store = await self.owned()
+        keys = [f"segment/{number:03}" for number in range(25)]
+        await store.txn([], [(key, key) for key in ["aside", *keys, "topic/1"]])
+        found: list[str] = []
+        pages = 0
+        while page := await store.scan("segment/", found[-1] if found else "", 10):
+            assert len(page) <= 10
+            found += [each.key for each in page]
+            pages += 1
+        assert (found, pages) == (keys, 3)
+        assert await store.scan("segment/", "topic/1", 10) == []
+        assert [each.key for each in await store.scan("", "segment/023")] == [keys[-1], "topic/1"]
+
     async def test_nothing_is_written_without_a_token(self) -> None:
         store = await self.open_store()
         with pytest.raises(SupersededError):

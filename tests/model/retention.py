@@ -19,7 +19,7 @@ from icecore.model import (
     SegmentState,
 )
 from icecore_coordinator.decisions import retention
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, is_below_start
 from icecore_coordinator.state.records import (
     Change,
     DeletedRecord,
@@ -169,7 +169,7 @@ def _copies(state: State, rules: Rules) -> Iterator[State]:
     """A copy of segment 0, which node 1 lacks: begun once, and it may end after the deletion."""
     known = cluster(state)
     if state.copying < 0 and not state.has_copied and 0 not in state.gone:
-        if not retention.is_below_start(known, known.segments[SegmentId(1)]):
+        if not is_below_start(known, known.segments[SegmentId(1)]):
             yield replace(state, copying=0, has_copied=True)
     elif state.copying >= 0:
         done = replace(state, copying=-1, files=tuple(sorted({*state.files, (1, 0)})))

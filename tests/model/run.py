@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
+from tests.model import retention, tiering
 from tests.model.checker import Result, search
 from tests.model.configs import CONFIGS, Config
 from tests.model.mutants import MUTANTS, Mutant
@@ -101,6 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts[job[0]] = counts.get(job[0], 0) + 1
         violations += job[0] != "mutant" and bool(result.violation)
         killed += job[0] == "mutant" and bool(result.violation)
+    if not names:  # what goes, and object storage, have models with their mutants in their tests
+        for name, (found, wrong) in {
+            "retention": retention.explore(retention.Rules()),
+            "tiering": tiering.explore(tiering.Rules()),
+        }.items():
+            print(f"config {name!r} states={found} {wrong or 'clean'}", flush=True)
+            counts["config"] += 1
+            states += found
+            violations += bool(wrong)
     print(
         f"took {perf_counter() - started:.0f} s, worlds of mutants clean: {counts.get('world', 0)}"
     )

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from icecore.errors import IcecoreError, WrongClusterError
 from icecore.model import Segment
 from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_node.cold.ports import ColdPorts
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.disks import Disk
+from icecore_node.tiering.ports import TierPorts
 from tests.simulation import operator, shells
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
@@ -31,6 +33,7 @@ from tests.simulation.log_database import SimLogDatabase
 from tests.simulation.loop import SimLoop
 from tests.simulation.machine import Machine
 from tests.simulation.network import SimNet, SimNetwork
+from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.simulation.ports import (
     SimClock,
     SimConnection,
@@ -42,10 +45,12 @@ from tests.simulation.ports import (
 )
 from tests.simulation.process import SimProcess
 from tests.simulation.shells import Knobs, NodePorts
+from tests.simulation.topic_table import SimTopicTable
 
 if TYPE_CHECKING:
     from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
+    from tests.simulation.tiered import TieredTopic
 
 COORDINATOR = "coordinator"
 RESTART_S = 0.5
@@ -108,6 +113,11 @@ class Host:
         found = (disk.durable_names.get(name) for disk in self.disks)
         return next((inode for inode in found if inode is not None), None)
 
+    def file(self, name: str) -> Inode | None:
+        """A file on any of its disks."""
+        found = (disk.names.get(name) for disk in self.disks)
+        return next((inode for inode in found if inode is not None), None)
+
     def delay_s(self, delay_s: float, now_s: float) -> float:
         """What becomes of the delay of a thread."""
         return max(0.0, self.stalled_until_s - now_s) + delay_s * self.slowness
@@ -120,10 +130,21 @@ class World:
         seed: Decides everything.
         knobs: Sizes and times of the shells.
         nodes: How many storage nodes; ids start at 1.
+        has_store: Whether nodes have an object store.
         shuffle: See SimLoop.
+        data_dirs: Disks of each node, one or two.
     """
 
-    def __init__(self, seed: int, knobs: Knobs, *, nodes: int = 3, shuffle: float = 0.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        knobs: Knobs,
+        *,
+        nodes: int = 3,
+        has_store: bool = False,
+        shuffle: float = 0.0,
+        data_dirs: int = 1,
+    ) -> None:
         self.seed = seed
         self.knobs = knobs
         self.loop = SimLoop(seed, shuffle=shuffle)
@@ -144,7 +165,10 @@ class World:
         self.suspects: set[str] = set()
         """Hosts whose disks were chosen: what they hold may be UNKNOWN."""
         self.store_faults = StoreFaults(count=self.count_fault)
+        self.bucket = SimBucket()
+        self._has_store = has_store
         self.hosts: dict[str, Host] = {}
+        self._has_further = data_dirs > 1
         for _ in range(nodes):
             self.add_host()
         if slow := self.hosts.get(f"node-{knobs.slow_node}"):
@@ -153,8 +177,10 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self.fleeting: list[FleetingTopic | ExpiringTopic] = []
+        self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic] = []
         """Topics that were made by a fault, to be judged at the end."""
+        self.deleted_by_hand: dict[str, int] = {}
+        """By topic: the largest offset below which somebody asked to delete its records."""
         self._kept: list[asyncio.Task[None]] = []
         self._older: list[SimProcess] = []
         """Coordinators that another one took over from."""
@@ -256,11 +282,19 @@ class World:
             control=SimConnection(host.control, process, host.machine),
             boot_id=f"{process.name} {host.power_cuts}",
         )
+        if self._has_store:
+            ports.tier, ports.cold = self._tier(process), ColdPorts(ports.executor, ports.files)
         node = shells.make_node(host.node_id, process.name, COORDINATOR, ports, self.knobs)
         self.shells[process.name] = node
         await node.start()
         self.loop.trace(f"up {process}")
         await node.ended
+
+    def _tier(self, process: SimProcess) -> TierPorts:
+        def table_of(cluster_id: bytes, topic_id: bytes, _: str) -> SimTopicTable:
+            return SimTopicTable(self.bucket, process, cluster_id, topic_id)
+
+        return TierPorts(SimObjectStore(self.bucket, process), table_of)
 
     def _further(self, process: SimProcess) -> list[Disk]:
         """The other disk of a node, if it has one."""
@@ -363,9 +397,9 @@ class World:
         kind: str = "kill_in_mid_write",
     ) -> None:
         """Kill a node in the middle of its next operations on disk, index or control store."""
-        faults = self.hosts[name].disk.faults
-        faults.operations_to_live = operations
-        faults.on_mid_death = lambda: self.kill(name, power_cut=power_cut, kind=kind)
+        for disk in self.hosts[name].disks:
+            disk.faults.operations_to_live = operations
+            disk.faults.on_mid_death = lambda: self.kill(name, power_cut=power_cut, kind=kind)
 
     def terminate(self, name: str) -> None:
         """SIGTERM of a node: it hands over, stops cleanly and stays down until ``start``."""
@@ -397,7 +431,7 @@ class World:
 
     def add_host(self) -> str:
         """A machine that was not there before; its name."""
-        host = Host(len(self.hosts) + 1)
+        host = Host(len(self.hosts) + 1, further=SimDisk() if self._has_further else None)
         host.machine.count_fault = self.count_fault
         host.machine.usual_costs(self.knobs.thread_delay_s)
         self.hosts[f"node-{host.node_id}"] = host
@@ -414,8 +448,8 @@ class World:
             self.shells.pop(process.name, None)
         process.kill(why, self.loop.time())
         host = self.hosts.get(process.name)
-        if host is not None:
-            host.disk.faults.operations_to_live = None
+        for disk in host.disks if host is not None else ():
+            disk.faults.operations_to_live = None
 
     def pause(self, name: str, *, kind: str = "pause") -> None:
         """SIGSTOP."""
@@ -448,6 +482,7 @@ class World:
         for skew in self._skews.values():
             skew.ms = 0
         self.store_faults.heal()
+        self.bucket.faults.heal()
         self.start_all()
 
     def keep(self, task: asyncio.Task[None]) -> None:

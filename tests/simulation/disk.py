@@ -278,14 +278,16 @@ class SimFileSystem:
         self.check()
         return _clean(name) in self.disk.names or _clean(name) in self.disk.folders
 
-    def make_dirs(self, name: str) -> None:
+    def make_dirs(self, *names: str) -> None:
         """Durable on return, as the port demands; not before."""
         self.check()
-        for folder in _parents(_clean(name)):
+        folders = dict.fromkeys(folder for name in names for folder in _parents(_clean(name)))
+        for folder in folders:
             if folder not in self.disk.folders:
                 self.disk.changing()
                 self.disk.folders.add(folder)
                 self.disk.new_folders.add(folder)
+        for folder in folders:
             if folder in self.disk.new_folders:
                 self.sync_dir(_folder(folder))
 

@@ -203,5 +203,9 @@ class SimExecutor:
         loop.call_later(self.delay_s(), work)
         return await future
 
+    async def run_first(self, function: Callable[..., T], *args: object) -> T:
+        """As ``run``: each has its own delay, so nobody waits for another."""
+        return await self.run(function, *args)
+
     def close(self) -> None:
         """Nothing to join."""

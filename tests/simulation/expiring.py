@@ -1,19 +1,22 @@
 """A topic whose records expire under traffic: what goes is what may go, and nobody is surprised.
 
-It keeps its newest records by age or by size. Its producer and its consumer go on through every
-fault. In the end nothing is missing above the log start, and a consumer that was overtaken has
-counted each record that it was not given. What may go when, ``invariants_retention`` looks at.
+It keeps its newest records by age or by size, it may give up its oldest where a disk is full, and
+somebody may delete records of it by hand, in the middle of segments, too. Its producer and its
+consumer go on through every fault. In the end nothing is missing above the log start, and a
+consumer that was overtaken has counted each record that it was not given. What may go when,
+``invariants_retention`` looks at.
 """
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from icecore.client.admin import Admin
 from icecore.client.consumer import Consumer
 from icecore.client.producer import Producer
 from icecore.errors import IcecoreError, TopicExistsError
-from icecore.model import NO_LIMIT, Acks
+from icecore.model import DELETE_OLDEST, NO_LIMIT, REFUSE, Acks
 from tests.simulation import checkers
 from tests.simulation.history import History, Outcome, Produce
 from tests.simulation.observer import Observer
@@ -38,13 +41,22 @@ class ExpiringTopic:
         world: Where it lives.
         plan: Of the world.
         name: Of the topic.
+        settings: What it gives up, and when; drawn without.
     """
 
-    def __init__(self, world: "World", plan: Plan, name: str) -> None:
+    def __init__(
+        self,
+        world: "World",
+        plan: Plan,
+        name: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self._world = world
         self._plan = plan
         self.name = name
         self._rng = random.Random(f"{name} {world.seed}")
+        self._hand_rng = random.Random(f"{name} by hand {world.seed}")
+        self._settings = settings
         self._produces: list[Produce] = []
         self._sessions: list[tuple[Consumer, list[int]]] = []
         """Each consumer, and the offsets that it was given."""
@@ -61,14 +73,8 @@ class ExpiringTopic:
 
     async def live(self) -> None:
         """Be made, and be written and read from then on."""
-        limits = self._rng.choice(
-            [
-                {"retention_ms": self._rng.choice([300, 1_500])},
-                {"retention_bytes": self._rng.choice([1, 3]) * SEGMENT_BYTES},
-            ]
-        )
         process, _ = self._admin
-        await process.spawn(self._make(limits))
+        await process.spawn(self._make(self._settings or self._draw_settings()))
         process, net, clock, rng = self._world.client(f"producer of {self.name}")
         producer = Producer(
             coordinator_address(COORDINATOR),
@@ -81,8 +87,19 @@ class ExpiringTopic:
         )
         self._tasks.append(process.spawn(self._produce(producer)))
         self._tasks.append(asyncio.create_task(self._read_on()))
+        if self._settings is None and self._hand_rng.random() < 0.5:
+            self._tasks.append(self._admin[0].spawn(self._delete_by_hand()))
 
-    async def _make(self, limits: dict[str, int]) -> None:
+    def _draw_settings(self) -> dict[str, Any]:
+        limits = self._rng.choice(
+            [
+                {"retention_ms": self._rng.choice([300, 1_500])},
+                {"retention_bytes": self._rng.choice([1, 3]) * SEGMENT_BYTES},
+            ]
+        )
+        return {**limits, "on_full": self._hand_rng.choice([REFUSE, DELETE_OLDEST])}
+
+    async def _make(self, settings: Mapping[str, Any]) -> None:
         plan, (_, admin) = self._plan, self._admin
         while True:
             try:
@@ -93,7 +110,7 @@ class ExpiringTopic:
                     min_insync=plan.min_insync,
                     segment_bytes=SEGMENT_BYTES,
                     segment_age_ms=plan.knobs.segment_age_ms,
-                    **limits,
+                    **settings,
                 )
             except TopicExistsError:
                 return
@@ -108,12 +125,30 @@ class ExpiringTopic:
         _, admin = self._admin
         while True:
             try:
-                await admin.alter_topic(self.name, retention_ms=NO_LIMIT, retention_bytes=NO_LIMIT)
+                await admin.alter_topic(
+                    self.name, retention_ms=NO_LIMIT, retention_bytes=NO_LIMIT, on_full=REFUSE
+                )
             except IcecoreError as error:
                 self._world.loop.trace(f"{self.name} not altered: {error.reason}")
                 await asyncio.sleep(0.2)
             else:
                 return
+
+    async def _delete_by_hand(self) -> None:
+        """Now and then somebody deletes some of what was acknowledged."""
+        _, admin = self._admin
+        while not self._stopping:
+            await asyncio.sleep(self._hand_rng.uniform(0.2, 2.0))
+            acked = [each.offset for each in self._produces if each.outcome is Outcome.OK]
+            before = self._hand_rng.randint(0, max(acked, default=0))
+            by_hand = self._world.deleted_by_hand
+            by_hand[self.name] = max(before, by_hand.get(self.name, 0))
+            try:
+                await admin.delete_records(self.name, {0: before})
+            except IcecoreError as error:
+                self._world.loop.trace(f"{self.name} keeps its records: {error.reason}")
+            else:
+                self._world.count_fault("records_deleted")
 
     async def _produce(self, producer: Producer) -> None:
         await producer.start()
@@ -176,7 +211,7 @@ class ExpiringTopic:
         self._stopping = True
         history = History(produces=self._produces)
         async with asyncio.timeout(3 * HEAL_S):
-            await self._tasks[0]
+            await asyncio.gather(self._tasks[0], *self._tasks[2:])
             await self._admin[0].spawn(self._keep_all())
             await asyncio.sleep(STILL_S)
             problems = await observer.read_everything(self.name, history)

@@ -127,7 +127,9 @@ async def topic_deleted_and_undeleted(scene: Scene, fault: Fault) -> None:
 
 
 async def delete(scene: Scene, fault: Fault) -> None:
-    """Delete the topic, perhaps without hearing so."""
+    """Delete the topic, perhaps without hearing so. Nobody says it again by accident once it has
+    been brought back: a deletion names a topic, and would be obeyed."""
+    scene.world.network.faults.sent_once.add(_operator(fault))
     await _ask(scene, fault, lambda admin: admin.delete_topic(TOPIC))
 
 
@@ -154,10 +156,14 @@ async def bring_back(scene: Scene, fault: Fault) -> None:
     await process.spawn(undelete())
 
 
+def _operator(fault: Fault) -> str:
+    return f"admin-{fault.number}"
+
+
 async def _ask(scene: Scene, fault: Fault, what: Callable[[Admin], Awaitable[object]]) -> bool:
     """Have an operator do something; whether it was said to be done."""
     world = scene.world
-    process, net, clock, rng = world.client(f"admin-{fault.number}")
+    process, net, clock, rng = world.client(_operator(fault))
     world.count_fault(fault.kind)
 
     async def ask() -> bool:

@@ -44,11 +44,16 @@ def survives_damage(plan: Plan) -> bool:
 
 
 async def fsync_error(scene: Scene, fault: Fault) -> None:
-    """The next fsync of one node fails: it must stop at once and trust none of its copies."""
-    disk = scene.world.hosts[scene.damaged(fault)].disk
+    """The next fsync of one disk fails. The first of a node: it must stop at once and trust none of
+    its copies. A further one: what is there counts for nothing, and the node goes on (R83)."""
+    host = scene.world.hosts[scene.damaged(fault)]
+    disk = scene.rng(fault).choice(host.disks)
     disk.faults.failing_syncs = 1
     await asyncio.sleep(fault.lasts_s)
     disk.faults.failing_syncs = 0
+    if disk is host.further and disk.faults.failed_syncs:
+        disk.faults.failed_syncs = 0
+        scene.world.count_fault(fault.kind)
 
 
 async def bit_rot_sealed(scene: Scene, fault: Fault) -> None:
@@ -77,7 +82,7 @@ async def truncation(scene: Scene, fault: Fault) -> None:
     if not files:
         return
     file = rng.choice(files)
-    inode = world.hosts[name].disk.names[file]
+    inode = _inode(world.hosts[name], file)
     world.kill(name)
     world.hosts[name].index.flush()
     start, end = _data_start(file), _data_end(inode)
@@ -89,13 +94,11 @@ async def truncation(scene: Scene, fault: Fault) -> None:
 
 
 async def disk_replaced(scene: Scene, fault: Fault) -> None:
-    """A node comes back with an empty folder."""
+    """A node comes back with an empty folder on each disk."""
     name, world = scene.damaged(fault), scene.world
     world.kill(name)
-    host = world.hosts[name]
-    faults = host.disk.faults
-    host.disk, host.index, host.control = SimDisk(), SimIndexDisk(), memory_database()
-    host.disk.faults = faults
+    further = None if world.hosts[name].further is None else SimDisk()
+    put_back(world.hosts[name], Saved(SimDisk(), further, SimIndexDisk(), memory_database()))
     world.count_fault(fault.kind)
     await back_later(scene, name, fault.lasts_s)
 
@@ -142,6 +145,7 @@ class Saved(NamedTuple):
     """A copy of everything on a disk."""
 
     disk: SimDisk
+    further: SimDisk | None
     index: SimIndexDisk
     control: sqlite3.Connection
 
@@ -150,23 +154,24 @@ def copy_of(host: Host) -> Saved:
     """The folder of a node as it is now, as a volume snapshot takes it."""
     control = memory_database()
     host.control.backup(control)
-    disk = SimDisk()
-    disk.names, disk.durable_names, disk.folders, disk.database, index = copy.deepcopy(
-        (
-            host.disk.names,
-            host.disk.durable_names,
-            host.disk.folders,
-            host.disk.database,
-            host.index,
-        )
+    further = None if host.further is None else _copy_of_disk(host.further)
+    return Saved(_copy_of_disk(host.disk), further, copy.deepcopy(host.index), control)
+
+
+def _copy_of_disk(disk: SimDisk) -> SimDisk:
+    saved = SimDisk()
+    saved.names, saved.durable_names, saved.folders, saved.database = copy.deepcopy(
+        (disk.names, disk.durable_names, disk.folders, disk.database)
     )
-    return Saved(disk, index, control)
+    return saved
 
 
 def put_back(host: Host, saved: Saved) -> None:
-    """A stopped node's disk is that copy; its faults stay."""
+    """A stopped node's disks are that copy; their faults stay."""
     saved.disk.faults = host.disk.faults
-    host.disk, host.index, host.control = saved
+    if saved.further is not None and host.further is not None:
+        saved.further.faults = host.further.faults
+    host.disk, host.further, host.index, host.control = saved
 
 
 def counter_of(control: sqlite3.Connection) -> int:
@@ -191,21 +196,28 @@ def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
     if node is None:
         return []
     host = scene.world.hosts[name]
-    names, found = host.disk.names, list[str]()
+    found: list[str] = []
     for replica in node.replicas:
         if replica.life.is_intact and replica.sealed == is_sealed:
             own = file_name(replica.identity)
             shared = runs_in(host, replica.segment_id, node.context.store)
-            found += [own] if own in names else shared
-    return [file for file in found if _data_end(names[file]) > _data_start(file)]
+            found += [own] if host.file(own) is not None else shared
+    return [file for file in found if _data_end(_inode(host, file)) > _data_start(file)]
+
+
+def _inode(host: Host, file: str) -> Inode:
+    """Of one of those."""
+    inode = host.file(file)
+    assert inode is not None
+    return inode
 
 
 def _rot(scene: Scene, fault: Fault, host: Host, file: str, rng: random.Random) -> None:
     """Flip one bit within the batches."""
     host.index.flush()
-    end = _data_end(host.disk.names[file])
-    position = rng.randrange(_data_start(file), end)
-    host.disk.names[file].flip_bit(position, rng.randrange(8))
+    inode = _inode(host, file)
+    position = rng.randrange(_data_start(file), _data_end(inode))
+    inode.flip_bit(position, rng.randrange(8))
     scene.world.loop.trace(f"bit rot in {file} at {position}")
     scene.world.count_fault(fault.kind)
 
@@ -225,8 +237,8 @@ def _data_end(inode: Inode) -> int:
 
 async def disk_full(scene: Scene, fault: Fault) -> None:
     """A disk runs out of space, and gets some again."""
-    disk = scene.world.hosts[scene.victim(fault)].disk
-    left = scene.rng(fault).choice(CAPACITY_LEFT_BYTES)
+    rng, host = scene.rng(fault), scene.world.hosts[scene.victim(fault)]
+    left, disk = rng.choice(CAPACITY_LEFT_BYTES), rng.choice(host.disks)
     disk.limit(disk.used_bytes() + left)
     scene.world.count_fault(fault.kind)
     await asyncio.sleep(fault.lasts_s)
@@ -235,11 +247,14 @@ async def disk_full(scene: Scene, fault: Fault) -> None:
 
 async def out_of_descriptors(scene: Scene, fault: Fault) -> None:
     """Nothing more can be opened on a node, soon; what is open can be used."""
-    faults = scene.world.hosts[scene.victim(fault)].disk.faults
-    faults.opens_left = scene.rng(fault).randrange(8)
+    host, rng = scene.world.hosts[scene.victim(fault)], scene.rng(fault)
+    faults = [disk.faults for disk in host.disks]
+    for each in faults:
+        each.opens_left = rng.randrange(8)
     scene.world.count_fault(fault.kind)
     await asyncio.sleep(fault.lasts_s)
-    faults.opens_left = None
+    for each in faults:
+        each.opens_left = None
 
 
 async def disk_stall(scene: Scene, fault: Fault) -> None:

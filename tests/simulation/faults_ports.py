@@ -64,7 +64,8 @@ async def bad_sector(scene: Scene, fault: Fault) -> None:
     """One file of one node can't be read any more, also when the node starts again."""
     name, rng, world = scene.damaged(fault), scene.rng(fault), scene.world
     host = world.hosts[name]
-    files = sorted(file for file in host.disk.names if file.endswith(".log"))
+    names = {name for disk in host.disks for name in disk.names}
+    files = sorted(name for name in names if name.endswith(".log"))
     if not files:
         return
     trouble = Trouble(fault.kind, READS, times=LASTING, names=rng.choice(files))

@@ -37,7 +37,11 @@ from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.inode import Inode
 from tests.simulation.invariants_cores import CoreInvariants, stepping
+from tests.simulation.invariants_hand_over import HandOverInvariants
+from tests.simulation.invariants_hand_over import watched as handing_over
 from tests.simulation.invariants_retention import RetentionInvariants
+from tests.simulation.invariants_tiering import TieringInvariants
+from tests.simulation.invariants_tiering import watched as tiering
 from tests.simulation.losses import Losses
 from tests.simulation.process import PROCESS, SimProcess
 from tests.simulation.stored_logs import (
@@ -65,7 +69,9 @@ class Invariants:
         """In the order they were noticed; each text once."""
         self.cores = CoreInvariants(world, self._note, waits_for_all=waits_for_all)
         self.losses = Losses(world, self._note)
-        self.retention = RetentionInvariants(self._note)
+        self.retention = RetentionInvariants(world, self._note)
+        self.hand_over = HandOverInvariants(world, self._note)
+        self.tiering = TieringInvariants(world, self._note)
         self._world = world
         self._answered: dict[tuple[int, int], int] = {}
         self._beats_ms: dict[tuple[int, int], float] = {}
@@ -110,20 +116,23 @@ class Invariants:
         if self._answered.get((self._this_node().node_id, segment.segment_id), 0) > segment.epoch:
             self._note(f"I9: segment {segment.segment_id} is appended to below a promise")
 
-    # --- I11: durable copies at the seal --------------------------------------------------------
+    # --- I11: durable copies at the seal, and of whoever gets one later ---------------------------
 
     def on_commit(self, change: Change, before: Mapping[int, SegmentRecord]) -> None:
-        """A change of the metadata is stored: whoever is listed at a seal has all of it."""
+        """A change of the metadata is stored: whoever is listed at a seal has all of it, and so
+        has whoever is listed from then on."""
         self.losses.on_commit(change, before)
         for record in change.puts:
             if not isinstance(record, SegmentRecord) or record.segment.lossy:
                 continue
             old, segment = before.get(record.segment.segment_id), record.segment
             self.cores.on_stored(segment)
+            if segment.state is not SegmentState.SEALED:
+                continue
             was_sealed = old is not None and old.segment.state is SegmentState.SEALED
-            if segment.state is SegmentState.SEALED and not was_sealed:
-                for node_id in segment.replicas:
-                    self._check_copy(node_id, segment)
+            known = old.segment.replicas if old is not None and was_sealed else ()
+            for node_id in set(segment.replicas) - set(known):
+                self._check_copy(node_id, segment)
 
     def _check_copy(self, node_id: int, segment: Segment) -> None:
         """As the node knows it; of one that is down, or has not looked yet, what is on its disk.
@@ -273,6 +282,8 @@ def _watched(seen: Invariants) -> list[Watched]:
         (LogJudge, "judge", _judging_in_database(seen)),
         (NodeSessions, "beat", _beating(seen)),
         (Lease, "is_valid", _leasing(seen)),
+        *handing_over(seen.hand_over),
+        *tiering(seen.tiering),
     ]
 
 
@@ -309,6 +320,7 @@ def _committing(seen: Invariants) -> Callable[[Any], Any]:
             await original(self, change)
             seen.on_commit(change, before)
             seen.retention.on_commit(change, before, self.state)
+            seen.tiering.on_commit(change, self.state)
 
         return commit
 

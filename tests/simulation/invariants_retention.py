@@ -1,9 +1,10 @@
-"""What retention must never do, looked at with each change of the metadata (R73, R74, I19)."""
+"""What retention must never do, looked at with each change of the metadata (R73 to R75, I19)."""
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from icecore.model import NO_LIMIT, SegmentState
+from icecore.model import DELETE_OLDEST, NO_LIMIT, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,
@@ -11,6 +12,9 @@ from icecore_coordinator.state.records import (
     PartitionRecord,
     SegmentRecord,
 )
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import World
 
 SLACK_S = 0.05
 """Time counts from the decision to seal, which is stored a little later; in whole milliseconds."""
@@ -20,10 +24,12 @@ class RetentionInvariants:
     """Knows what really happened when, whatever coordinators remember.
 
     Args:
+        world: Its disks, and what was asked for by hand.
         note: Told of each thing that must not be.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, world: "World", note: Callable[[str], None]) -> None:
+        self._world = world
         self._note = note
         self._starts: dict[PartitionKey, int] = {}
         self._sealed_s: dict[int, float] = {}
@@ -34,6 +40,12 @@ class RetentionInvariants:
     ) -> None:
         """A change is stored; ``before`` are the segments of the moment before."""
         now_s = asyncio.get_running_loop().time()
+        moved = {each.partition_key for each in change.puts if isinstance(each, PartitionRecord)}
+        for gone in change.deletes:  # a start may be stored although nobody heard so
+            partition = isinstance(gone, SegmentRecord) and state.partitions.get(gone.partition_key)
+            if partition and partition.partition_key not in moved:
+                known = self._starts.get(partition.partition_key, 0)
+                self._starts[partition.partition_key] = max(known, partition.log_start_offset)
         for gone in change.deletes:
             if isinstance(gone, SegmentRecord) and state.is_live_topic(gone.segment.topic_id):
                 self._check_gone(gone, state)
@@ -69,7 +81,14 @@ class RetentionInvariants:
         if start <= known or topic is None:
             return
         kept = topic.retention
-        if kept.retention_ms == NO_LIMIT or kept.retention_bytes != NO_LIMIT:
+        if start <= self._world.deleted_by_hand.get(topic.name, 0):
+            return
+        if kept.on_full == DELETE_OLDEST and self._world.faults["disk_full"]:
+            return
+        if kept.retention_bytes != NO_LIMIT:
+            return
+        if kept.retention_ms == NO_LIMIT:
+            self._note(f"R75: {topic.name} loses records up to {start}, and nothing allows that")
             return
         for each in before.values():
             segment = each.segment

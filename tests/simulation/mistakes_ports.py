@@ -15,9 +15,9 @@ def folder_not_synced() -> Mistake:
     make_dirs = SimFileSystem.make_dirs
     sync_dir = SimFileSystem.sync_dir
 
-    def wrong(self: SimFileSystem, name: str) -> None:
+    def wrong(self: SimFileSystem, *names: str) -> None:
         with patch(SimFileSystem, "sync_dir", lambda self, name: self.check()):
-            make_dirs(self, name)
+            make_dirs(self, *names)
 
     def own_names_only(self: SimFileSystem, name: str) -> None:
         new = set(self.disk.new_folders)

@@ -1,6 +1,7 @@
 """Seeded mistakes in what goes of topics; see ``mistakes``."""
 
 from typing import Any
+from unittest import mock
 
 from icecore.client.reader import Reader
 from icecore.model import SegmentState
@@ -63,6 +64,11 @@ def skipped_in_silence() -> Mistake:
         self.fetch_from(offset)
 
     return patch(Reader, "skip_to", skip_to)
+
+
+def any_topic_gives_room() -> Mistake:
+    """R75: a full disk takes records of a topic that refuses that."""
+    return patch(retention, "DELETE_OLDEST", mock.ANY)
 
 
 def young_segments_go() -> Mistake:

@@ -19,6 +19,7 @@ from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_engines as engines
+from tests.simulation import mistakes_hand_over as hand_over
 from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_late as late
 from tests.simulation import mistakes_poison as poison
@@ -29,6 +30,7 @@ from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
+from tests.simulation import mistakes_tiering as tiering
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
 
@@ -44,6 +46,8 @@ class Mutant:
     scenario: str
     first: int = 1
     """Seed of the first world to try; then the next ones, at last swarms."""
+    is_rare: bool = False
+    """It shows in one of ten worlds or so, so a dozen of them may well miss it."""
 
     @property
     def name(self) -> str:
@@ -64,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(protocol.follower_reports_log_end, "blackout", 5),
     Mutant(protocol.lease_from_answer, "late_answers"),
     Mutant(protocol.no_duplicates_known, "smoke"),
-    Mutant(protocol.gaps_are_appended, "overlapped"),
+    Mutant(protocol.gaps_are_appended, "overlapped", 6),
     Mutant(protocol.dedupe_answers_before_commit, "lonely_leader"),
     Mutant(protocol.successor_skips_snapshot, "smoke"),
     Mutant(protocol.shrink_before_answer, "lonely_leader", 2),
@@ -95,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.unknown_files_deleted, "torn_creation"),
     Mutant(engines.memory_comes_back_empty, "memory_death"),
     Mutant(engines.database_not_synced, "database_blackout"),
-    Mutant(engines.cut_keeps_its_tail, "database_blackout"),
+    Mutant(engines.cut_keeps_its_tail, "database_blackout", 40, is_rare=True),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),
     Mutant(late.async_replica_counts_after_crash, "late_blackout"),
     Mutant(late.stale_clean_marker, "late_blackout"),
@@ -104,14 +108,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(late.restart_empty_too_early, "late_survivor"),
     Mutant(retention.intent_before_start, "records_expire"),
     Mutant(retention.tails_go, "records_expire"),
-    Mutant(retention.wall_clock_counts, "records_expire"),
+    Mutant(retention.wall_clock_counts, "records_expire", 2),
     Mutant(retention.start_goes_back, "records_expire"),
     Mutant(retention.young_segments_go, "records_expire"),
     Mutant(retention.skipped_in_silence, "records_expire"),
+    Mutant(retention.any_topic_gives_room, "disks_fill"),
+    Mutant(tiering.published_without_proof, "segments_are_tiered"),
+    Mutant(tiering.copies_leave_first, "segments_are_tiered"),
+    Mutant(tiering.current_attempt_is_swept, "segments_are_tiered", 2),
+    Mutant(tiering.closed_attempt_is_forgotten, "segments_are_tiered"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),
     Mutant(repeats.orders_for_any_incarnation, "late_open"),
-    Mutant(repeats.two_write_backs, "double_create", 16),
+    Mutant(repeats.two_write_backs, "double_create"),
     Mutant(repeats.half_a_copy_counts, "half_copied"),
     Mutant(repeats.stale_producer_state, "restarted_when_sealed"),
     Mutant(belief.seal_is_believed, "forged_seal"),
@@ -131,12 +140,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ports.write_error_ignored, "failing_writes"),
     Mutant(ports.seek_keeps_old_records, "smoke"),
     Mutant(index.index_ahead_of_data, "smoke", 2),
-    Mutant(index.entries_lost_in_merge, "swarm", 2),
+    Mutant(index.entries_lost_in_merge, "swarm", 14, is_rare=True),
     Mutant(index.entries_lost_at_seal, "smoke", 4),
     Mutant(shared.shared_group_not_synced, "shared_blackout"),
     Mutant(shared.shared_file_freed_too_early, "shared_smoke"),
-    Mutant(shared.dead_batches_come_back, "shared_blackout"),
+    Mutant(shared.dead_batches_come_back, "shared_blackout", 16, is_rare=True),
     Mutant(shared.shared_damage_condemns_nobody, "shared_lagging_third", 2),
+    Mutant(hand_over.hand_over_drops_first, "shared_smoke"),
+    Mutant(hand_over.hand_over_not_synced, "shared_smoke"),
+    Mutant(hand_over.extraction_loses_the_last_batch, "shared_smoke"),
 )
 
 

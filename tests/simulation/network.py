@@ -46,6 +46,8 @@ class LinkFaults:
     """Probability that a message takes 20 times as long as its link's latency."""
     repeats: float = 0.0
     """Probability that a unary request arrives once more, perhaps much later."""
+    sent_once: set[str] = field(default_factory=set)
+    """Clients whose requests never arrive once more by chance."""
     echo_s: dict[str, float] = field(default_factory=dict)
     """Method to the time after which each of its requests arrives once more."""
 
@@ -448,7 +450,8 @@ class Exchange(SimConnection):
             CONNECT_TIMEOUT_S, self.connect_timed_out, context=Context()
         )
         again = (self.client, self.address, self.method, self._body, self._timeout_s)
-        if network.happens(network.faults.repeats, "repeated_requests"):
+        is_once = self.client.name in network.faults.sent_once
+        if not is_once and network.happens(network.faults.repeats, "repeated_requests"):
             network.repeat(Exchange(network, *again))
         if self.method in network.faults.echo_s:
             network.repeat(Exchange(network, *again), network.faults.echo_s[self.method])

@@ -84,7 +84,7 @@ class Observer:
         if not segments:
             return "no segments"
         for segment in segments:
-            if segment.segment_id in excused or segment.is_lost:
+            if segment.segment_id in excused or segment.is_lost or segment.is_remote_only:
                 continue
             wanted = segment.settings.replication_factor
             if segment.state is SegmentState.RECOVERING:
@@ -197,7 +197,7 @@ class Observer:
                 self._note(segment, [], history, problems)
                 continue
             copies: list[ReplicaContent] = []
-            for node_id in segment.replicas:
+            for node_id in segment.holders:
                 try:
                     copies.append(await self._read_patiently(addresses[node_id], node_id, segment))
                 except (IcecoreError, KeyError) as error:

@@ -47,6 +47,10 @@ class Plan:
     """Of the producers, one after the other."""
     file_model: str = OWN_FILE
     """Of the topic."""
+    data_dirs: int = 1
+    """Disks of each node."""
+    has_store: bool = False
+    """Nodes have an object store."""
     shuffle: float = 0.0
     faults: tuple[Fault, ...] = ()
     is_damage_bounded: bool = True
@@ -70,6 +74,11 @@ def file_model_of(seed: int) -> str:
         return OWN_FILE
     is_shared = random.Random(f"file model {seed}").random() < 0.3
     return SHARED_FILE if is_shared else OWN_FILE
+
+
+def data_dirs_of(seed: int) -> int:
+    """Disks of each node of a swarm: of its own chance, so that what a seed drew stays."""
+    return 2 if random.Random(f"data dirs {seed}").random() < 0.3 else 1
 
 
 def draw_flush(seed: int, plan: Plan) -> Plan:

@@ -178,10 +178,10 @@ class SimMetadataStore:
         await self._begin()
         return await self._inner.get(key)
 
-    async def scan(self, prefix: str) -> list[Stored]:
+    async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
         """See MetadataStore."""
         await self._begin()
-        return await self._inner.scan(prefix)
+        return await self._inner.scan(prefix, after, limit)
 
     async def txn(
         self,

@@ -30,6 +30,7 @@ from tests.simulation import (
     directed_shortage,
     directed_starts,
     directed_storage,
+    directed_tiering,
     invariants,
     marks,
     opening,
@@ -46,6 +47,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.plan import (
     TOPIC,
     Plan,
+    data_dirs_of,
     draw_flush,
     draw_knobs,
     engine_of,
@@ -170,6 +172,7 @@ def swarm_plan(seed: int) -> Plan:
         shuffle=rng.choice([0.0, 0.0, 0.2]),
         is_damage_bounded=rng.random() < 0.92,
         file_model=file_model_of(seed),
+        data_dirs=data_dirs_of(seed),
     )
     engine = engine_of(seed)
     # Each process that ends takes its copies with it, and a swarm ends several at once.
@@ -189,6 +192,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_overlap.PLANS,
     **directed_registry.PLANS,
     **directed_retention.PLANS,
+    **directed_tiering.PLANS,
     **directed.PLANS,
     **directed_belief.PLANS,
     **directed_shortage.PLANS,
@@ -223,7 +227,14 @@ def run_seed(
     plan = SCENARIOS[scenario](seed)
     if only is not None:
         plan = replace(plan, faults=tuple(each for each in plan.faults if each.number in only))
-    world = World(seed, plan.knobs, nodes=plan.nodes, shuffle=plan.shuffle)
+    world = World(
+        seed,
+        plan.knobs,
+        nodes=plan.nodes,
+        has_store=plan.has_store,
+        shuffle=plan.shuffle,
+        data_dirs=plan.data_dirs,
+    )
     report = Report(seed, scenario, schedule=plan.faults)
     if keep_trace:
         world.loop.trace_log = report.trace

@@ -14,6 +14,7 @@ from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
+from icecore_node.cold.ports import ColdPorts
 from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
@@ -26,6 +27,7 @@ from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.tiering.ports import TierPorts
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
 
@@ -75,6 +77,10 @@ class NodePorts:
     log_database: LogDatabase
     control: SimConnection
     boot_id: str
+    tier: TierPorts | None = None
+    """The object store, if this life of the node has one."""
+    cold: ColdPorts | None = None
+    """For reads of it."""
 
 
 class SimFolder:
@@ -128,6 +134,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
             "tail_cache_bytes": knobs.tail_cache_bytes,
             "replica_lag_ms_max": knobs.replica_lag_ms_max,
             "check_every_steps": 1,
+            "tier_url": "memory:///" if ports.tier else "",
         }
     )
     # Smaller than what a node of any cluster must allow: the topics here allow less, too.
@@ -175,6 +182,8 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         store=store,
         folder=folder,
         metrics=NodeMetrics(),
+        tier=ports.tier,
+        cold=ports.cold,
     )
 
 
@@ -223,4 +232,7 @@ def timing(knobs: Knobs) -> Timing:
         audit_ms=200,
         tick_ms=50,
         node_call_s=2.0,
+        tier_call_s=5.0,
+        tier_reader_grace_ms=500,
+        tier_closed_keep_ms=8_000,
     )

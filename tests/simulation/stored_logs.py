@@ -18,6 +18,7 @@ from icecore_node.storage.control.control_store import (
     QUARANTINED,
     ReplicaRow,
 )
+from icecore_node.storage.control.keepers import engine_of
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.rocksdb_engine.log_keys import (
@@ -111,7 +112,7 @@ def index_problems(host: "Host") -> Iterator[str]:
     """I20: what the index of a host says that a scan of its durable logs does not."""
     yield from shared_problems(host)
     for row in _intact_rows(host):
-        if row.engine != SEGMENT_ENGINE:  # those derive nothing
+        if engine_of(row.engine) != SEGMENT_ENGINE:  # those derive nothing
             continue
         if row.flush and row.state == CONFIRMED:
             continue  # of what is written and not synced an index may tell (R80)
@@ -176,8 +177,8 @@ def durable_scan(host: "Host", row: ReplicaRow) -> BatchScan | None:
         end = 0 if told is None else read_tail(told)[1]
         start = empty_tail(identity, row.start_timestamp_ms)
         return BatchScan(stored, identity, 0, start, end, with_bodies=False)
-    inode = host.disk.durable_names.get(file_name(identity))
-    is_file = row.engine == SEGMENT_ENGINE and inode is not None
+    inode = host.durable_file(file_name(identity))
+    is_file = engine_of(row.engine) == SEGMENT_ENGINE and inode is not None
     return scan_log(host, row, cast(Inode, inode)) if is_file else None
 
 

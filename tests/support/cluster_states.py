@@ -64,6 +64,9 @@ def records(state: ClusterState) -> list[Record]:
     found += state.deleted.values()
     found += state.producers.values()
     found += state.heard.values()
+    found += state.positions.records.values()
+    found += state.tiers.segments.values()
+    found += state.tiers.topics.values()
     return found
 
 

@@ -30,6 +30,7 @@ from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
 from icecore.rpc.transports import Transports
 from icecore.v1 import admin_pb2, data_pb2
+from tests.support.fake_positions import FakePositions
 from tests.support.fake_query import answer_query, only_matching
 
 CLUSTER_ID = b"c" * 16
@@ -87,6 +88,11 @@ class FakePartition:
             settings=self.cluster.topic_settings[self.topic],
         )
         self.segments.append(FakeSegment(record))
+
+    def drop_replicas(self, at: int, readers: tuple[int, ...]) -> None:
+        """A sealed segment lies in object storage alone, where these nodes read it."""
+        segment = self.segments[at]
+        segment.record = segment.record.changed(replicas=(), is_tiered=True, readers=readers)
 
     def append(self, body: bytes, header: BatchHeader) -> tuple[int, bool]:
         """Base offset and whether the batch was there before."""
@@ -146,6 +152,7 @@ class FakeCluster:
         self.settings: list[admin_pb2.TopicSettings] = []
         self.topic_settings: defaultdict[str, SegmentSettings] = defaultdict(SegmentSettings)
         self.earlier_partitions: dict[str, list[int]] = {}
+        self.positions = FakePositions(self._name_of)
         self.bootstrap = ""
         self._segment_ids = 0
         self._next_producer = 0
@@ -162,6 +169,7 @@ class FakeCluster:
             f"/icecore.v1.AdminService/{name}": getattr(self, f"_{name}")
             for name in ("GetMetadata", "ListSegments", "CreateTopic", "DescribeTopics")
         }
+        admin |= self.positions.handlers()
         active = await self.net.serve("127.0.0.1:0", Handlers(admin, {}))
         standby = dict.fromkeys(admin, self._redirect)
         self._servers += [active, await self.net.serve("127.0.0.1:0", Handlers(standby, {}))]
@@ -196,6 +204,9 @@ class FakeCluster:
     def topic_id(self, name: str) -> bytes:
         """Another one each time that a topic of this name is made."""
         return f"{name:-<14}{self.times_made[name]:02}".encode()
+
+    def _name_of(self, topic_id: bytes) -> str:
+        return {self.topic_id(name): name for name in self.topics}.get(topic_id, "")
 
     def find(self, item: Any) -> FakePartition:
         names = {self.topic_id(name): name for name in self.topics}
@@ -290,7 +301,9 @@ class FakeCluster:
         high = partition.tail.end
         if not partition.log_start <= item.offset <= high:
             raise OffsetOutOfRangeError(log_start_offset=partition.log_start, high_watermark=high)
+        named = [s for s in partition.segments if s.record.segment_id == item.segment_id]
         here = [s for s in partition.segments if number in s.record.replicas]
+        here += [s for s in named if number in s.record.readers]
         for segment in here:
             record = segment.record
             is_tail = segment is partition.tail
@@ -315,7 +328,7 @@ class FakeCluster:
         result.segment_id = record.segment_id
         if record.state is SegmentState.SEALED:
             result.segment_sealed, result.sealed_end_offset = True, record.end_offset
-            if result.next_offset == record.end_offset:
+            if result.next_offset == record.end_offset and record.replicas:
                 following = partition.segments[partition.segments.index(segment) + 1].record
                 result.successor_node_ids.extend(following.replicas)
         return data
@@ -340,7 +353,7 @@ class FakeCluster:
                 for segment in partition.segments:
                     is_asked = item.segment_id in (0, segment.record.segment_id)
                     for base, _, _ in segment.batches:
-                        is_here = is_asked and number in segment.record.replicas
+                        is_here = is_asked and number in segment.record.holders
                         if is_here and not result.found and 1000 + base >= item.timestamp_ms:
                             result.offset, result.found = base, True
                             result.append_timestamp_ms = 1000 + base
@@ -405,7 +418,10 @@ class FakeCluster:
         start = ids.index(request.after_segment_id) + 1 if request.after_segment_id else 0
         page = found[start : start + min(2, request.max_segments or 2)]
         answer = admin_pb2.ListSegmentsResponse(more=start + len(page) < len(found))
-        answer.segments.extend(map(convert.segment_to_proto, page))
+        for record in page:
+            message = convert.segment_to_proto(record)
+            message.readers.extend(record.readers)
+            answer.segments.append(message)
         return answer.SerializeToString()
 
     async def _CreateTopic(self, body: bytes, _: CallContext) -> bytes:

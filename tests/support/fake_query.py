@@ -34,7 +34,7 @@ def answer_query(
         bounds = {"segment_id": record.segment_id, "base_offset": record.base_offset}
         sealed = record.state is SegmentState.SEALED
         line = result.segments.add(**bounds, end_offset=segment.end, index="none", sealed=sealed)
-        if node_id not in record.replicas:
+        if node_id not in record.holders:
             line.outcome, answer.complete = data_pb2.SEARCH_OUTCOME_ELSEWHERE, False
             continue
         line.outcome = data_pb2.SEARCH_OUTCOME_SCAN

@@ -29,6 +29,7 @@ from icecore_node.replica import life as lives
 from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
+from icecore_node.serving.cold_segments import ColdSegments
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.query import QueryHandler
 from icecore_node.storage.control.control_store import ControlStore
@@ -243,8 +244,9 @@ class QueryNode:
         )
         reading = ReplicaReading(self.context, cast(Any, self))
         heavy = HeavyWork(cast(Any, self.executor))
-        self.queries = QueryHandler(self.context, self.table, reading, heavy)
-        self.fetches = FetchHandler(self.context, self.table, self.readers, reading, heavy)
+        cold = ColdSegments(None, self.table)
+        self.queries = QueryHandler(self.context, self.table, reading, heavy, cold)
+        self.fetches = FetchHandler(self.context, self.table, self.readers, reading, heavy, cold)
 
     # --- what the node has ----------------------------------------------------------------------
 
@@ -354,6 +356,12 @@ class QueryNode:
     ) -> tuple[data_pb2.FetchPartitionResult, bytes]:
         """The result of one partition and its batches."""
         entry = data_pb2.FetchPartition(topic_id=TOPIC, offset=offset, filter=filter_)
+        return await self.fetch_entry(entry, **fields)
+
+    async def fetch_entry(
+        self, entry: data_pb2.FetchPartition, **fields: Any
+    ) -> tuple[data_pb2.FetchPartitionResult, bytes]:
+        """The same of any entry."""
         fields.setdefault("max_bytes", 1 << 20)
         header = data_pb2.FetchHeader(partitions=[entry], **fields)
         request = data_pb2.FetchRequest(header=header).SerializeToString()

@@ -31,7 +31,7 @@ SERVERS: Mapping[str, type[Settings]] = {
 }
 TOP_FOLDERS = (
     *("icecore", "replication", "node", "coordinator", "proto", "tests", "benchmarks", "examples"),
-    *("scripts", "docs", ".ci", "docker"),
+    *("scripts", "docs", ".ci", "docker", "pyspark_icecore"),
 )
 _PATH = re.compile(r"(?<![\w./<>{}*-])(?:[\w.*-]+/)*[\w*.-]*[\w*-]\.(?:py|proto|md)\b(?![/\w])")
 _FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")
@@ -154,13 +154,13 @@ def unknown_commands(text: str) -> Iterator[tuple[int, str]]:
 
 def _wrong_in_client(_: str, words: list[str]) -> Iterator[str]:
     command: Any = typer.main.get_command(app)
-    known = _options(command) | {"--help"}
+    known = _options(command) | {"--help", "-h"}
     for word in words:
         if word.startswith("-"):
             if word.partition("=")[0] not in known:
                 yield word
-        elif (commands := getattr(command, "commands", None)) is not None:
-            following = commands.get(word)
+        elif (find := getattr(command, "get_command", None)) is not None:
+            following = find(None, word)
             if following is None:
                 if re.fullmatch(r"[a-z-]+", word):
                     yield word

@@ -109,9 +109,32 @@ def usage(schema: Schema, modules: Mapping[str, ast.Module]) -> Usage:
     nodes = {path: list(ast.walk(tree)) for path, tree in modules.items()}
     for path in modules:
         names.learn(nodes[path])
+    keys = {path: _keys_of(nodes[path]) for path in modules}
     for path, tree in modules.items():
-        _Module(schema, names, nodes[path], found).visit(tree)
+        given = [each for other in _imported_from(nodes[path]) for each in modules if other in each]
+        passed = keys[path].union(*(keys[each] for each in given))
+        _Module(schema, names, nodes[path], found, passed).visit(tree)
     return found
+
+
+def _keys_of(nodes: list[ast.AST]) -> set[str]:
+    """Of all dicts that are written out: what may be passed as ``**values``."""
+    return {
+        key.value
+        for node in nodes
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+
+
+def _imported_from(nodes: list[ast.AST]) -> list[str]:
+    """Ends of the paths of modules of the same package; what they pass on comes from there."""
+    return [
+        f"/{node.module.replace('.', '/')}.py"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and "_pb2" not in node.module
+    ]
 
 
 class _Names:
@@ -179,7 +202,14 @@ def _last_name(node: ast.AST | None) -> str:
 class _Module(ast.NodeVisitor):
     """One module: notes each write and read of a field in ``found``."""
 
-    def __init__(self, schema: Schema, names: _Names, nodes: list[ast.AST], found: Usage) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        names: _Names,
+        nodes: list[ast.AST],
+        found: Usage,
+        keys: set[str],
+    ) -> None:
         self._schema = schema
         self._names = names
         self._found = found
@@ -191,13 +221,7 @@ class _Module(ast.NodeVisitor):
         }
         mentioned = [_last_name(node) for node in nodes if self._message(node)]
         self._held = schema.reachable(mentioned)
-        self._keys = {
-            key.value
-            for node in nodes
-            if isinstance(node, ast.Dict)
-            for key in node.keys
-            if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        }
+        self._keys = keys
         self._tables = {
             target.id
             for node in nodes
@@ -371,8 +395,12 @@ class _Module(ast.NodeVisitor):
         if _last_name(node.func) == "getattr" and not isinstance(node.args[1], ast.Constant):
             for message in self._types(node.args[0]) & self._schema.fields.keys():  # by a table
                 self._found.read |= {(message, each) for each in self._schema.fields[message]}
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("HasField", "WhichOneof"):
-            asked = ast.literal_eval(node.args[0])
+        if (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("HasField", "WhichOneof")
+            and isinstance(node.args[0], ast.Constant)  # else a table's, which getattr reads, too
+        ):
+            asked = node.args[0].value
             for name in self._schema.choices.get(asked, [asked]):
                 self._read(types, name)
         self.generic_visit(node)

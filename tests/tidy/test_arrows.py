@@ -29,20 +29,22 @@ PACKAGES = {
 # or a single file; the longest name that fits is the one that counts.
 ROOMS = {
     "icecore": (
-        *("errors", "model", "v1", "codec", "process.log", "rpc", "process"),
-        *("client", "blocking", "dev", "cli"),
+        *("errors", "model", "extras", "tier_records", "v1", "codec", "process.log", "rpc"),
+        "process",
+        *("client", "blocking", "spark", "dev", "cli"),
     ),
     "icecore_node": (
         *("ports", "metrics"),
         *("storage.engine", "storage.port", "storage.files", "storage.index", "storage.control"),
         *("storage.batches", "storage.segment_engine", "storage.memory_engine"),
-        *("storage.rocksdb_engine", "storage.shared_engine", "storage"),
-        *("config", "io", "context", "identity", "replica", "link", "roles", "registry", "upkeep"),
-        *("membership", "serving", "node", "sampling", "offline", "__main__"),
+        *("storage.rocksdb_engine", "storage.shared_engine", "storage", "tiering"),
+        *("config", "io", "context", "identity", "replica", "link", "cold", "roles", "registry"),
+        "upkeep",
+        *("membership", "serving", "node", "sampling", "offline", "bucket_commands", "__main__"),
     ),
     "icecore_coordinator": (
         *("config", "state", "stores", "decisions", "ledger", "nodes", "work", "services"),
-        *("coordinator", "__main__"),
+        *("coordinator", "metrics", "__main__"),
     ),
 }
 

@@ -19,6 +19,7 @@ PURE_MAY_IMPORT = (
     "icecore.codec.batch",
     "icecore.codec.chain",
     "icecore.model",
+    "icecore.tier_records",
     *PURE,
 )
 IMPURE_STDLIB = frozenset(

@@ -29,7 +29,7 @@ def last_copies(
         segment = state.segments[segment_id].segment
         if segment.state == SegmentState.SEALED:
             others = [each for each in segment.replicas if each != node_id]
-            is_safe = any(has_copy(each, segment_id) for each in others)
+            is_safe = segment.is_tiered or any(has_copy(each, segment_id) for each in others)
         elif segment.state == SegmentState.PREPARED:
             is_safe = True
         else:

@@ -11,7 +11,7 @@ from icecore.errors import InvalidRequestError
 from icecore.model import RESTART_EMPTY, NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
+from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment, without_copies
 from icecore_replication.recovery import FenceReply, is_total_loss
 
 
@@ -30,7 +30,10 @@ def named(state: ClusterState, topic: str, partition: int, segment_id: SegmentId
 
 
 def declare_lost(
-    record: SegmentRecord, live: Liveness, has_copy: Callable[[NodeId], bool]
+    record: SegmentRecord,
+    live: Liveness,
+    has_copy: Callable[[NodeId], bool],
+    now_ms: int = 0,
 ) -> Change:
     """A sealed segment of which nobody holds a copy any more: readers skip it from now on.
 
@@ -38,11 +41,12 @@ def declare_lost(
         record: As it is now.
         live: Who is up.
         has_copy: Whether a node does not call its copy damaged.
+        now_ms: Wall clock, kept in tombstones.
 
     Raises InvalidRequestError: it is not SEALED, or a node still holds a verified copy.
     """
     segment = record.segment
-    if segment.is_lost:
+    if segment.is_lost or segment.is_remote_only:
         return Change()
     if segment.state != SegmentState.SEALED:
         raise InvalidRequestError(
@@ -53,6 +57,8 @@ def declare_lost(
         raise InvalidRequestError(
             f"segment {segment.segment_id} is not lost: nodes {holders} hold verified copies"
         )
+    if segment.is_tiered:  # nothing is lost
+        return without_copies(record, now_ms)
     return Change((updated_segment(record, {"replicas": (), "lossy": True}),))
 
 

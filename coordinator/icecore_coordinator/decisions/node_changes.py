@@ -14,6 +14,7 @@ NODE_ID_MAX = 99_999_999
 """As many digits as the metadata store's keys have."""
 TEXT_MAX = 255
 DISK_ID_BYTES_MAX = 64
+TIER_URL_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Registration:
     native_address: str = ""
     """Empty of a node that speaks gRPC only."""
     protocol_version: int = 0
+    tier_url: str = ""
+    """Of its object store; empty = it has none."""
 
 
 def check_registration(state: ClusterState, asked: Registration) -> None:
@@ -53,6 +56,10 @@ def check_registration(state: ClusterState, asked: Registration) -> None:
     if not _is_plain(asked.rack):
         raise InvalidRequestError(
             f"rack {asked.rack[:TEXT_MAX]!r}: at most {TEXT_MAX} printable characters"
+        )
+    if len(asked.tier_url) > TIER_URL_MAX or not asked.tier_url.isprintable():
+        raise InvalidRequestError(
+            f"tier_url {asked.tier_url[:TEXT_MAX]!r}: at most {TIER_URL_MAX} printable characters"
         )
     if len(asked.disk_id) > DISK_ID_BYTES_MAX:
         raise InvalidRequestError(f"a disk id has at most {DISK_ID_BYTES_MAX} bytes")
@@ -107,6 +114,7 @@ def register(
             rack=asked.rack,
             native_address=asked.native_address,
             protocol_version=asked.protocol_version,
+            tier_url=asked.tier_url,
             issued_incarnation=Incarnation(1),
             version=1,
         )
@@ -166,6 +174,7 @@ def activate(state: ClusterState, asked: Registration, incarnation: Incarnation)
                 rack=asked.rack,
                 native_address=asked.native_address,
                 protocol_version=asked.protocol_version,
+                tier_url=asked.tier_url,
                 is_disk_accepted=False,
             ),
         )

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 
 from icecore.errors import OffsetOutOfRangeError, UnknownTopicError
 from icecore.model import DELETE_OLDEST, NO_LIMIT, NodeId, Segment, SegmentId, SegmentState
-from icecore_coordinator.state.cluster_state import ClusterState, live_topics
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    drop_tiered,
+    is_below_start,
+    live_topics,
+    records_per_drop,
+)
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
     Change,
     PartitionKey,
     PartitionRecord,
     SegmentRecord,
-    drop,
     updated,
 )
 
@@ -65,6 +70,8 @@ def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> Verdict:
     start, kept = partition.log_start_offset, topic.retention
     if not (topic.is_live and kept.has_limits):
         return Verdict(start)
+    if topic.held_until_ms > state.counted_ms:
+        return Verdict(start, next_ms=topic.held_until_ms)
     sealed = [each for each in sealed_segments(state, key) if each.segment.end_offset > start]
     behind = sum(each.segment.length_bytes for each in sealed) + tail.length_bytes
     next_ms = next_tail_bytes = NEVER
@@ -162,17 +169,7 @@ def delete_below_start(state: ClusterState, key: PartitionKey, now_ms: int) -> C
     if partition is None or not state.is_live_topic(key[0]) or not partition.log_start_offset:
         return Change()
     gone = below_start(state, key, partition.log_start_offset)
-    return drop(gone[: RECORDS_PER_CHANGE // 2], now_ms)
-
-
-def is_below_start(state: ClusterState, record: SegmentRecord) -> bool:
-    """Whether nobody may read any of it any more, so that no copy of it is worth making."""
-    partition, segment = state.partitions.get(record.partition_key), record.segment
-    return (
-        partition is not None
-        and segment.state == SegmentState.SEALED
-        and segment.end_offset <= partition.log_start_offset
-    )
+    return drop_tiered(state, gone[: RECORDS_PER_CHANGE // records_per_drop(state, key[0])], now_ms)
 
 
 def add_holder(state: ClusterState, segment_id: SegmentId, node_id: NodeId) -> Change:

@@ -7,6 +7,7 @@ the version it started from.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from icecore.errors import (
     ConflictError,
@@ -21,6 +22,8 @@ from icecore.model import Epoch, Incarnation, NodeId, NodeState, Segment, Segmen
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     Placement,
+    may_lose_copies,
+    newest_in,
     next_of,
     without_repeats,
 )
@@ -33,6 +36,7 @@ from icecore_coordinator.state.records import (
     is_prepared,
     updated,
     updated_segment,
+    without_copies,
 )
 from icecore_replication.isr import IsrProposal, accept_isr_change
 from icecore_replication.producers import snapshot_digest
@@ -188,7 +192,7 @@ def seal(
         change = Change((opened,))
     abandoned = [
         each
-        for each in state.segments_in(record.partition_key)
+        for each in _newest_unsealed(state, record.partition_key)
         if is_prepared(each)
         and (successor is None or each.segment.segment_id != successor.segment_id)
     ]
@@ -201,13 +205,24 @@ def seal(
 def _is_start_known(state: ClusterState, segment: Segment) -> bool:
     """Whether a segment could begin at this one's base without this one: nothing was ever before
     it, or what ends there is sealed and somebody has it."""
-    before = (each.segment for each in state.segments_in((segment.topic_id, segment.partition)))
-    return segment.base_offset == 0 or any(
-        each.state == SegmentState.SEALED
-        and each.end_offset == segment.base_offset
-        and not each.is_lost
-        for each in before
+    if segment.base_offset == 0:
+        return True
+    for each in newest_in(state, (segment.topic_id, segment.partition)):
+        before = each.segment
+        if before.state == SegmentState.SEALED:
+            if before.end_offset < segment.base_offset:
+                break  # those before it end earlier yet
+            if before.end_offset == segment.base_offset and before.replicas:
+                return True
+    return False
+
+
+def _newest_unsealed(state: ClusterState, key: PartitionKey) -> list[SegmentRecord]:
+    """What lies behind the newest sealed segment of a partition, oldest first."""
+    newest = takewhile(
+        lambda each: each.segment.state != SegmentState.SEALED, newest_in(state, key)
     )
+    return list(newest)[::-1]
 
 
 def _sealed(record: SegmentRecord, sealing: Sealing, counted_ms: int) -> Change:
@@ -295,6 +310,8 @@ def add_sealed_replica(
     segment = record.segment
     if segment.state != SegmentState.SEALED or segment.seal_digest != seal_digest:
         raise ConflictError(f"segment {segment_id} is not sealed with this digest")
+    if segment.is_remote_only:
+        raise ConflictError(f"segment {segment_id} lies in object storage alone")
     if state.incarnation(node_id) != incarnation:
         raise ConflictError(f"node {node_id} restarted during the repair of segment {segment_id}")
     if node_id in segment.replicas:
@@ -304,8 +321,17 @@ def add_sealed_replica(
     return Change((updated_segment(record, {"replicas": replicas}, holders=holders),))
 
 
-def remove_sealed_replica(state: ClusterState, segment_id: SegmentId, node_id: NodeId) -> Change:
-    """Stop counting a copy that is lost or damaged; the last one stays listed, for better or worse.
+def remove_sealed_replica(
+    state: ClusterState, segment_id: SegmentId, node_id: NodeId, now_ms: int = 0
+) -> Change:
+    """Stop counting a copy that is lost or damaged; the last one stays listed, for better or worse,
+    unless object storage has all of it.
+
+    Args:
+        state: The cluster.
+        segment_id: Of the segment.
+        node_id: Whose copy it is.
+        now_ms: Wall clock, kept in tombstones.
 
     Raises ConflictError when there is no such segment any more, or it is not SEALED.
     """
@@ -314,8 +340,10 @@ def remove_sealed_replica(state: ClusterState, segment_id: SegmentId, node_id: N
     if segment.state != SegmentState.SEALED:
         raise ConflictError(f"segment {segment_id} is {segment.state.name}")
     replicas = tuple(each for each in segment.replicas if each != node_id)
-    if not replicas or replicas == segment.replicas:
+    if replicas == segment.replicas:
         return Change()
+    if not replicas:
+        return without_copies(record, now_ms) if may_lose_copies(state, record) else Change()
     return Change((updated_segment(record, {"replicas": replicas}),))
 
 

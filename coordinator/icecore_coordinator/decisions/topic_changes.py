@@ -18,6 +18,7 @@ from icecore.model import (
     KEEP_ALL,
     MEMORY_ENGINE,
     NO_LIMIT,
+    NOT_TIERED,
     ON_FULL,
     ON_TOTAL_LOSS,
     OWN_FILE,
@@ -25,10 +26,12 @@ from icecore.model import (
     ROCKSDB_ENGINE,
     SEGMENT_ENGINE,
     SHARED_FILE,
+    TIER_FORMATS,
     UNAVAILABLE_ON_LOSS,
     FlushMode,
     Retention,
     SegmentSettings,
+    Tiering,
     check_indexed_headers,
     check_topic_name,
 )
@@ -163,6 +166,7 @@ def create_topic(
     settings: SegmentSettings,
     delete_grace_ms: int = DELETE_GRACE_MS,
     retention: Retention = KEEP_ALL,
+    tiering: Tiering = NOT_TIERED,
 ) -> Change:
     """The record of a new topic; ``missing_partitions`` adds its partitions.
 
@@ -176,6 +180,7 @@ def create_topic(
     check_settings(settings, len(eligible_nodes(state, live)))
     check_grace(delete_grace_ms)
     check_retention(retention, settings)
+    check_tiering(state, tiering, retention)
     topic = TopicRecord(
         topic_id=topic_id,
         name=name,
@@ -184,6 +189,7 @@ def create_topic(
         delete_grace_ms=delete_grace_ms,
         partition_counts=(partitions,),
         retention=retention,
+        tiering=tiering,
         version=1,
     )
     return Change((topic,))
@@ -210,6 +216,34 @@ def check_retention(retention: Retention, settings: SegmentSettings) -> None:
     if retention.on_full not in ON_FULL:
         raise InvalidRequestError(
             f"on_full {retention.on_full[:64]!r} must be one of {', '.join(ON_FULL)}"
+        )
+
+
+def check_tiering(state: ClusterState, tiering: Tiering, retention: Retention) -> None:
+    """Whether a topic that keeps this can be tiered so. Raises InvalidRequestError."""
+    if tiering.tier_format not in TIER_FORMATS:
+        raise InvalidRequestError(
+            f"tier_format {tiering.tier_format[:64]!r} must be one of {', '.join(TIER_FORMATS)}"
+        )
+    if not 0 <= tiering.tier_after_ms <= RETENTION_MAX:
+        raise InvalidRequestError(
+            f"tier_after_ms is from 0 to {RETENTION_MAX}, not {tiering.tier_after_ms}"
+        )
+    for name in ("retention_ms", "retention_bytes"):
+        local, total = getattr(tiering, f"local_{name}"), getattr(retention, name)
+        if local != NO_LIMIT and not 0 <= local <= RETENTION_MAX:
+            raise InvalidRequestError(
+                f"local_{name} is -1 (no limit) or from 0 to {RETENTION_MAX}, not {local}"
+            )
+        if NO_LIMIT not in (local, total) and local > total:
+            raise InvalidRequestError(
+                f"local_{name} {local} is above {name} {total}: nodes keep nothing longer than the "
+                "topic does"
+            )
+    if tiering.is_on and not any(each.tier_url for each in state.nodes.values()):
+        raise InvalidRequestError(
+            "tier=on needs nodes with an object store, and there is none: set tier_url in the "
+            "settings of nodes"
         )
 
 
@@ -254,6 +288,7 @@ def alter_topic(
     settings: SegmentSettings,
     delete_grace_ms: int | None = None,
     retention: Retention | None = None,
+    tiering: Tiering | None = None,
 ) -> Change:
     """Replace the settings; those of segments hold from each partition's next segment on, the
     others at once.
@@ -268,9 +303,17 @@ def alter_topic(
     check_grace(grace_ms)
     kept = topic.retention if retention is None else retention
     check_retention(kept, settings)
+    tiered = topic.tiering if tiering is None else tiering
+    if (tiered, kept) != (topic.tiering, topic.retention):
+        check_tiering(state, tiered, kept)
     if settings.partitioner != topic.settings.partitioner:
         raise InvalidRequestError("the partitioner of a topic can't be changed")
-    new = {"settings": settings, "delete_grace_ms": grace_ms, "retention": kept}
+    new = {
+        "settings": settings,
+        "delete_grace_ms": grace_ms,
+        "retention": kept,
+        "tiering": tiered,
+    }
     if all(getattr(topic, name) == value for name, value in new.items()):
         return Change()
     return Change((updated(topic, **new),))

@@ -7,8 +7,13 @@ and then. So neither a wall clock nor a restart shortens it (R68).
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import check_topic_name
-from icecore_coordinator.state.cluster_state import ClusterState, check_free
-from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, TopicRecord, drop, updated
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    check_free,
+    drop_tiered,
+    records_per_drop,
+)
+from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, TopicRecord, updated
 
 
 def kept_topics(state: ClusterState) -> list[TopicRecord]:
@@ -118,20 +123,22 @@ def spend_grace(state: ClusterState, topic_id: bytes, version: int, spent_ms: in
 def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change:
     """The next bounded step of letting a topic go for good; empty when it is gone.
 
-    Segments become tombstones first, then partitions go, then the topic.
+    Segments become tombstones first, then partitions and saved positions go, then the topic.
     """
     topic = state.topics.get(topic_id)
     if topic is None or not topic.is_deleting:
         return Change()
-    change = Change()
+    change, per_drop = Change(), records_per_drop(state, topic_id)
     for partition in state.partitions_of(topic):
         segments = state.segments_in(partition.partition_key)
-        room = (RECORDS_PER_CHANGE - len(change.puts) - len(change.deletes)) // 2
+        room = (RECORDS_PER_CHANGE - len(change.puts) - len(change.deletes)) // per_drop
         if room <= 0:
             return change
-        change = change + drop(segments[:room], now_ms)
+        change = change + drop_tiered(state, segments[:room], now_ms, is_topic_gone=True)
         if len(segments) <= room:
             change = change + Change(deletes=(partition,))
     if any(True for _ in state.partitions_of(topic)):
         return change
-    return Change(deletes=(topic,))
+    positions = state.positions.part_of(topic_id, RECORDS_PER_CHANGE - 1)
+    is_all = len(positions) == len(state.positions.of_topic.get(topic_id, ()))
+    return Change(deletes=(*positions, topic) if is_all else positions)

@@ -150,7 +150,7 @@ class NodeCalls:
             "incarnation": self._state.incarnation(node_id),
         }
 
-    async def _each_part(
+    async def each_part(
         self,
         node_id: NodeId,
         parts: Iterable[Sequence[I]],
@@ -203,7 +203,7 @@ class NodeCalls:
             refs = [pb.SegmentRef(segment_id=each, epoch=epoch) for each, epoch in part]
             return pb.FenceRequest(**common, segments=refs, salvage=salvage)
 
-        return await self._each_part(
+        return await self.each_part(
             node_id,
             in_parts(promises, _no_bytes, SEGMENTS_PER_CALL),
             ask,
@@ -218,7 +218,7 @@ class NodeCalls:
         self, node_id: NodeId, items: Sequence[OpenItem], timeout_s: float
     ) -> list[Incarnation | IcecoreError]:
         """Have a node create segments; the incarnation that confirmed each, in the same order."""
-        return await self._each_part(
+        return await self.each_part(
             node_id,
             in_parts(items, lambda item: len(item.producer_snapshot), SEGMENTS_PER_CALL),
             lambda common, part: pb.OpenRequest(**common, segments=map(_open_segment, part)),
@@ -251,7 +251,7 @@ class NodeCalls:
     async def _write_back(
         self, node_id: NodeId, items: Sequence[WriteBackItem], timeout_s: float
     ) -> list[Written | IcecoreError]:
-        return await self._each_part(
+        return await self.each_part(
             node_id,
             in_parts(items, _no_bytes, SEGMENTS_PER_CALL),
             lambda common, part: pb.WriteBackRequest(**common, segments=map(_to_write, part)),
@@ -271,7 +271,7 @@ class NodeCalls:
             refs = [pb.SegmentRef(segment_id=each) for each in part]
             return pb.CheckSealRequest(**common, segments=refs)
 
-        return await self._each_part(
+        return await self.each_part(
             node_id,
             in_parts(segment_ids, _no_bytes, SEGMENTS_PER_CALL),
             ask,
@@ -296,7 +296,7 @@ class NodeCalls:
                 for each, error in zip(part, answer.errors, strict=False)
             ]
 
-        found: list[Rolling | IcecoreError] = await self._each_part(
+        found: list[Rolling | IcecoreError] = await self.each_part(
             node_id,
             in_parts(segments, _no_bytes, SEGMENTS_PER_CALL),
             ask,

@@ -8,6 +8,8 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 from icecore.model import NodeId, SegmentId
 from icecore.process.log import event
@@ -28,10 +30,13 @@ from icecore_coordinator.state.records import (
     is_prepared,
 )
 
+K = TypeVar("K")
+
 _log = logging.getLogger(__name__)
 
-ASSIGNMENTS_PER_PUSH = 2_000
-"""About 600 KiB; gRPC refuses messages above 4 MiB."""
+ITEMS_PER_PUSH = 500
+"""Of each kind in one message, also in the first: however many replicas a node holds, neither loop
+works on one message for longer than some ten milliseconds."""
 
 
 @dataclass(kw_only=True)
@@ -53,6 +58,11 @@ class Outbox:
     partitions: dict[PartitionKey, None] = field(default_factory=dict)
     fences: dict[str, None] = field(default_factory=dict)
     """Names of producers whose epoch rose."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last message had no room for all of it."""
+        return bool(self.segments or self.deletes or self.partitions)
 
 
 class Pushes:
@@ -120,9 +130,11 @@ class Pushes:
                     pass
 
     def _queue_partition(self, key: PartitionKey) -> None:
-        holders = (each.segment.replicas for each in self._state.segments_in(key))
-        for outbox in self._of(dict.fromkeys(node_id for each in holders for node_id in each)):
-            outbox.partitions[key] = None
+        of_node, mine = self._state.segments_of_node, self._state.segments_of_partition.get(key, {})
+        for node_id, outbox in self._outboxes.items():
+            if not of_node.get(node_id, {}).keys().isdisjoint(mine.keys()):
+                outbox.partitions[key] = None
+                outbox.wake.set()
 
     def _of(self, nodes: Iterable[NodeId]) -> list[Outbox]:
         """The outboxes of those nodes that are connected; they are woken."""
@@ -141,7 +153,7 @@ class Pushes:
             while True:
                 message = self.next_message(outbox)
                 await stream.write(message.SerializeToString())
-                if not outbox.segments or outbox.is_closed:
+                if not outbox.has_more or outbox.is_closed:
                     break
 
     def next_message(self, outbox: Outbox) -> pb.HeartbeatResponse:
@@ -163,19 +175,16 @@ class Pushes:
                 producer_id=producer.producer_id, min_epoch=producer.producer_epoch
             )
         outbox.fences.clear()
-        limit = None if message.full else ASSIGNMENTS_PER_PUSH
-        for segment_id in list(outbox.segments)[:limit]:
-            del outbox.segments[segment_id]
+        for segment_id in _taken(outbox.segments):
             record = self._state.segments.get(segment_id)
             if record is not None:
                 message.assignments.append(segment_to_proto(self._state.assignment(record)))
-        message.delete_segment_ids.extend(outbox.deletes)
-        outbox.deletes.clear()
-        for key in outbox.partitions:
+        deletes = _taken(outbox.deletes)
+        message.delete_segment_ids.extend(deletes)
+        for key in _taken(outbox.partitions):
             partition = self._state.partitions.get(key)
             if partition is not None:
                 message.partitions.append(self._progress(partition))
-        outbox.partitions.clear()
         return message
 
     def _queue_everything(self, outbox: Outbox) -> None:
@@ -211,3 +220,11 @@ class Pushes:
             topic=self._state.name_of(partition.topic_id),
             deleted=not self._state.is_live_topic(partition.topic_id),
         )
+
+
+def _taken(queue: dict[K, None]) -> list[K]:
+    """The next of a queue, which are in it no more."""
+    found = list(islice(queue, ITEMS_PER_PUSH))
+    for each in found:
+        del queue[each]
+    return found

@@ -3,10 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.model import FlushMode, NodeId, SegmentId, SegmentSettings, SegmentState
+from icecore.model import (
+    NO_SEGMENT,
+    FlushMode,
+    NodeId,
+    SegmentId,
+    SegmentSettings,
+    SegmentState,
+)
 from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import NodeInfo
+from icecore.v1.coordinator_pb2 import SegmentAssignment
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.nodes.heard import Heard
@@ -18,6 +26,7 @@ from icecore_coordinator.state.cluster_state import (
     live_topics,
     load_of_nodes,
     node_infos,
+    segments_from,
 )
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
@@ -28,8 +37,10 @@ from icecore_coordinator.state.records import (
     is_prepared,
     is_under_replicated,
 )
+from icecore_coordinator.work.tier_nodes import readers_of
 
 SEGMENTS_PER_PAGE = 1_000
+SEGMENTS_PER_PAGE_MAX = 10_000
 OF_ENGINE = ("engine", "file_model", "on_total_loss")
 
 
@@ -75,6 +86,7 @@ def settings_message(topic: TopicRecord) -> pb.TopicSettings:
         partitions=topic.partitions,
         delete_grace_ms=topic.delete_grace_ms,
         retention=topic.retention,
+        tiering=topic.tiering,
     )
 
 
@@ -122,6 +134,7 @@ class Describer:
             deleted_at_ms=topic.deleted_at_ms,
             grace_left_ms=topic.grace_left_ms,
             earlier_partitions=topic.known_counts[:-1],
+            holds=holds_of(topic, self._state.counted_ms),
         )
 
     def _partition(self, partition: PartitionRecord) -> pb.PartitionDescription:
@@ -137,6 +150,8 @@ class Describer:
             segments=sum(not is_prepared(each) for each in records),
             under_replicated_segments=sum(is_under_replicated(each) for each in records),
             lossy_segments=sum(each.segment.lossy for each in records),
+            tiered_segments=sum(each.segment.is_tiered for each in records),
+            remote_only_segments=sum(each.segment.is_remote_only for each in records),
             length_bytes=sum(each.segment.length_bytes for each in records)
             + self._heard.length_bytes(partition.tail_segment_id),
         )
@@ -201,7 +216,11 @@ class Describer:
             sealed_segments=len(sealed),
             under_replicated=sum(is_under_replicated(each) for each in records),
             min_copies=min(
-                (len(each.segment.replicas) for each in sealed if not each.segment.is_lost),
+                (
+                    len(each.segment.replicas)
+                    for each in sealed
+                    if not (each.segment.is_lost or each.segment.is_remote_only)
+                ),
                 default=0,
             ),
             recoveries=self._recoveries(),
@@ -233,32 +252,40 @@ class Describer:
         """One page. Raises UnknownTopicError."""
         state = self._state
         topics = [state.topic(request.topic)] if request.topic else live_topics(state)
-        limit = request.max_segments or SEGMENTS_PER_PAGE
-        after = self._position(SegmentId(request.after_segment_id))
+        limit = min(request.max_segments or SEGMENTS_PER_PAGE, SEGMENTS_PER_PAGE_MAX)
+        after = self._place(SegmentId(request.after_segment_id))
         wanted = frozenset(request.partitions)
         response = pb.ListSegmentsResponse()
         for topic in topics:
             for partition in state.partitions_of(topic):
-                if wanted and partition.partition not in wanted:
+                place, key = (topic.name, partition.partition), partition.partition_key
+                if (wanted and partition.partition not in wanted) or place < after:
                     continue
                 from_offset = max(request.from_offset, partition.log_start_offset)
-                for record in state.segments_in(partition.partition_key):
-                    is_listed = _is_listed(record, from_offset)
-                    if not is_listed or (after and self._place(record) <= after):
+                skipped = SegmentId(request.after_segment_id) if place == after else NO_SEGMENT
+                for record in segments_from(state, key, from_offset, skipped):
+                    if not _is_listed(record, from_offset):
                         continue
                     if len(response.segments) == limit:
                         response.more = True
                         return response
-                    response.segments.append(segment_to_proto(state.assignment(record)))
+                    response.segments.append(self._listed(record))
         return response
 
-    def _position(self, segment_id: SegmentId) -> tuple[str, int, SegmentId] | None:
-        record = self._state.segments.get(segment_id)
-        return self._place(record) if record else None
+    def _listed(self, record: SegmentRecord) -> SegmentAssignment:
+        """With who reads it, when no node has a copy."""
+        message = segment_to_proto(self._state.assignment(record))
+        if record.segment.is_remote_only:
+            segment_id = record.segment.segment_id
+            message.readers.extend(readers_of(self._state, self._live, segment_id))
+        return message
 
-    def _place(self, record: SegmentRecord) -> tuple[str, int, SegmentId]:
-        segment = record.segment
-        return (self._state.name_of(segment.topic_id), segment.partition, segment.segment_id)
+    def _place(self, segment_id: SegmentId) -> tuple[str, int]:
+        """Of the partition with which a page begins: the first one without a segment."""
+        record = self._state.segments.get(segment_id)
+        if record is None:
+            return "", 0
+        return self._state.name_of(record.segment.topic_id), record.segment.partition
 
 
 def _is_listed(record: SegmentRecord, from_offset: int) -> bool:
@@ -266,3 +293,14 @@ def _is_listed(record: SegmentRecord, from_offset: int) -> bool:
     if is_prepared(record):
         return False
     return record.segment.state != SegmentState.SEALED or record.segment.end_offset > from_offset
+
+
+def holds_of(topic: TopicRecord, counted_ms: int) -> list[pb.SnapshotHold]:
+    """Those that have not ended."""
+    return [
+        pb.SnapshotHold(
+            lease_id=each.lease_id, left_ms=each.until_ms - counted_ms, owner=each.owner
+        )
+        for each in topic.holds
+        if each.until_ms > counted_ms
+    ]

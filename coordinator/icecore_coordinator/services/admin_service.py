@@ -4,12 +4,15 @@ Messages to values, outcomes to messages, nothing else: ``topics`` and ``lossy_a
 ``admin_messages`` describes.
 """
 
+from collections.abc import Mapping
+
 from icecore.errors import InvalidRequestError, UnknownTopicError
-from icecore.model import KEEP_ALL, NodeId, SegmentId, check_topic_name
-from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto
+from icecore.model import KEEP_ALL, NOT_TIERED, NodeId, SegmentId, check_topic_name
+from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import ADMIN
-from icecore.rpc.ports import CallContext, Handlers, Received
+from icecore.rpc.ports import CallContext, Handlers, Received, UnaryHandler
+from icecore.rpc.turns import Turns
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
@@ -29,7 +32,8 @@ from icecore_coordinator.work.topics import Topics
 
 
 class AdminService:
-    """Each method as bytes to bytes."""
+    """Each method as bytes to bytes; those about object storage are ``tier_admin``'s,
+    those about holds ``snapshot_admin``'s, those about saved positions ``position_admin``'s."""
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class AdminService:
         lossy: LossyActs,
         describer: Describer,
         defaults: TopicDefaults,
+        other_handlers: Mapping[str, UnaryHandler],
     ) -> None:
         self._ledger = ledger
         self._topics = topics
@@ -46,6 +51,7 @@ class AdminService:
         self._defaults = defaults
         self._lossy = lossy
         self._describer = describer
+        self._other_handlers = other_handlers
 
     def handlers(self) -> Handlers:
         """By full method name."""
@@ -65,6 +71,7 @@ class AdminService:
                 "RecoverUnclean": self._recover_unclean,
                 "AcceptDisk": self._accept_disk,
                 "DeleteRecords": self._delete_records,
+                **self._other_handlers,
             }
         )
 
@@ -86,6 +93,7 @@ class AdminService:
                 settings_of(asked),
                 grace_of(asked),
                 retention_with(KEEP_ALL, asked),
+                tiering_with(NOT_TIERED, asked),
             )
         return pb.CreateTopicResponse(topic=self._describer.topic(topic)).SerializeToString()
 
@@ -95,18 +103,20 @@ class AdminService:
         except UnknownTopicError:
             return None
 
-    async def _describe_topics(self, body: Received, _: CallContext) -> bytes:
+    async def _describe_topics(self, body: Received, call: CallContext) -> bytes:
         """Some topics or all; of those that are deleted and kept when asked so."""
         request = parse(pb.DescribeTopicsRequest, body)
         if request.deleted:
-            kept, names = kept_topics(self._state), request.names
+            kept, names = kept_topics(self._state), frozenset(request.names)
             topics = [each for each in kept if not names or each.name in names]
         else:
-            named = [self._state.topic(name) for name in request.names]
+            named = [self._state.topic(name) for name in dict.fromkeys(request.names)]
             topics = named or live_topics(self._state)
-        return pb.DescribeTopicsResponse(
-            topics=[self._describer.topic(each) for each in topics]
-        ).SerializeToString()
+        response, turns = pb.DescribeTopicsResponse(), Turns(call.slot)
+        for each in topics:
+            await turns.give()
+            response.topics.append(self._describer.topic(each))
+        return response.SerializeToString()
 
     async def _alter_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.AlterTopicRequest, body)
@@ -119,6 +129,7 @@ class AdminService:
             lambda topic: altered_settings(request, topic.settings),
             lambda topic: grace_of(request.settings, topic.delete_grace_ms),
             lambda topic: retention_with(topic.retention, request.settings),
+            lambda topic: tiering_with(topic.tiering, request.settings),
         )
         return pb.AlterTopicResponse(
             topic=self._describer.topic(self._state.topic(request.name)),
@@ -155,17 +166,22 @@ class AdminService:
     async def _describe_cluster(self, _: Received, __: CallContext) -> bytes:
         return self._describer.cluster().SerializeToString()
 
-    async def _get_metadata(self, body: Received, _: CallContext) -> bytes:
-        """What clients need to find leaders; unknown topics are errors of their own entry."""
-        request = parse(pb.GetMetadataRequest, body)
+    async def _get_metadata(self, body: Received, call: CallContext) -> bytes:
+        """What clients need to find leaders; unknown topics are errors of their own entry. A topic
+        that is named twice is answered once: each may be as large as the cluster."""
+        request, turns = parse(pb.GetMetadataRequest, body), Turns(call.slot)
         response = pb.GetMetadataResponse(
             cluster_id=self._state.cluster_id, nodes=self._describer.nodes()
         )
-        for name in request.topics:
+        for name in dict.fromkeys(request.topics):
+            await turns.give()
             response.topics.append(self._metadata(name))
-        if not request.topics:
-            found = live_topics(self._state)
-            response.topics.extend(self._describer.metadata(each) for each in found)
+        for topic in () if request.topics else live_topics(self._state):
+            await turns.give()
+            if request.names_only:
+                response.topics.add(name=topic.name, topic_id=topic.topic_id)
+            else:
+                response.topics.append(self._describer.metadata(topic))
         return response.SerializeToString()
 
     def _metadata(self, name: str) -> pb.TopicMetadata:

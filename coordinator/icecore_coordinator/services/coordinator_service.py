@@ -32,6 +32,7 @@ from icecore_coordinator.decisions.segment_changes import (
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
+from icecore_coordinator.services.tiered_copies import TieredCopies
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.work.admission import Admission
@@ -67,6 +68,7 @@ class CoordinatorService:
         pushes: Pushes,
         sealing: LiveSealing,
         naming: ProducerNaming,
+        tiered: TieredCopies,
     ) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
@@ -79,6 +81,7 @@ class CoordinatorService:
         self._pushes = pushes
         self._sealing = sealing
         self._naming = naming
+        self._tiered = tiered
 
     def handlers(self) -> Handlers:
         """By full method name."""
@@ -92,6 +95,7 @@ class CoordinatorService:
                 "ReportDigests": self.report_digests,
                 "AllocateProducerIds": self.allocate_producer_ids,
                 "NameProducer": self.name_producer,
+                "DescribeTiered": self._tiered.describe,
             },
             {"Heartbeat": self.heartbeat},
         )
@@ -131,6 +135,7 @@ class CoordinatorService:
             disk_counter=request.disk_counter,
             native_address=request.native_address,
             protocol_version=request.protocol_version,
+            tier_url=request.tier_url,
         )
         known, shrunk = await self._admission.register(asked, map(_held, request.segments))
         state = self._ledger.state

@@ -4,6 +4,7 @@ Pure. Decisions (``node_changes``, ``segment_changes``, ``topic_changes``) read 
 and return a ``Change`` of its ``records``. The shell commits it, then applies it here.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -11,6 +12,7 @@ from typing import TypeAlias
 from icecore.errors import InternalError, TopicExistsError, UnknownTopicError
 from icecore.model import (
     NO_INCARNATION,
+    NO_SEGMENT,
     NO_TOKEN,
     Incarnation,
     NodeId,
@@ -20,6 +22,7 @@ from icecore.model import (
     SegmentState,
     Token,
 )
+from icecore.tier_records import TierRecord, TierState, TierTopicRecord, retired
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.record_json import decode
 from icecore_coordinator.state.records import (
@@ -31,11 +34,17 @@ from icecore_coordinator.state.records import (
     NodeRecord,
     PartitionKey,
     PartitionRecord,
+    PositionRecord,
     ProducerRecord,
     Record,
     SegmentRecord,
     TopicRecord,
+    drop,
+    is_under_replicated,
+    updated,
 )
+from icecore_coordinator.state.saved_positions import PositionIndex
+from icecore_coordinator.state.tier_index import TierIndex
 
 Decision: TypeAlias = Callable[["ClusterState"], Change]
 """What to change, from the newest state; raises IcecoreError to refuse."""
@@ -57,6 +66,8 @@ class ClusterState:
     deleted_held: dict[SegmentId, None] = field(default_factory=dict)
     """Those of which some node may still have bytes; the others are only remembered."""
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
+    positions: PositionIndex[PositionRecord] = field(default_factory=PositionIndex)
+    """What readers saved."""
     heard: dict[int, HeardRecord] = field(default_factory=dict)
     """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
     unsealed: dict[SegmentId, None] = field(default_factory=dict)
@@ -66,6 +77,8 @@ class ClusterState:
     segments_of_partition: dict[PartitionKey, dict[SegmentId, None]] = field(default_factory=dict)
     segments_of_node: dict[NodeId, dict[SegmentId, None]] = field(default_factory=dict)
     """By replica, not by holder."""
+    tiers: TierIndex = field(default_factory=TierIndex)
+    """What lies in object storage, and what could."""
     token: Token = NO_TOKEN
     """Of the coordinator that reads and writes this; 0 before it has one."""
     counted_ms: int = 0
@@ -91,14 +104,18 @@ class ClusterState:
         match record:
             case ClusterRecord():
                 self.cluster = record
+                self.tiers.note_url(record.tier_url)
             case CounterRecord():
                 self.counters[record.name] = record
             case NodeRecord():
                 self.nodes[record.node_id] = record
+                self.tiers.note_node(record.node_id, record.tier_url)
             case TopicRecord():
                 self._put_topic(record)
             case PartitionRecord():
                 self.partitions[record.partition_key] = record
+                is_stale = record.table_revision < record.tier_revision
+                self.tiers.note_table(record.partition_key, is_stale=is_stale)
             case DeletedRecord():
                 self.deleted[record.segment_id] = record
                 self.deleted_held.pop(record.segment_id, None)
@@ -108,8 +125,12 @@ class ClusterState:
                 self.producers[record.name] = record
             case HeardRecord():
                 self.heard[record.slot] = record
+            case PositionRecord():
+                self.positions.put(record)
             case SegmentRecord():
                 self._put_segment(record)
+            case TierRecord() | TierTopicRecord():
+                self.tiers.put(record)
 
     def _put_topic(self, record: TopicRecord) -> None:
         self.topics[record.topic_id] = record
@@ -127,12 +148,13 @@ class ClusterState:
             self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
         self.segments_of_partition.setdefault(record.partition_key, {})[segment.segment_id] = None
         self.segments[segment.segment_id] = record
+        self.tiers.put_segment(segment)
         self.thin.pop(segment.segment_id, None)
         if segment.state != SegmentState.SEALED:
             self.unsealed[segment.segment_id] = None
             return
         self.unsealed.pop(segment.segment_id, None)
-        if len(segment.replicas) < segment.settings.replication_factor and not segment.is_lost:
+        if is_under_replicated(record):
             self.thin[segment.segment_id] = None
 
     def _remove(self, record: Record) -> None:
@@ -143,6 +165,7 @@ class ClusterState:
                     del self.topic_ids[record.name]
             case PartitionRecord():
                 del self.partitions[record.partition_key]
+                self.tiers.note_table(record.partition_key, is_stale=False)
                 self.segments_of_partition.pop(record.partition_key, None)
             case DeletedRecord():
                 del self.deleted[record.segment_id]
@@ -150,11 +173,16 @@ class ClusterState:
             case SegmentRecord():
                 segment_id = record.segment.segment_id
                 del self.segments[segment_id]
+                self.tiers.remove_segment(record.segment)
                 self.unsealed.pop(segment_id, None)
                 self.thin.pop(segment_id, None)
                 self.segments_of_partition[record.partition_key].pop(segment_id, None)
                 for node_id in record.segment.replicas:
                     self.segments_of_node[node_id].pop(segment_id, None)
+            case PositionRecord():
+                self.positions.remove(record)
+            case TierRecord() | TierTopicRecord():
+                self.tiers.remove(record)
             case _:
                 raise InternalError(f"{record.key} can't be deleted")
 
@@ -217,6 +245,26 @@ class ClusterState:
         """Whether the leader is registered with the incarnation it leads in, and up."""
         is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
         return is_registered and live.is_live(segment.leader)
+
+
+def segments_from(
+    state: ClusterState, key: PartitionKey, offset: int, after: SegmentId = NO_SEGMENT
+) -> Iterator[SegmentRecord]:
+    """Records of one partition, oldest first, without most of those that end at or below an offset,
+    and without all up to a segment. Found by halving: ends grow with ids."""
+
+    def ends_above(segment_id: SegmentId) -> bool:
+        segment = state.segments[segment_id].segment
+        return segment.state != SegmentState.SEALED or segment.end_offset > offset
+
+    ids = sorted(state.segments_of_partition.get(key, ()))
+    at = bisect_left(ids, True, lo=bisect_right(ids, after), key=ends_above)
+    return (state.segments[each] for each in ids[at:])
+
+
+def newest_in(state: ClusterState, key: PartitionKey) -> Iterator[SegmentRecord]:
+    """All records of one partition, newest first, one by one: for who needs its end."""
+    return (state.segments[each] for each in reversed(state.segments_of_partition.get(key, {})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +336,79 @@ def load_of_nodes(state: ClusterState) -> dict[NodeId, NodeLoad]:
         if segment.leader in loads:
             loads[segment.leader].leads += 1
     return loads
+
+
+# --- what lies in object storage ------------------------------------------------------------------
+
+
+def is_below_start(state: ClusterState, record: SegmentRecord) -> bool:
+    """Whether nobody may read any of it any more, so that no copy of it is worth making."""
+    partition, segment = state.partitions.get(record.partition_key), record.segment
+    return (
+        partition is not None
+        and segment.state == SegmentState.SEALED
+        and segment.end_offset <= partition.log_start_offset
+    )
+
+
+def is_published(state: ClusterState, record: SegmentRecord) -> bool:
+    """Whether object storage has all of a sealed segment, by both of its records."""
+    tier = state.tiers.segments.get(record.segment.segment_id)
+    is_stored = tier is not None and tier.state is TierState.PUBLISHED
+    return is_stored and record.segment.is_tiered and record.segment.state == SegmentState.SEALED
+
+
+def may_lose_copies(state: ClusterState, record: SegmentRecord) -> bool:
+    """Whether nodes need not keep it: it is published, and no tail has to begin with what its
+    replicas know of producers (the newest sealed segment, while no ACTIVE tail is behind it)."""
+    partition = state.partitions.get(record.partition_key)
+    if partition is None or not is_published(state, record):
+        return False
+    tail = state.tail(partition)
+    has_tail = tail is not None and tail.segment.state == SegmentState.ACTIVE
+    return has_tail or record.segment.end_offset < partition.next_base_offset
+
+
+def next_revision(state: ClusterState, key: PartitionKey) -> tuple[PartitionRecord, ...]:
+    """What is published of a partition changes; nothing where that is gone."""
+    partition = state.partitions.get(key)
+    if partition is None:
+        return ()
+    return (updated(partition, tier_revision=partition.tier_revision + 1),)
+
+
+def records_per_drop(state: ClusterState, topic_id: bytes) -> int:
+    """How many records of a change ``drop_tiered`` takes at most for a segment of a topic."""
+    return 3 if topic_id in state.tiers.topics else 2
+
+
+def drop_tiered(
+    state: ClusterState,
+    records: Sequence[SegmentRecord],
+    now_ms: int,
+    *,
+    is_topic_gone: bool = False,
+) -> Change:
+    """As ``drop``, and what object storage has of these segments is retired in the same step.
+
+    Args:
+        state: The cluster.
+        records: Of segments that go.
+        now_ms: Wall clock, kept in tombstones.
+        is_topic_gone: For good, and its table with it: nothing has to be taken out of that.
+    """
+    segment_ids = (each.segment.segment_id for each in records)
+    tiers = [state.tiers.segments[each] for each in segment_ids if each in state.tiers.segments]
+    keys = {each.partition_key for each in tiers if each.state is TierState.PUBLISHED}
+    bumped = {
+        key: following
+        for key in sorted(keys)
+        for following in next_revision(state, key)
+        if not is_topic_gone
+    }
+    gone = [
+        retired(each, state.counted_ms, bumped[key].tier_revision if key in bumped else 0)
+        for each in tiers
+        for key in (each.partition_key,)
+    ]
+    return drop(records, now_ms) + Change((*gone, *bumped.values()))

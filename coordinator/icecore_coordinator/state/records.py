@@ -13,7 +13,9 @@ from icecore.model import (
     FIRST_PRODUCER_EPOCH,
     KEEP_ALL,
     NO_INCARNATION,
+    NO_NODE,
     NO_SEGMENT,
+    NOT_TIERED,
     Epoch,
     Incarnation,
     NodeId,
@@ -24,7 +26,9 @@ from icecore.model import (
     SegmentId,
     SegmentSettings,
     SegmentState,
+    Tiering,
 )
+from icecore.tier_records import TierRecord, TierTopicRecord
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition number."""
@@ -32,6 +36,8 @@ RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
 NUMBER_JUMP_MAX = 1 << 20
 """Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
+SLOT_PARTITIONS: Final = 64
+"""Partitions whose positions share a record."""
 _BEFORE_ANY: Final = Epoch(-1)
 """Of a partition that has had no segment."""
 DELETE_GRACE_MS = 24 * 3600 * 1000
@@ -40,10 +46,12 @@ DELETE_GRACE_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """The identity of the cluster; written once."""
+    """The identity of the cluster, and where it keeps what is tiered."""
 
     prefix: ClassVar[str] = "cluster"
     cluster_id: bytes
+    tier_url: str = ""
+    """Of the object store that was used first; empty = none was."""
     version: int = 0
 
     @property
@@ -86,11 +94,23 @@ class NodeRecord:
     """Empty in records of before there was one: gRPC is all that the node is known to speak."""
     protocol_version: int = 0
     """Of the registered process; 0 in records of before it was kept."""
+    tier_url: str = ""
+    """Of its object store; empty = it has none."""
     version: int = 0
 
     @property
     def key(self) -> str:
         return f"{self.prefix}{self.node_id:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHold:
+    """Somebody reads a topic as of one moment: nothing that is there goes by itself (R92)."""
+
+    lease_id: bytes
+    until_ms: int
+    """In counted time."""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +135,9 @@ class TopicRecord:
     """All numbers of partitions so far, oldest first; 0 = those of before they were written down.
     Empty in records of that time."""
     retention: Retention = KEEP_ALL
+    tiering: Tiering = NOT_TIERED
+    holds: tuple[SnapshotHold, ...] = ()
+    """Those that have ended stay until another one comes."""
     version: int = 0
 
     @property
@@ -125,6 +148,11 @@ class TopicRecord:
     def known_counts(self) -> tuple[int, ...]:
         """As ``partition_counts``, in older records, too."""
         return self.partition_counts or (0, self.partitions)
+
+    @property
+    def held_until_ms(self) -> int:
+        """Until when, in counted time, nothing of it goes by itself; 0 = nobody holds it."""
+        return max((each.until_ms for each in self.holds), default=0)
 
     @property
     def is_live(self) -> bool:
@@ -168,6 +196,10 @@ class PartitionRecord:
     """Base of the tail, or of the one to open."""
     last_epoch: Epoch = _BEFORE_ANY
     """Of the newest segment opened; a recovery promises the number above it."""
+    tier_revision: int = 0
+    """Counts what was published and retired of it,"""
+    table_revision: int = 0
+    """and which of these its table is known to have."""
     version: int = 0
 
     @property
@@ -255,6 +287,39 @@ class HeardRecord:
         return f"{self.prefix}{self.slot:03d}"
 
 
+@dataclass(frozen=True, slots=True)
+class SavedPosition:
+    """How far a reader has come in one partition."""
+
+    partition: int
+    offset: int
+    """Of the next record to read."""
+    version: int
+    """Grows with each save; what was deleted and saved again goes on above (``first_version``)."""
+    instance: int
+    """Of the reader that saved it."""
+    saved_at_ms: int
+    """By the wall clock, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRecord:
+    """The positions of one name in ``SLOT_PARTITIONS`` partitions of a topic, by partition: a
+    reader of a thousand partitions saves with a few puts. Another topic of the same name has
+    another id, and no positions."""
+
+    prefix: ClassVar[str] = "position/"
+    topic_id: bytes
+    name: str
+    slot: int
+    positions: tuple[SavedPosition, ...] = ()
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.topic_id.hex()}/{self.name}/{self.slot:08d}"
+
+
 Record: TypeAlias = (
     ClusterRecord
     | CounterRecord
@@ -265,6 +330,9 @@ Record: TypeAlias = (
     | DeletedRecord
     | ProducerRecord
     | HeardRecord
+    | PositionRecord
+    | TierRecord
+    | TierTopicRecord
 )
 RECORD_TYPES: tuple[type[Record], ...] = (
     ClusterRecord,
@@ -276,6 +344,9 @@ RECORD_TYPES: tuple[type[Record], ...] = (
     DeletedRecord,
     ProducerRecord,
     HeardRecord,
+    PositionRecord,
+    TierRecord,
+    TierTopicRecord,
 )
 
 
@@ -298,6 +369,7 @@ class Change:
 
 R = TypeVar(
     "R",
+    ClusterRecord,
     NodeRecord,
     TopicRecord,
     PartitionRecord,
@@ -305,6 +377,8 @@ R = TypeVar(
     DeletedRecord,
     ProducerRecord,
     HeardRecord,
+    TierRecord,
+    TierTopicRecord,
 )
 
 
@@ -322,14 +396,32 @@ def updated_segment(
 
 
 def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
-    """Delete records and leave tombstones: intents to delete for everyone who holds bytes."""
+    """Delete records and leave tombstones: intents to delete for everyone who holds bytes. Of a
+    segment that only lies in object storage there is one already."""
     tombstones = tuple(
         DeletedRecord(
             each.segment.segment_id, each.holders, now_ms, each.segment.length_bytes, version=1
         )
         for each in records
+        if not each.segment.is_remote_only
     )
     return Change(tombstones, tuple(records))
+
+
+def without_copies(record: SegmentRecord, now_ms: int) -> Change:
+    """The record without replicas, and the order to all its holders."""
+    segment = record.segment
+    remote = updated_segment(
+        record,
+        {"replicas": (), "isr": (), "leader": NO_NODE},
+        holders=(),
+        digest_nodes=(),
+        digests=(),
+    )
+    tombstone = DeletedRecord(
+        segment.segment_id, record.holders, now_ms, segment.length_bytes, version=1
+    )
+    return Change((remote, tombstone))
 
 
 def is_prepared(record: SegmentRecord) -> bool:
@@ -342,4 +434,5 @@ def is_under_replicated(record: SegmentRecord) -> bool:
     segment = record.segment
     copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
     is_short = len(copies) < segment.settings.replication_factor
-    return is_short and not is_prepared(record) and not segment.is_lost
+    is_kept_here = not (is_prepared(record) or segment.is_lost or segment.is_remote_only)
+    return is_short and is_kept_here

@@ -42,8 +42,14 @@ class MetadataStore(Protocol):
         """The stored value, None when the key is absent."""
         ...
 
-    async def scan(self, prefix: str) -> list[Stored]:
-        """All keys that start with ``prefix``, in order of their key."""
+    async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
+        """Keys that start with ``prefix``, in their order.
+
+        Args:
+            prefix: Of the keys; empty = all.
+            after: Only those behind this key.
+            limit: At most so many; 0 = all.
+        """
         ...
 
     async def txn(

@@ -87,14 +87,14 @@ class SqliteStore:
         rows = self._read("SELECT * FROM records WHERE key = ?", (key,))
         return rows[0] if rows else None
 
-    async def scan(self, prefix: str) -> list[Stored]:
+    async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
         """See ``MetadataStore.scan``."""
         return self._read(
-            "SELECT * FROM records WHERE key >= ? AND key < ? ORDER BY key",
-            (prefix, prefix + "\U0010ffff"),
+            "SELECT * FROM records WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
+            (prefix, prefix + "\U0010ffff", after, limit or -1),
         )
 
-    def _read(self, query: str, parameters: tuple[str, ...]) -> list[Stored]:
+    def _read(self, query: str, parameters: tuple[str | int, ...]) -> list[Stored]:
         try:
             return [Stored(*row) for row in self._db.execute(query, parameters)]
         except sqlite3.Error as error:

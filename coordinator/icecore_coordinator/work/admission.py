@@ -41,6 +41,7 @@ class Admission:
         self._live = ports.live
         self._heard = ports.heard
         self._copies = ports.copies
+        self._clock = ports.clock
         self._sessions = sessions
         self._activating = asyncio.Lock()
         """What a disk costs depends on what was judged before."""
@@ -132,10 +133,11 @@ class Admission:
         state = self._ledger.state
         lost = lost_copies(state, node_id, known.held, is_disk_unknown=known.is_disk_unknown)
         gone = deletions_confirmed(state, node_id, known.held)
+        now_ms = self._clock.now_ms()
         for segment_id in lost:
             event(_log, logging.WARNING, "copy_lost", node_id=node_id, segment_id=segment_id)
         await self._ledger.decide_each(
-            lost, lambda state, each: remove_sealed_replica(state, each, node_id)
+            lost, lambda state, each: remove_sealed_replica(state, each, node_id, now_ms)
         )
         await self._ledger.decide_each(
             gone, lambda state, each: confirm_deletion(state, each, [node_id])

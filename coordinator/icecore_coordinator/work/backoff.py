@@ -64,6 +64,10 @@ class Backoff(Generic[K]):
         """Whether it failed before."""
         return key in self._waits
 
+    def in_turn(self, keys: Iterable[K]) -> list[K]:
+        """These keys, those first that somebody waits for, then those that have not failed yet."""
+        return sorted(keys, key=lambda key: (key not in self._awaited, key in self._waits))
+
     def take(self, keys: Iterable[K]) -> list[K]:
         """Take those that nobody is at, waiting or not."""
         mine = [key for key in dict.fromkeys(keys) if key not in self._taken]

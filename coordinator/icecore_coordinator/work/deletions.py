@@ -106,7 +106,13 @@ class Deletions:
         part = self._remembered[-TOMBSTONES_PER_LOOK:]
         del self._remembered[-TOMBSTONES_PER_LOOK:]
         known = [deleted[each] for each in part if each in deleted]
-        old = [each for each in known if not each.holders and each.deleted_at_ms < oldest]
+        old = [
+            each
+            for each in known
+            if not each.holders
+            and each.deleted_at_ms < oldest
+            and each.segment_id not in self._ledger.state.segments
+        ]
         await self._ledger.decide_each(old, _forgotten)
 
 

@@ -33,6 +33,7 @@ class LossyActs:
         self._ledger = ports.ledger
         self._live = ports.live
         self._copies = ports.copies
+        self._clock = ports.clock
         self._recoveries = recoveries
 
     async def declare_lost(
@@ -47,6 +48,7 @@ class LossyActs:
                 named(state, topic, partition, segment_id),
                 self._live,
                 lambda node_id: self._copies.has_copy(node_id, segment_id),
+                self._clock.now_ms(),
             )
         )
         if change.puts:

@@ -1,8 +1,9 @@
 """Frees room on disks that are nearly full: topics with ``on_full = delete_oldest`` give it.
 
-A node says how much is to be freed. Of the topics that allow it, the segments with the oldest
-records go first, as many as free that much; what was ordered and not yet carried out counts as
-freed. Where nothing but tails is left, those are sealed. What other topics keep is never touched.
+A node says how much is to be freed. First goes what lies in object storage, too, of any topic: no
+record is gone by that. Then, of the topics that allow it, the segments with the oldest records go,
+as many as free that much; what was ordered and not yet carried out counts as freed. Where nothing
+but tails is left, those are sealed. What other topics keep is never touched.
 """
 
 import heapq
@@ -20,6 +21,7 @@ from icecore_coordinator.decisions.retention import (
     spare_tails,
 )
 from icecore_coordinator.nodes.node_sessions import Usage
+from icecore_coordinator.work.local_copies import LocalCopies
 from icecore_coordinator.work.tail_rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -35,16 +37,22 @@ class Reclaimer:
         ports: The cluster.
         rolls: Has tails sealed.
         usage: What a node last said of its disk.
+        local: Drops copies of what lies in object storage, too.
     """
 
     def __init__(
-        self, ports: WorkerPorts, rolls: TailRolls, usage: Callable[[NodeId], Usage]
+        self,
+        ports: WorkerPorts,
+        rolls: TailRolls,
+        usage: Callable[[NodeId], Usage],
+        local: LocalCopies,
     ) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
         self._heard = ports.heard
         self._rolls = rolls
         self._usage = usage
+        self._local = local
 
     async def look(self) -> None:
         """Free what nodes ask for, one node after the other: what one gets frees others, too."""
@@ -56,6 +64,9 @@ class Reclaimer:
     async def _free(self, node_id: NodeId, wanted: int) -> None:
         state = self._ledger.state
         lacking = wanted - going_bytes(state, node_id)
+        if lacking <= 0:
+            return
+        lacking -= await self._local.free(node_id, lacking)
         if lacking <= 0:
             return
         chosen, found = choose(sacrifices(state, node_id), lacking)

@@ -169,7 +169,7 @@ class Recovery:
                 found.append(segment_id)
         room = DELETED_AT_ONCE - sum(self.backoff.is_taken(each) for each in deleted)
         due = [each for each in deleted if self.backoff.is_due(each)]
-        return found + due[: max(0, room)]
+        return self.backoff.in_turn(found) + due[: max(0, room)]
 
     async def recover(self, segment_ids: Sequence[SegmentId]) -> None:
         """Try once to recover these segments; what fails is tried again later."""

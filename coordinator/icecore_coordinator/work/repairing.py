@@ -1,17 +1,20 @@
 """Sealed segments with fewer copies than their replication factor are copied to another node.
 
-A few at a time, for repair competes with produce for the same disks. A copy that its own node calls
-damaged does not count, but the last one stays listed, and a person is told (R42, R43).
+So many bytes a second, for repair competes with produce for the same disks: many small ones, or one
+large one. A copy that its own node calls damaged does not count, but the last one stays listed, and
+a person is told (R42, R43).
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from icecore.errors import IcecoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
-from icecore_coordinator.decisions.retention import add_holder, is_below_start
+from icecore_coordinator.decisions.retention import add_holder
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
     is_sealed_state,
@@ -19,14 +22,18 @@ from icecore_coordinator.decisions.segment_changes import (
 )
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.nodes.node_calls import WriteBackItem, Written
-from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
+from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes, is_below_start
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-REPAIRS_AT_ONCE = 8
+REPAIR_BYTES_PER_PASS = 64 << 20
+"""A pass begins a second after the last one ended; one copy may be larger."""
+REPAIRS_PER_PASS = 128
+LOOKED_AT_PER_PASS = 10_000
+"""Of very many that lack a copy and can't be helped each pass looks at some, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class Repairer:
         self._clock = ports.clock
         self._timing = ports.timing
         self._backoff: Backoff[SegmentId] = Backoff(ports.clock)
+        self._looked_at = 0
+        """So many of those that lack a copy had their turn."""
         self._last_copies: dict[tuple[NodeId, SegmentId], None] = {}
         """(node, segment) of damaged copies that stay listed, because there is no other."""
 
@@ -63,8 +72,9 @@ class Repairer:
             and segments[segment_id].segment.state == SegmentState.SEALED
             and node_id in segments[segment_id].segment.replicas
         ]
+        now_ms = self._clock.now_ms()
         await self._ledger.decide_each(
-            listed, lambda state, copy: remove_sealed_replica(state, copy[1], copy[0])
+            listed, lambda state, copy: remove_sealed_replica(state, copy[1], copy[0], now_ms)
         )
         last = self._last_copies
         self._last_copies = {}
@@ -81,42 +91,55 @@ class Repairer:
         """Copies that are due now, a bounded number; sources and targets are both live."""
         state = self._ledger.state
         found: list[Repair] = []
-        lost = [each for each in state.nodes if not self._counts(each)]
-        suspects = dict.fromkeys(state.thin)
-        for node_id in lost:
-            suspects.update(dict.fromkeys(state.segments_of_node.get(node_id, ())))
-        for segment_id in suspects:
-            if len(found) >= REPAIRS_AT_ONCE:
+        length_bytes, first = 0, self._looked_at
+        eligible = [each.node_id for each in eligible_nodes(state, self._live)]
+        for segment_id in self._suspects():
+            if not self._backoff.is_due(segment_id):
+                continue
+            repair = self._repair_of(state.segments[segment_id], eligible)
+            if repair is None:
+                continue
+            found.append(repair)
+            length_bytes += repair.segment.length_bytes
+            if length_bytes >= REPAIR_BYTES_PER_PASS or len(found) >= REPAIRS_PER_PASS:
+                self._looked_at = first  # the rest of these has its turn in the next pass
                 break
-            record = state.segments[segment_id]
-            segment = record.segment
-            if segment.state != SegmentState.SEALED or not self._backoff.is_due(segment_id):
-                continue
-            if is_below_start(state, record):
-                continue  # it is about to go
-            counted = [each for each in segment.replicas if self._counts(each)]
-            donors = [
-                each
-                for each in segment.replicas
-                if self._live.is_live(each) and not self._copies.is_unknown(each, segment_id)
-            ]
-            returning = [
-                each
-                for each in record.holders
-                if each not in segment.replicas and self._may_return(each)
-            ]
-            enough = segment.settings.replication_factor
-            if len(counted) + len(returning) >= enough or not donors:
-                continue
-            targets = [
-                each.node_id
-                for each in eligible_nodes(state, self._live)
-                if each.node_id not in segment.replicas
-            ]
-            if targets:
-                target = min(targets, key=lambda each: self._copy_cost(record, each))
-                found.append(Repair(segment, donors[segment_id % len(donors)], target))
         return found
+
+    def _suspects(self) -> list[SegmentId]:
+        """The next of those that may lack a copy: their records say so, or a node is lost."""
+        state = self._ledger.state
+        lost = [each for each in state.nodes if not self._counts(each)]
+        some = chain(state.thin, *(state.segments_of_node.get(each, ()) for each in lost))
+        first = self._looked_at
+        found = list(islice(some, first, first + LOOKED_AT_PER_PASS))
+        self._looked_at = first + len(found) if len(found) == LOOKED_AT_PER_PASS else 0
+        return list(dict.fromkeys(found))
+
+    def _repair_of(self, record: SegmentRecord, eligible: Sequence[NodeId]) -> Repair | None:
+        segment = record.segment
+        if segment.state != SegmentState.SEALED or is_below_start(self._ledger.state, record):
+            return None  # not yet, or it is about to go
+        targets = [each for each in eligible if each not in segment.replicas]
+        if not targets:
+            return None
+        segment_id = segment.segment_id
+        counted = [each for each in segment.replicas if self._counts(each)]
+        donors = [
+            each
+            for each in segment.replicas
+            if self._live.is_live(each) and not self._copies.is_unknown(each, segment_id)
+        ]
+        returning = [
+            each
+            for each in record.holders
+            if each not in segment.replicas and self._may_return(each)
+        ]
+        enough = segment.settings.replication_factor
+        if len(counted) + len(returning) >= enough or not donors:
+            return None
+        target = min(targets, key=lambda each: self._copy_cost(record, each))
+        return Repair(segment, donors[segment_id % len(donors)], target)
 
     def _counts(self, node_id: NodeId) -> bool:
         """Copies on nodes that are merely down count for a grace period."""

@@ -21,6 +21,7 @@ from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, Written
 from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.state.cluster_state import segments_from
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey, SegmentRecord
 
@@ -84,11 +85,15 @@ class StartStates:
             if partition is None:
                 continue
             base = partition.next_base_offset
-            ended = [each for each in state.segments_in(key) if _ends_at(each, base)]
+            recent = segments_from(state, key, base - 1)
+            ended = [each for each in recent if _ends_at(each, base)]
             if not ended:
                 starts[key] = Start(base)
             elif ended[-1].segment.is_lost:
                 starts[key] = Start(base, max_append_timestamp_ms=self._clock.now_ms())
+            elif ended[-1].segment.is_remote_only and not ended[-1].producer_digest:
+                # Restored from a bucket, which says nothing of producers: sequences begin anew.
+                starts[key] = Start(base, max_append_timestamp_ms=ended[-1].max_append_timestamp_ms)
             elif sources := self._sources(ended[-1]):
                 wanted.append(_Wanted(key, ended[-1], sources))
         refused: dict[PartitionKey, None] = {}

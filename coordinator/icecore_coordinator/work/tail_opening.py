@@ -39,15 +39,16 @@ class TailOpener:
         """Of partitions: who waits for one says so here."""
 
     def needed(self) -> list[PartitionKey]:
-        """Partitions without a tail that nobody is opening and whose back-off has passed."""
+        """Partitions without a tail that nobody is opening and whose back-off has passed, in the
+        order of their turns."""
         state = self._ledger.state
-        return [
+        return self.backoff.in_turn(
             key
             for key, partition in state.partitions.items()
             if not partition.tail_segment_id
             and self.backoff.is_due(key)
             and state.is_live_topic(key[0])
-        ]
+        )
 
     async def open(self, keys: Sequence[PartitionKey]) -> None:
         """Try once to open a segment in each of these; what fails is tried again later."""

@@ -9,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.errors import IcecoreError, NotLeaderError, UnknownTopicError
-from icecore.model import NodeId, Retention, Segment, SegmentSettings, SegmentState
+from icecore.model import (
+    NOT_TIERED,
+    NodeId,
+    Retention,
+    Segment,
+    SegmentSettings,
+    SegmentState,
+    Tiering,
+)
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.decisions import topic_changes, topic_deletion
@@ -52,6 +60,7 @@ class Topics:
         settings: SegmentSettings,
         delete_grace_ms: int,
         retention: Retention,
+        tiering: Tiering = NOT_TIERED,
     ) -> TopicRecord:
         """Create a topic and wait until its partitions are open.
 
@@ -61,6 +70,7 @@ class Topics:
             settings: ``replication_factor`` and ``min_insync`` may be 0 = not given.
             delete_grace_ms: How long it is kept once it is deleted.
             retention: What it keeps.
+            tiering: What of it moves into object storage.
 
         Raises what ``topic_changes.create_topic`` raises, and UnknownTopicError when it was
         deleted meanwhile.
@@ -79,6 +89,7 @@ class Topics:
                 settings=pinned,
                 delete_grace_ms=delete_grace_ms,
                 retention=retention,
+                tiering=tiering,
             )
 
         await self._ledger.decide(decision)
@@ -103,6 +114,7 @@ class Topics:
         settings_of: Callable[[TopicRecord], SegmentSettings],
         grace_of: Callable[[TopicRecord], int],
         retention_of: Callable[[TopicRecord], Retention],
+        tiering_of: Callable[[TopicRecord], Tiering],
     ) -> list[IcecoreError]:
         """New settings from the next segments on, which are asked for at once if they differ.
 
@@ -111,6 +123,7 @@ class Topics:
             settings_of: The new settings, from the record as it is by then.
             grace_of: Likewise the new ``delete_grace_ms``.
             retention_of: Likewise what it keeps, from now on.
+            tiering_of: Likewise what of it moves into object storage.
 
         Returns:
             Why segments are not rolled now.
@@ -127,6 +140,7 @@ class Topics:
                 settings_of(topic),
                 grace_of(topic),
                 retention_of(topic),
+                tiering_of(topic),
             )
 
         pinned = self._ledger.state.topic(name).settings

@@ -29,7 +29,8 @@ class Acceptor:
         listener: Bound and listening.
         security: TLS; None for none.
         within_s: How long a handshake may take.
-        has_room: Given how many handshakes go on: whether one more connection is allowed.
+        has_room: Given how many handshakes go on, and the peer: whether one more connection is
+            allowed.
         welcome: Gets each connection that is ready, and its peer, for people.
     """
 
@@ -38,7 +39,7 @@ class Acceptor:
         listener: socket.socket,
         security: ssl.SSLContext | None,
         within_s: float,
-        has_room: Callable[[int], bool],
+        has_room: Callable[[int, str], bool],
         welcome: Callable[[socket.socket | TlsSocket, str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -65,7 +66,7 @@ class Acceptor:
                 self.rest(_ACCEPT_AGAIN_S)
                 return
             peer = f"ipv4:{where[0]}:{where[1]}" if len(where) == 2 else f"ipv6:{where[0]}"
-            if not self._has_room(len(self._shaking)):
+            if not self._has_room(len(self._shaking), peer):
                 event(_log, logging.WARNING, "connection_refused", peer=peer)
                 sock.close()
                 continue

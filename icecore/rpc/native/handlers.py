@@ -4,8 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from icecore.rpc import convert, framing
+from icecore.rpc.bounds import Bound
 from icecore.rpc.handling import failure_of
 from icecore.rpc.native.connection import Connection
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Call, Kind
@@ -16,17 +22,35 @@ from icecore.rpc.ports import (
     Body,
     Buffer,
     CallContext,
+    CallSlot,
     DirectHandler,
     Received,
+    UnaryHandler,
     buffers_of,
 )
 
 _MESSAGE_CHARACTERS_MAX: Final = 1000
 
 
-def context_of(connection: Connection, timeout_s: float | None) -> CallContext:
+def context_of(connection: Connection, timeout_s: float | None, slot: CallSlot) -> CallContext:
     """What a handler is told of its caller."""
-    return CallContext(connection.peer, connection.principal, timeout_s)
+    return CallContext(connection.peer, connection.principal, timeout_s, slot)
+
+
+def in_turn(handler: UnaryHandler, bound: Bound) -> UnaryHandler:
+    """A handler for strangers: it begins in its turn, and if it only reads it ends in time."""
+
+    async def run(body: Received, context: CallContext) -> Body:
+        try:
+            async with asyncio.timeout(context.timeout_s if bound.is_read else None) as limit:
+                await context.slot.turn()
+                return await handler(body, context)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise RequestTimeoutError("the caller's time is over") from error
+
+    return run
 
 
 def run_direct(

@@ -17,6 +17,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.rpc.addresses import native
+from icecore.rpc.bounds import bounded
 from icecore.rpc.knocking import refuses
 from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.native.client import Calls, class_of, error_of
@@ -309,7 +310,7 @@ class NativeNet:
         listener.setblocking(False)
         bound = listener.getsockname()[1]
         return NativeServer(
-            listener, f"{host}:{bound}", handlers, self._limits, self._timeouts, security
+            listener, f"{host}:{bound}", bounded(handlers), self._limits, self._timeouts, security
         )
 
     async def close(self) -> None:

@@ -4,12 +4,13 @@ A connection is for calls until its first OPEN frame, then it is one stream, whi
 when it has read its end. A handler always runs to its end: when its caller gives up or is gone, the
 answer is dropped.
 
-**Bounds.** Calls that run (``calls_max``), connections (``connections_max``), bytes of requests
-that are being received (``receiving_bytes_max``) and of answers that callers have not read
-(``answers_bytes_max``, by method): beyond them a call is refused with THROTTLED, without taking
-memory for its body. So is a call whose header its direct handler does not admit. A caller with many
-unread answers is not read until it has taken them. A connection is closed that does not say hello
-in time or takes none of its answers.
+**Bounds.** Calls of a service that run (``calls_max``) or are parked (``parked_max``), connections
+(``connections_max``), half of each for one host; bytes of requests that are being received
+(``receiving_bytes_max``) and of answers that callers have not read (``answers_bytes_max``, by
+method): beyond them a call is refused with THROTTLED, without taking memory for its body. So is a
+call whose header its direct handler does not admit. A caller with many unread answers is not read
+until it has taken them, nor one with many calls that run (``call_limit.py``). A connection is
+closed that does not say hello in time or takes none of its answers.
 """
 
 import asyncio
@@ -24,14 +25,17 @@ from typing import Any, Final
 
 from icecore.errors import (
     IcecoreError,
+    InvalidRequestError,
     ThrottledError,
     UnavailableError,
     UnsupportedError,
 )
 from icecore.process.log import event
 from icecore.rpc import framing
+from icecore.rpc.bounds import bound_of
 from icecore.rpc.handling import failure_of
 from icecore.rpc.native.accepting import Acceptor
+from icecore.rpc.native.call_limit import ConnectionCalls, CountedSlot
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection, Timeouts
 from icecore.rpc.native.frame import (
     Call,
@@ -44,6 +48,7 @@ from icecore.rpc.native.frame import (
 from icecore.rpc.native.handlers import (
     checked,
     context_of,
+    in_turn,
     run_direct,
     run_stream,
     send_error,
@@ -51,6 +56,7 @@ from icecore.rpc.native.handlers import (
 from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.native.tls import TlsSocket
 from icecore.rpc.ports import (
+    NO_SLOT,
     Admitted,
     Answer,
     CallContext,
@@ -59,10 +65,13 @@ from icecore.rpc.ports import (
     UnaryHandler,
     join,
 )
+from icecore.rpc.slots import HeldSlot, Slots, host_of
 
 _log = logging.getLogger(__name__)
 
 _BREAK_GRACE_S: Final = 5.0
+_CONNECTIONS_OF_HOST_MIN: Final = 64
+"""That any host may have, where the half of all is less."""
 _CALLS: Final = frozenset({Kind.CALL, Kind.BULK})
 
 
@@ -71,6 +80,9 @@ class ServerLimits:
     """What a server holds for its callers at most."""
 
     calls_max: int = 4096
+    parked_max: int = 8192
+    calls_per_connection_max: int = 128
+    """Of clients, that run and are not parked; direct handlers bound their calls themselves."""
     connections_max: int = 16_384
     receiving_bytes_max: int = 256 << 20
     answers_bytes_max: int = 64 << 20
@@ -79,10 +91,24 @@ class ServerLimits:
 class _Peer:
     """What the server knows of one connection."""
 
-    __slots__ = ("accepted_s", "admitted", "receiving_bytes", "stream", "task", "unsent")
+    __slots__ = (
+        "accepted_s",
+        "admitted",
+        "calls",
+        "host",
+        "reads",
+        "receiving_bytes",
+        "stream",
+        "task",
+        "unsent",
+    )
 
-    def __init__(self, accepted_s: float) -> None:
+    def __init__(self, host: str, accepted_s: float, calls: ConnectionCalls) -> None:
+        self.host = host
         self.accepted_s = accepted_s
+        self.calls = calls
+        self.reads: set[asyncio.Task[None]] = set()
+        """Handlers that stop with the connection."""
         self.admitted: deque[Admitted] = deque()
         """Calls whose large bodies are on their way, in the order of these."""
         self.receiving_bytes = 0
@@ -123,6 +149,9 @@ class NativeServer:
         self._names = {name.encode(): name for name in (*handlers.unary, *handlers.direct)}
         self._peers: dict[Connection, _Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = Slots(limits.calls_max, limits.parked_max)
+        self._hosts: Counter[str] = Counter()
+        """Connections of each."""
         self._running = 0
         self._receiving_bytes = 0
         self._unsent_bytes: Counter[str] = Counter()
@@ -142,12 +171,16 @@ class NativeServer:
 
     # --- connections ----------------------------------------------------------------------------
 
-    def _has_room(self, handshakes: int) -> bool:
-        return len(self._peers) + handshakes < self._limits.connections_max
+    def _has_room(self, handshakes: int, peer: str) -> bool:
+        most = self._limits.connections_max
+        share = max(most // 2, _CONNECTIONS_OF_HOST_MIN)
+        return len(self._peers) + handshakes < most and self._hosts[host_of(peer)] < share
 
     def _welcome(self, sock: socket.socket | TlsSocket, peer: str) -> None:
-        connection = Connection(sock, self, peer, self._timeouts)
-        self._peers[connection] = _Peer(self._loop.time())
+        connection, host = Connection(sock, self, peer, self._timeouts), host_of(peer)
+        calls = ConnectionCalls(connection, self._limits.calls_per_connection_max)
+        self._peers[connection] = _Peer(host, self._loop.time(), calls)
+        self._hosts[host] += 1
 
     def _check(self) -> None:
         """Ask silent peers, close those that never said hello or take nothing."""
@@ -167,8 +200,13 @@ class NativeServer:
         peer = self._peers.pop(connection, None)
         if peer is None:
             return
+        self._hosts[peer.host] -= 1
+        if not self._hosts[peer.host]:
+            del self._hosts[peer.host]
         self._receiving_bytes -= peer.receiving_bytes
         self._unsent_bytes.subtract(peer.unsent)
+        for read in peer.reads:
+            read.cancel()
         for each in peer.admitted:
             each.abandon()
         if peer.stream is not None:
@@ -191,7 +229,9 @@ class NativeServer:
                 retry_after_ms=50,
             )
         elif call is not None:
-            error = self._why_not(call)
+            error = self._why_not(call, peer.host)
+            if error is None and head.body_bytes > bound_of(call.method.decode()).bytes_max:
+                error = InvalidRequestError(f"a request of {head.body_bytes} bytes is too large")
         if error is not None:
             if call is None:
                 connection.lose(error.message)
@@ -214,7 +254,7 @@ class NativeServer:
         method, handler = self._direct[call.method]
         try:
             admitted = handler.admit(
-                header, head.body_bytes, context_of(connection, call.timeout_s)
+                header, head.body_bytes, context_of(connection, call.timeout_s, NO_SLOT)
             )
             if isinstance(admitted, Admitted):
                 return admitted
@@ -247,13 +287,14 @@ class NativeServer:
         is_asked = call.header is not None and call.method in self._direct
         if is_asked and isinstance(frame.body, memoryview):
             admitted = peer.admitted.popleft()
-        error = self._why_not(call)
+        error = self._why_not(call, peer.host)
         if error is not None:
             if admitted is not None:
                 admitted.abandon()
             self._refuse(connection, frame.call_id, error)
             return
         self._running += 1
+        slot = self._slots.take(self._names[call.method], peer.host)
         if call.method in self._direct:
             method, direct = self._direct[call.method]
             run = partial(
@@ -261,27 +302,35 @@ class NativeServer:
                 direct,
                 call,
                 frame.body,
-                context_of(connection, call.timeout_s),
+                context_of(connection, call.timeout_s, slot),
                 admitted,
             )
-            self._answer_directly(connection, frame.call_id, method, run)
+            self._answer_directly(connection, frame.call_id, method, run, slot)
             return
         method, handler = self._methods[call.method]
         if call.header is not None:  # this handler knows only whole messages
             frame = frame._replace(body=join(framing.frame_bulk(call.header, [frame.body])))
-        context = context_of(connection, call.timeout_s)
+        bound = bound_of(method)
+        held: HeldSlot | CountedSlot = slot
+        if bound.is_for_clients:
+            held, handler = CountedSlot(slot, peer.calls), in_turn(handler, bound)
+        context = context_of(connection, call.timeout_s, held)
         task = self._start(self._answer(connection, frame, method, handler, context))
         task.add_done_callback(self._finished)
+        task.add_done_callback(held.end)
+        if bound.is_read:
+            peer.reads.add(task)
+            task.add_done_callback(peer.reads.discard)
 
-    def _why_not(self, call: Call) -> IcecoreError | None:
+    def _why_not(self, call: Call, host: str = "") -> IcecoreError | None:
         """Why this call may not begin now."""
         method = self._names.get(call.method)
         if method is None:
             return UnsupportedError(f"no method {call.method.decode(errors='replace')}")
         if self._is_stopping:
             return UnavailableError("the server is stopping")
-        if self._running >= self._limits.calls_max:
-            return ThrottledError(f"{self._running} calls are running", retry_after_ms=50)
+        if (busy := self._slots.why_not(method, host)) is not None:
+            return busy
         if self._unsent_bytes[method] > self._limits.answers_bytes_max:
             return ThrottledError(
                 f"{self._unsent_bytes[method]} bytes of answers wait for clients to read them",
@@ -290,7 +339,12 @@ class NativeServer:
         return None
 
     def _answer_directly(
-        self, connection: Connection, call_id: int, method: str, run: Callable[[Answer], None]
+        self,
+        connection: Connection,
+        call_id: int,
+        method: str,
+        run: Callable[[Answer], None],
+        slot: HeldSlot,
     ) -> None:
         """In this callback, unless the handler answers later."""
         is_answered = False
@@ -299,6 +353,7 @@ class NativeServer:
             nonlocal is_answered
             assert not is_answered, f"{method} was answered twice"
             is_answered = True
+            slot.end()
             self._finished()
             try:
                 if isinstance(outcome, IcecoreError):
@@ -357,7 +412,8 @@ class NativeServer:
     def _reader_is_back(self, connection: Connection, peer: _Peer) -> None:
         self._unsent_bytes.subtract(peer.unsent)
         peer.unsent.clear()
-        connection.resume()
+        if not peer.calls.are_full:
+            connection.resume()
 
     def _refuse(self, connection: Connection, call_id: int, error: IcecoreError) -> None:
         send_error(connection, call_id, error)
@@ -375,7 +431,7 @@ class NativeServer:
             stream.fail(stopping, at_once=True)
             return
         method, handler = found
-        context = context_of(connection, None)
+        context = context_of(connection, None, NO_SLOT)
         peer.task = self._start(run_stream(connection, method, stream, handler(stream, context)))
 
     # --- the end --------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ class BeatNews:
 
     def __init__(self) -> None:
         self._news = News()
+        self.is_full = False
+        """No disk takes records any more. Not said in a beat: probes ask for it."""
         self.read_only = False
         """The disks are getting full: no new replicas, please."""
         self.crowded: list[SegmentId] = []

@@ -1,5 +1,8 @@
 """Real threads behind the ``Executor`` port: I/O workers that drain groups, and a reader pool.
 
+Beats and promises have threads of their own (``run_first``): were all readers at work on new
+files or cold reads, the node would lose its lease.
+
 A worker blocks for one item, takes what else has queued up meanwhile, processes the group on its
 thread and hands the result to the loop in one call, so that neither side wakes the other per
 item. An exception on a worker ends the process: whatever it was writing is in doubt. While a worker
@@ -21,6 +24,7 @@ from icecore_node.ports import DiskFailedError
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+FIRST_THREADS = 2
 EXIT_STATUS = 70
 """EX_SOFTWARE: a supervisor restarts the process, which then recovers from disk."""
 
@@ -149,6 +153,7 @@ class ThreadExecutor:
             fatal: Called with an exit status when a worker fails; replaced in tests only.
         """
         self._pool = ThreadPoolExecutor(reader_threads, thread_name_prefix="reader")
+        self._first = ThreadPoolExecutor(FIRST_THREADS, thread_name_prefix="first")
         self._workers: list[ThreadWorker[object]] = []
         self._fatal = fatal
 
@@ -171,6 +176,11 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._guarded, function, *args)
 
+    async def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """As ``run``, on threads that nothing slow is given to."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._first, self._guarded, function, *args)
+
     def _guarded(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """On the reader's thread: it ends the process at once, also when nobody waits."""
         try:
@@ -187,3 +197,4 @@ class ThreadExecutor:
         for worker in self._workers:
             worker.join()
         self._pool.shutdown(wait=True)
+        self._first.shutdown(wait=True)

@@ -111,6 +111,8 @@ class IoWorker:
         self._lone_max = min(LONE_APPENDS_MAX, group_items_max)
         self._on_loop_since_ms: float | None = None
         """Set while the loop writes."""
+        self.writing_since_ms: float | None = None
+        """Set while a group is written, by whichever thread."""
         self._put_off: set[SegmentId] = set()
         """Logs that were written and must be synced when the timer ends."""
         self._timer: asyncio.TimerHandle | None = None
@@ -199,8 +201,9 @@ class IoWorker:
     def _append(self, run: list[_Append], appends_ms: list[float]) -> None:
         if not run:
             return
-        started_ms = self._clock.monotonic_ms()
+        started_ms = self.writing_since_ms = self._clock.monotonic_ms()
         self._store.append_group([item.request for item in run])
+        self.writing_since_ms = None
         elapsed_ms = self._clock.monotonic_ms() - started_ms
         if any(item.blocks for item in run):  # others say nothing about the disk
             appends_ms.append(elapsed_ms)
@@ -310,6 +313,11 @@ class IoPool:
     async def probe(self) -> None:
         """Return when every worker has finished what it holds now, which proves that disks move."""
         await asyncio.gather(*(worker.run(_nothing) for worker in self._workers))
+
+    def busy_ms(self, now_ms: float) -> float:
+        """How long the oldest write has been under way; 0 when there is none. From any thread."""
+        began = [worker.writing_since_ms for worker in self._workers]
+        return max((now_ms - each for each in began if each is not None), default=0.0)
 
     def close(self) -> None:
         """Finish all queues and end all threads."""

@@ -109,6 +109,9 @@ class CoordinatorLink:
         self._prepare: _Batcher[coordinator_pb2.SegmentRef, coordinator_pb2.PreparedSuccessor] = (
             _Batcher(self._call_prepare)
         )
+        self._describe: _Batcher[SegmentId, coordinator_pb2.TieredSegment] = _Batcher(
+            self._call_describe
+        )
         self._seal: _Batcher[coordinator_pb2.SegmentSeal, coordinator_pb2.SealResult] = _Batcher(
             self._call_seal, lambda seal: len(seal.producer_snapshot)
         )
@@ -226,6 +229,10 @@ class CoordinatorLink:
         body = await self._call("NameProducer", request.SerializeToString(), CALL_TIMEOUT_S)
         return coordinator_pb2.NameProducerResponse.FromString(body)
 
+    async def describe_tiered(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
+        """What is published of a segment, or why nothing is."""
+        return await self._describe.submit(segment_id)
+
     # --- plumbing -------------------------------------------------------------------------------
 
     @property
@@ -263,6 +270,15 @@ class CoordinatorLink:
         request = coordinator_pb2.PrepareSuccessorRequest(segments=segments)
         body = await self._call("PrepareSuccessor", self._identified(request), SEAL_TIMEOUT_S)
         return list(coordinator_pb2.PrepareSuccessorResponse.FromString(body).results)
+
+    async def _call_describe(
+        self, segment_ids: list[SegmentId]
+    ) -> list[coordinator_pb2.TieredSegment]:
+        request = coordinator_pb2.DescribeTieredRequest(
+            cluster_id=self._context.identity.cluster_id, segment_ids=segment_ids
+        )
+        body = await self._call("DescribeTiered", request.SerializeToString(), CALL_TIMEOUT_S)
+        return list(coordinator_pb2.DescribeTieredResponse.FromString(body).segments)
 
     async def _call_seal(
         self, seals: list[coordinator_pb2.SegmentSeal]

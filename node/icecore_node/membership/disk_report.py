@@ -65,7 +65,7 @@ class DiskReport:
         if self._beats % BEATS_PER_REPORT != 1:
             return
         try:
-            beat.disk_counter = await self._executor.run(self._folder.raise_disk_counter)
+            beat.disk_counter = await self._executor.run_first(self._folder.raise_disk_counter)
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
         ends = {

@@ -138,8 +138,8 @@ class Heartbeats:
         context = self._context
         sequence = self._lease.beat()
         news = self._news.take()
-        used, free = await context.executor.run(context.disks.space)
-        disks = await context.executor.run(context.disks.usage)
+        used, free = await context.executor.run_first(context.disks.space)
+        disks = await context.executor.run_first(context.disks.usage)
         beat = coordinator_pb2.HeartbeatRequest(
             cluster_id=context.identity.cluster_id,
             node_id=context.identity.node_id,

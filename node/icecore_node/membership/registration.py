@@ -92,6 +92,7 @@ class Registration:
                 protocol_version=PROTOCOL_VERSION,
                 segments=inventory,
                 disk_counter=folder.disk_counter,
+                tier_url=context.settings.tier_url,
             )
         )
         if answer.protocol_version < PROTOCOL_VERSION:
@@ -276,6 +277,9 @@ _REQUESTS: Mapping[str, Any] = {
     "Roll": coordinator_pb2.RollRequest,
     "FenceProducers": coordinator_pb2.FenceProducersRequest,
     "CheckSeal": coordinator_pb2.CheckSealRequest,
+    "Upload": coordinator_pb2.UploadRequest,
+    "CommitTables": coordinator_pb2.CommitTablesRequest,
+    "Sweep": coordinator_pb2.SweepRequest,
 }
 
 

@@ -2,6 +2,9 @@
 
 The end was decided elsewhere (R27, R31). A longer, equal log is cut; one that is short or differs
 is not what was sealed.
+
+After a failover very many are to be sealed, on the workers that write appends, and nobody waits for
+it: a few at a time, so that an append has no more than those before it.
 """
 
 import asyncio
@@ -27,6 +30,7 @@ from icecore_node.storage.engine import LogTail, NotAsSealed
 _log = logging.getLogger(__name__)
 
 SPACE_RETRY_S = 1.0
+SEALS_AT_ONCE = 4
 
 
 class SealFinisher:
@@ -46,6 +50,7 @@ class SealFinisher:
         self._readers = readers
         self._digests = digests
         self._sealing: dict[SegmentId, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(SEALS_AT_ONCE)
         self._is_closing = False
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:
@@ -57,8 +62,8 @@ class SealFinisher:
 
     async def _finish_in_time(self, replica: Replica, segment: Segment) -> None:
         while not self._is_closing:
-            async with self._orders.alone(replica.segment_id):
-                if not replica.life.is_intact:
+            async with self._room, self._orders.alone(replica.segment_id):
+                if self._is_closing or not replica.life.is_intact:
                     break
                 replica.end_role("the segment is sealed")
                 try:

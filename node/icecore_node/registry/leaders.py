@@ -34,6 +34,12 @@ class Leaders:
         found = [self._at(key) for key in list(self._leaders)]
         return [leader for leader in found if leader is not None]
 
+    def due(self, now_ms: float) -> list[Leader]:
+        """Those that time means something to; the others rest, and cost a look."""
+        due = [key for key, each in self._leaders.items() if each.core.rests_until_ms <= now_ms]
+        found = [self._at(key) for key in due]
+        return [leader for leader in found if leader is not None]
+
     def leader(self, topic_id: bytes, topic: str, partition: int, epoch: int) -> Leader:
         """The leader of a partition's active segment. ``epoch`` 0 = any; a plain number, as the
         request has it, because this is asked twice for each batch.

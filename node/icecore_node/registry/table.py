@@ -1,9 +1,11 @@
 """Which replicas a node holds: by segment, and by partition and offset.
 
 The lowest room of the registry: it finds, and decides nothing. What clients call a topic leads to
-its partitions, an offset to the replica that serves it.
+its partitions, an offset to the replica that serves it. A partition may have very many sealed ones,
+so offsets and times are found by halving.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from icecore.errors import NotReplicaError, OffsetOutOfRangeError, UnknownTopicError
@@ -21,6 +23,10 @@ class PartitionReplicas:
         self.topic_id = topic_id
         self.partition = partition
         self.replicas: list[Replica] = []
+        """By base offset, then id; ``place`` and ``displace`` write it."""
+        self._places: list[tuple[int, SegmentId]] = []
+        """Of each replica, in the same order."""
+        self._placed: dict[SegmentId, tuple[int, SegmentId]] = {}
         self.log_start_offset = 0
         self.tail_segment_id = NO_SEGMENT
         self.tail_replicas: tuple[NodeId, ...] = ()
@@ -33,9 +39,19 @@ class PartitionReplicas:
 
     def place(self, replica: Replica) -> None:
         """Add a replica whose base offset is known."""
-        if replica not in self.replicas:
-            self.replicas.append(replica)
-            self.replicas.sort(key=lambda each: (each.base_offset, each.segment_id))
+        if replica.segment_id in self._placed:
+            return
+        place = self._placed[replica.segment_id] = (replica.base_offset, replica.segment_id)
+        at = bisect_left(self._places, place)
+        self._places.insert(at, place)
+        self.replicas.insert(at, replica)
+
+    def displace(self, replica: Replica) -> None:
+        """Take a replica out, if it is in."""
+        place = self._placed.get(replica.segment_id)
+        if place is None or self.replicas[at := bisect_left(self._places, place)] is not replica:
+            return
+        del self._placed[replica.segment_id], self._places[at], self.replicas[at]
 
     def find(self, offset: int, segment_id: SegmentId = NO_SEGMENT) -> Replica:
         """The replica that serves ``offset``.
@@ -45,26 +61,64 @@ class PartitionReplicas:
             NotReplicaError: Other nodes hold that part.
         """
         if offset < self.log_start_offset:
-            self._out_of_range(offset, self._known_end())
-        for replica in reversed(self.replicas):
-            if segment_id not in (NO_SEGMENT, replica.segment_id):
-                continue
+            end_offset = max(self.log_start_offset, self.tail_base_offset, self.high_watermark)
+            self._out_of_range(offset, end_offset)
+        for replica in self._up_to(offset) if segment_id == NO_SEGMENT else self.only(segment_id):
             if replica.covers(offset):
                 if replica.life is Life.LED and offset > replica.high_watermark:
                     self._out_of_range(offset, replica.high_watermark)
                 if replica.life.is_idle and offset >= replica.high_watermark:
                     break  # it will never know more: others do
                 return replica
+            if _is_final(replica):
+                break  # it ends at or below the offset, and so does all before it
         raise NotReplicaError(
             f"no readable replica of partition {self.partition} at offset {offset} on this node",
             tail_segment_id=self.tail_segment_id,
             tail_replicas=",".join(map(str, self.tail_replicas)),
         )
 
-    def _known_end(self) -> int:
-        """The highest watermark that is known here."""
-        intact = (each.high_watermark for each in self.replicas if each.life.is_intact)
-        return max(self.log_start_offset, self.tail_base_offset, *intact)
+    def _up_to(self, offset: int) -> Iterator[Replica]:
+        """Replicas that begin at the offset or before, the newest first."""
+        at = bisect_left(self._places, (offset + 1, NO_SEGMENT))
+        while at > 0:
+            at -= 1
+            yield self.replicas[at]
+
+    def only(self, segment_id: SegmentId) -> list[Replica]:
+        """The replica of this segment, if it is here."""
+        place = self._placed.get(segment_id)
+        return [] if place is None else [self.replicas[bisect_left(self._places, place)]]
+
+    @property
+    def high_watermark(self) -> int:
+        """The highest one that an intact replica knows; 0 when there is none."""
+        highest = 0
+        for replica in reversed(self.replicas):
+            if replica.life.is_intact:
+                highest = max(highest, replica.high_watermark)
+                if replica.sealed:
+                    break  # those before it end where it begins, or earlier
+        return highest
+
+    def since(self, timestamp_ms: int) -> list[Replica]:
+        """Those that may hold a batch appended then or later.
+
+        Append times never go back within a partition (R51): what was sealed before one that ends
+        earlier holds none, either.
+        """
+        low, high = 0, len(self.replicas)
+        while low < high:
+            at = (low + high) // 2
+            while at >= low and not _is_final(self.replicas[at]):
+                at -= 1
+            if at < low:
+                break  # no time is known of this half
+            if self.replicas[at].log.tail.max_append_timestamp_ms < timestamp_ms:
+                low = at + 1
+            else:
+                high = at
+        return self.replicas[low:]
 
     def _out_of_range(self, offset: int, high_watermark: int) -> None:
         raise OffsetOutOfRangeError(
@@ -108,13 +162,18 @@ class ReplicaTable:
 
         Raises UnknownTopicError when this node holds nothing of it, or the topic is deleted.
         """
-        topic_id = self.names.id_for_client(topic_id, topic)
-        found = self._partitions.get((topic_id, partition))
+        found = self.find_partition(topic_id, topic, partition)
         if found is None:
             raise UnknownTopicError(
                 f"topic {topic or topic_id.hex()!r} partition {partition} is not on this node"
             )
         return found
+
+    def find_partition(
+        self, topic_id: bytes, topic: str, partition: int
+    ) -> PartitionReplicas | None:
+        """As ``partition``; None when this node holds nothing of it."""
+        return self._partitions.get((self.names.id_for_client(topic_id, topic), partition))
 
     def of(self, topic_id: bytes, partition: int) -> PartitionReplicas:
         """What we hold, or will hold, of a partition."""
@@ -142,8 +201,7 @@ class ReplicaTable:
         if self._replicas.get(replica.segment_id) is replica:
             del self._replicas[replica.segment_id]
         found = self.of(*replica.partition_key)
-        if replica in found.replicas:
-            found.replicas.remove(replica)
+        found.displace(replica)
         if not found.replicas:
             self._partitions.pop(found.key, None)
 
@@ -159,3 +217,8 @@ class ReplicaTable:
         self.names.note_deleted(topic_id, is_deleted=is_deleted)
         if is_deleted:
             self._readers.wake((topic_id, partition))
+
+
+def _is_final(replica: Replica) -> bool:
+    """Whether its end and its times are known for good."""
+    return replica.sealed and replica.life.is_intact

@@ -51,7 +51,7 @@ class Fencing:
         answers, promised = self._promise(request)
         settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         if promised:  # a token alone is no promise, and worth no memory that outlives the process
-            await context.executor.run(
+            await context.executor.run_first(
                 context.store.promises.persist,
                 [(replica.segment_id, epoch) for replica, epoch in promised],
                 Token(request.token),

@@ -7,13 +7,20 @@ a filter, what was looked at once is not looked at again while it waits.
 """
 
 import asyncio
+from functools import partial
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
-from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    NotReplicaError,
+    UnknownTopicError,
+)
 from icecore.model import SegmentId
 from icecore.rpc import convert, framing
 from icecore.rpc.filters import selection_from_proto
 from icecore.rpc.ports import Body, CallContext, Received
+from icecore.rpc.turns import Turns
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import PartitionKey, Readers
@@ -24,9 +31,17 @@ from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_MAX, clear_records
-from icecore_node.serving.filtered_fetch import FilterBudget, Filtered, FilteredReading
+from icecore_node.serving.cold_fetch import ColdFetch
+from icecore_node.serving.cold_segments import ColdSegments
+from icecore_node.serving.filtered_fetch import FilterBudget, Filtered, read_filtered
+from icecore_node.serving.log_search import LogSearch
+from icecore_node.serving.pieces import view_of
 
 MAX_WAIT_MS = 30_000
+_AGAIN_MS, _AGAIN_MS_MAX = 5.0, 100.0
+"""How long who waits for more than there is waits between two looks, at first and at most."""
+_NOT_HERE = (NotReplicaError, UnknownTopicError)
+"""What this node has nothing of may lie in object storage."""
 
 
 class FetchHandler:
@@ -39,15 +54,16 @@ class FetchHandler:
         readers: Readers,
         reading: ReplicaReading,
         heavy_work: HeavyWork,
+        cold: ColdSegments,
     ) -> None:
         self._context = context
         self._table = table
         self._readers = readers
         self._reading = reading
         self._heavy_work = heavy_work
-        self._filtered = FilteredReading(context, reading, heavy_work)
+        self._cold = ColdFetch(cold)
 
-    async def fetch(self, body: Received, _: CallContext) -> Body:
+    async def fetch(self, body: Received, call: CallContext) -> Body:
         """``FetchRequest`` to ``FetchResponse``, both as bytes."""
         context, metrics = self._context, self._context.metrics
         started_ms = context.clock.monotonic_ms()
@@ -55,12 +71,14 @@ class FetchHandler:
         context.identity.check_cluster(request.cluster_id)
         deadline_ms = started_ms + min(request.max_wait_ms, MAX_WAIT_MS)
         waiting = _Waiting(self._readers)
+        enough = min(max(1, request.min_bytes), self._room(request))
+        looked_again_ms = 0.0
         try:
             while True:
                 waiting.woken.clear()
-                header, buffers, length = await self._read_all(request, waiting)
+                header, buffers, length = await self._read_all(request, waiting, call)
                 settled = (
-                    length >= max(1, request.min_bytes)
+                    length >= enough
                     or any(
                         each.HasField("error") or each.records or _at_sealed_end(each)
                         for each in header.partitions
@@ -68,7 +86,15 @@ class FetchHandler:
                     or waiting.is_over
                 )
                 left_ms = deadline_ms - context.clock.monotonic_ms()
-                if settled or left_ms <= 0 or not await waiting.wait(left_ms):
+                if settled or left_ms <= 0:
+                    break
+                call.slot.park()
+                is_woken = await waiting.wait(left_ms)
+                if is_woken and length:  # what is there would be read again with every record
+                    looked_again_ms = min(2 * looked_again_ms + _AGAIN_MS, _AGAIN_MS_MAX)
+                    await asyncio.sleep(min(looked_again_ms, left_ms) / 1000)
+                await call.slot.resume()
+                if not is_woken:
                     break
         finally:
             waiting.close()
@@ -77,19 +103,24 @@ class FetchHandler:
         metrics.fetch_latency_seconds.observe((context.clock.monotonic_ms() - started_ms) / 1000)
         return framing.frame_bulk(header.SerializeToString(), buffers)
 
-    async def _read_all(
-        self, request: data_pb2.FetchHeader, waiting: "_Waiting"
-    ) -> tuple[data_pb2.FetchResponseHeader, list[Buffer], int]:
-        """What there is now, in the order and within the limits of the request."""
+    def _room(self, request: data_pb2.FetchHeader) -> int:
+        """Bytes of an answer; one batch or record may be more."""
         limit = int(self._context.settings.fetch_bytes_max)
         if request.as_records:
             limit = min(limit, ANSWER_BYTES_MAX)
-        room = min(max(request.max_bytes, 1), limit)
+        return min(max(request.max_bytes, 1), limit)
+
+    async def _read_all(
+        self, request: data_pb2.FetchHeader, waiting: "_Waiting", call: CallContext
+    ) -> tuple[data_pb2.FetchResponseHeader, list[Buffer], int]:
+        """What there is now, in the order and within the limits of the request."""
+        room = self._room(request)
         header = data_pb2.FetchResponseHeader()
         buffers: list[Buffer] = []
         length = records = 0
-        budget = FilterBudget(self._context.clock)
+        budget, turns = FilterBudget(self._context.clock), Turns(call.slot)
         for number, entry in enumerate(request.partitions):
+            await turns.give()
             result = header.partitions.add(next_offset=waiting.offsets.get(number, entry.offset))
             if length >= room or records >= ANSWER_RECORDS_MAX:
                 continue
@@ -169,7 +200,10 @@ class FetchHandler:
         waiting: "_Waiting",
     ) -> tuple[list[Buffer], int]:
         context = self._context
-        held, replica = self._locate(entry, result, waiting)
+        try:
+            held, replica = self._locate(entry, result, waiting)
+        except _NOT_HERE as error:
+            return await self._cold.read(entry, result, max_bytes, error)
         end = replica.high_watermark
         if entry.offset >= end:
             return [], 0
@@ -178,7 +212,10 @@ class FetchHandler:
         )
         if not data:
             context.metrics.disk_reads.inc()
-            body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
+            try:
+                body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
+            except NotReplicaError as error:  # it is damaged, as we have just seen
+                return await self._cold.read(entry, result, max_bytes, error)
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
         _move(result, next_offset, replica, held)
@@ -195,25 +232,32 @@ class FetchHandler:
         """What matches, as clear records in the result where there is room for some, else as
         batches."""
         selection = selection_from_proto(entry.filter)
-        held, replica = self._locate(entry, result, waiting)
-        asked = result.next_offset, replica.high_watermark
-        if asked[0] >= asked[1]:
-            return Filtered(asked[0])
-        found = await self._filtered.read(replica, selection, asked, room, budget)
-        assert asked[0] <= found.next_offset <= asked[1], "a reader is given what is not visible"
-        _move(result, found.next_offset, replica, held)
+        try:
+            held, replica = self._locate(entry, result, waiting)
+        except _NOT_HERE as error:
+            found = await self._cold.filter(entry, result, selection, room, budget, error)
+        else:
+            asked = result.next_offset, replica.high_watermark
+            if asked[0] >= asked[1]:
+                return Filtered(asked[0])
+            search = LogSearch(view_of(self._context.store, replica), selection, asked)
+            step = partial(self._reading.inflate, self._heavy_work, replica)
+            found = await read_filtered(search, step, room, budget)
+            assert asked[0] <= found.next_offset <= asked[1], "a reader is given what is hidden"
+            _move(result, found.next_offset, replica, held)
         if found.error is not None:
             raise found.error
         result.MergeFromString(found.encoded)
         waiting.is_over = waiting.is_over or found.length_bytes > 0 or budget.is_spent
         return found
 
-    async def list_offsets(self, body: Received, _: CallContext) -> bytes:
+    async def list_offsets(self, body: Received, call: CallContext) -> bytes:
         """``ListOffsetsRequest`` to ``ListOffsetsResponse``, both as bytes."""
         request = framing.parse(data_pb2.ListOffsetsRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
-        answer = data_pb2.ListOffsetsResponse()
+        answer, turns = data_pb2.ListOffsetsResponse(), Turns(call.slot)
         for entry in request.partitions:
+            await turns.give()
             result = answer.partitions.add(append_timestamp_ms=-1)
             try:
                 await self._list_offset(entry, result)
@@ -224,6 +268,10 @@ class FetchHandler:
     async def _list_offset(
         self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
     ) -> None:
+        if entry.WhichOneof("target") == "timestamp_ms" and (
+            await self._cold.find_time(entry, result)
+        ):
+            return
         held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
         newest = next((each for each in reversed(held.replicas) if each.life.is_intact), None)
         target = entry.WhichOneof("target")
@@ -245,9 +293,10 @@ class FetchHandler:
         result: data_pb2.ListOffsetsResult,
     ) -> None:
         context = self._context
-        end = held.log_start_offset
-        for replica in list(held.replicas):
-            if not replica.life.is_intact or entry.segment_id not in (0, replica.segment_id):
+        end = max(held.log_start_offset, 0 if entry.segment_id else held.high_watermark)
+        segment_id = SegmentId(entry.segment_id)
+        for replica in held.only(segment_id) if segment_id else held.since(entry.timestamp_ms):
+            if not replica.life.is_intact:
                 continue
             if replica.sealed and replica.high_watermark <= held.log_start_offset:
                 continue  # nobody may read it any more
@@ -304,9 +353,7 @@ def _describe(
 ) -> None:
     result.segment_id = replica.segment_id
     result.epoch = replica.identity.epoch
-    result.high_watermark = max(
-        each.high_watermark for each in held.replicas if each.life.is_intact
-    )
+    result.high_watermark = held.high_watermark
     if replica.sealed_end_offset is not None:
         result.segment_sealed = True
         result.sealed_end_offset = replica.sealed_end_offset

@@ -5,27 +5,20 @@ compaction has rewritten: offsets and header are those of the stored one, and it
 it was. One of which all match is passed on as it is stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader, Compacted
 from icecore.codec.picking import Picks
-from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 from icecore.rpc.ports import Clock
 from icecore.v1 import data_pb2
-from icecore_node.context import NodeContext
-from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.ports import Buffer
-from icecore_node.replica.reading import ReplicaReading
-from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
 from icecore_node.serving.log_search import LogSearch
-from icecore_node.serving.pieces import view_of
 from icecore_node.serving.search_sink import StoredBatch
-from icecore_node.storage.engine import OffsetRange
 
 LOOK_BYTES_MAX: Final = 16 << 20
 LOOK_MS_MAX: Final = 500
@@ -130,69 +123,59 @@ def only(header: BatchHeader, picks: Picks, places: Sequence[int]) -> bytes:
     return stamped + raw[batch.HEADER_LENGTH :]
 
 
-class FilteredReading:
-    """Looks at replicas for filtered fetches. Loop only."""
+FilterSink: TypeAlias = BatchSink | ClearSink
+MakeStep: TypeAlias = Callable[
+    [Callable[[Callable[[], FilterSink]], FilterSink], Callable[[], FilterSink]],
+    Awaitable[FilterSink],
+]
+"""Makes a step of a search on a thread."""
 
-    def __init__(
-        self, context: NodeContext, reading: ReplicaReading, heavy_work: HeavyWork
-    ) -> None:
-        self._context = context
-        self._reading = reading
-        self._heavy_work = heavy_work
 
-    async def read(
-        self,
-        replica: Replica,
-        selection: Selection,
-        asked: OffsetRange,
-        room: tuple[int, int],
-        budget: FilterBudget,
-    ) -> Filtered:
-        """What matches from the first offset on, until there is no room or the budget is spent.
+async def read_filtered(
+    search: LogSearch, step: MakeStep, room: tuple[int, int], budget: FilterBudget
+) -> Filtered:
+    """What matches from where a search stands, until there is no room or the budget is spent.
 
-        Args:
-            replica: Where to look.
-            selection: What matches.
-            asked: From which offset, and up to where this replica is visible.
-            room: Bytes, and clear records; 0 of these means batches.
-            budget: Of the whole request.
+    Args:
+        search: Upwards.
+        step: Makes one of its steps.
+        room: Bytes, and clear records; 0 of these means batches.
+        budget: Of the whole request.
 
-        Raises:
-            NotReplicaError: The replica is damaged, or gone.
-        """
-        max_bytes, max_records = room
-        log = view_of(self._context.store, replica)
-        search, found = LogSearch(log, selection, asked), Filtered(asked[0])
-        parts: list[bytes] = []
+    Raises:
+        NotReplicaError: The replica is damaged, or gone.
+    """
+    max_bytes, max_records = room
+    found, parts = Filtered(search.left[0]), list[bytes]()
 
-        def batches() -> BatchSink:
-            return BatchSink(max_bytes - found.length_bytes, not found.length_bytes)
+    def batches() -> BatchSink:
+        return BatchSink(max_bytes - found.length_bytes, not found.length_bytes)
 
-        def clear() -> ClearSink:
-            return ClearSink(
-                data_pb2.FetchPartitionResult(),
-                max_records - found.count,
-                max_bytes - found.length_bytes,
-                is_first=not found.count,
-                ends_at_undecodable=True,
-            )
+    def clear() -> ClearSink:
+        return ClearSink(
+            data_pb2.FetchPartitionResult(),
+            max_records - found.count,
+            max_bytes - found.length_bytes,
+            is_first=not found.count,
+            ends_at_undecodable=True,
+        )
 
-        make_sink: Callable[[], BatchSink | ClearSink] = clear if max_records else batches
-        is_full = False
-        while not (search.is_done or is_full or budget.is_spent):
-            before = search.work.data_bytes + search.work.index_bytes
-            sink = await self._reading.inflate(self._heavy_work, replica, search.step, make_sink)
-            budget.spend(search.work.data_bytes + search.work.index_bytes - before)
-            found.length_bytes += sink.size_bytes
-            found.next_offset = search.left[0]
-            is_full = sink.is_full
-            if isinstance(sink, BatchSink):
-                found.buffers += sink.buffers
-            else:
-                parts.append(sink.encoded())
-                found.count += sink.count
-                found.error = sink.undecodable
-        if found.error is not None:
-            found.next_offset = int(found.error.metadata["next_offset"])
-        found.encoded = b"".join(parts)
-        return found
+    make_sink: Callable[[], FilterSink] = clear if max_records else batches
+    is_full = False
+    while not (search.is_done or is_full or budget.is_spent):
+        before = search.work.data_bytes + search.work.index_bytes
+        sink = await step(search.step, make_sink)
+        budget.spend(search.work.data_bytes + search.work.index_bytes - before)
+        found.length_bytes += sink.size_bytes
+        found.next_offset = search.left[0]
+        is_full = sink.is_full
+        if isinstance(sink, BatchSink):
+            found.buffers += sink.buffers
+        else:
+            parts.append(sink.encoded())
+            found.count += sink.count
+            found.error = sink.undecodable
+    if found.error is not None:
+        found.next_offset = int(found.error.metadata["next_offset"])
+    found.encoded = b"".join(parts)
+    return found

@@ -16,6 +16,7 @@ from icecore.codec.picking import BatchPicks, ColumnPicks, Picks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
+from icecore_node.cold.not_here import NotHere
 from icecore_node.serving.search_plan import (
     Groups,
     Look,
@@ -23,14 +24,14 @@ from icecore_node.serving.search_plan import (
     Scan,
     hashes_of,
     knows_all,
+    outside_of,
     reads_of,
 )
 from icecore_node.serving.search_sink import Sink, StoredBatch
+from icecore_node.serving.searched import SearchedIndex, SearchedLog
 from icecore_node.storage.engine import (
     SEALED_INDEX,
     IndexSummary,
-    LogIndex,
-    LogReader,
     OffsetRange,
 )
 
@@ -85,13 +86,17 @@ class _State:
 class LogView:
     """A log as one searcher may see it."""
 
-    reader: LogReader
-    index: LogIndex
+    reader: SearchedLog
+    index: SearchedIndex
     segment_id: SegmentId
     visible_end_offset: int
     """The high watermark: between batches, and nothing from it on is read."""
     indexed_headers: frozenset[str] = frozenset()
     """Names of the headers whose hashes the index has; none while the record is not known."""
+    quiet: tuple[OffsetRange, ...] = ()
+    """Ascending: no record in these is wanted, which is known without reading them."""
+    floor: Callable[[int], int] = field(default=lambda _: 0, compare=False)
+    """From which offset on all may be read at once, up to a given one."""
 
 
 class LogSearch:
@@ -163,12 +168,23 @@ class LogSearch:
                 if skips_by_time(self.summary, self.selection):
                     self._state.work.outside = True
                     self._reach(self.left)
-            while not (self.is_done or sink.is_full or self.work.effort_bytes >= stop_bytes):
-                self._go_on(sink)
+            self._go_far(sink, stop_bytes)
         except BaseException:
             self._state = before
             raise
         return sink
+
+    def _go_far(self, sink: Sink, stop_bytes: int) -> None:
+        """As far as a step goes, or to where something must be brought first."""
+        has_moved = False
+        while not (self.is_done or sink.is_full or self.work.effort_bytes >= stop_bytes):
+            try:
+                self._go_on(sink)
+            except NotHere:
+                if not has_moved:
+                    raise
+                return
+            has_moved = True
 
     # --- what to read ---------------------------------------------------------------------------
 
@@ -192,8 +208,8 @@ class LogSearch:
         """Ask the index. False when there is nothing to read before what it has searched ends."""
         state = self._state
         if not self._groups:
-            state.reads, state.planned = [Scan(*state.left)], state.left
-            return True
+            reads: list[Read] = [Scan(*state.left)]
+            return self._keep_plan(reads, state.left)
         found = self._log.index.candidates(
             self._log.segment_id,
             hashes_of(self._groups),
@@ -206,11 +222,17 @@ class LogSearch:
         assert is_within and (low, high)[self._newest_first] == state.left[self._newest_first]
         state.work.index_bytes += found.bytes_read
         state.work.has_hashes |= knows_all(found, self._groups)
-        state.reads = reads_of(found, self._groups, newest_first=self._newest_first)
-        state.planned = found.searched
-        state.work.candidates += sum(len(r.offsets) for r in state.reads if isinstance(r, Look))
+        planned = reads_of(found, self._groups, newest_first=self._newest_first)
+        state.work.candidates += sum(len(r.offsets) for r in planned if isinstance(r, Look))
+        return self._keep_plan(planned, found.searched)
+
+    def _keep_plan(self, reads: list[Read], searched: OffsetRange) -> bool:
+        """Without what is quiet. False when nothing is left to read of the range."""
+        state, quiet = self._state, self._log.quiet
+        state.reads = outside_of(reads, quiet, newest_first=self._newest_first) if quiet else reads
+        state.planned = searched
         if not state.reads:
-            self._reach(found.searched)
+            self._reach(searched)
         return bool(state.reads)
 
     def _reach(self, done: OffsetRange) -> None:
@@ -227,7 +249,7 @@ class LogSearch:
         """Some of a range; returns the rest."""
         self._state.work.scanned = True
         if self._newest_first:
-            data, low_read = self._read_before(low, high)
+            data, low_read = self._read_before(max(low, self._log.floor(high)), high)
             done = low_read, high
         else:
             data, next_offset = self._read(low, _SCAN_BYTES, high)

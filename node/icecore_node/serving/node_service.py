@@ -7,11 +7,11 @@ are answered in order, each item with its own error.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from icecore.errors import FencedError, ThrottledError
+from icecore.errors import FencedError, ThrottledError, UnsupportedError
 from icecore.model import SegmentId, Token
 from icecore.rpc import convert, framing, parts
 from icecore.rpc.methods import NODE
@@ -24,6 +24,9 @@ from icecore_node.serving.leader_orders import LeaderOrders
 from icecore_node.serving.opening import Opening
 from icecore_node.serving.write_back import WriteBacks
 
+if TYPE_CHECKING:  # its libraries are for nodes with an object store
+    from icecore_node.serving.tier_orders import TierOrders
+
 _Order: TypeAlias = (
     coordinator_pb2.FenceRequest
     | coordinator_pb2.OpenRequest
@@ -31,6 +34,9 @@ _Order: TypeAlias = (
     | coordinator_pb2.RollRequest
     | coordinator_pb2.FenceProducersRequest
     | coordinator_pb2.CheckSealRequest
+    | coordinator_pb2.UploadRequest
+    | coordinator_pb2.CommitTablesRequest
+    | coordinator_pb2.SweepRequest
 )
 
 
@@ -45,12 +51,14 @@ class NodeService:
         opening: Opening,
         write_backs: WriteBacks,
         leader_orders: LeaderOrders,
+        tier_orders: "TierOrders | None",
     ) -> None:
         self._context = context
         self._fencing = fencing
         self._opening = opening
         self._write_backs = write_backs
         self._leader_orders = leader_orders
+        self._tier_orders = tier_orders
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """Method name to handler."""
@@ -61,6 +69,9 @@ class NodeService:
             NODE["Roll"]: self.roll,
             NODE["FenceProducers"]: self.fence_producers,
             NODE["CheckSeal"]: self.check_seal,
+            NODE["Upload"]: self.upload,
+            NODE["CommitTables"]: self.commit_tables,
+            NODE["Sweep"]: self.sweep,
         }
 
     def _check(self, request: _Order) -> None:
@@ -68,10 +79,8 @@ class NodeService:
         an earlier process: what that one held and had promised may be gone."""
         identity = self._context.identity
         identity.check_cluster(request.cluster_id, is_needed=True)
-        if isinstance(request, coordinator_pb2.FenceProducersRequest):
-            order_checks.check_length(request.fences)
-        else:
-            order_checks.check_length(request.segments)
+        for items in _lists(request):
+            order_checks.check_length(items)
         token = Token(request.token)
         order_checks.check_token(identity, token)
         if request.incarnation != identity.incarnation:
@@ -95,11 +104,12 @@ class NodeService:
             incarnation=self._context.identity.incarnation, replicas=replicas
         ).SerializeToString()
 
-    async def open(self, body: Received, _: CallContext) -> bytes:
+    async def open(self, body: Received, call: CallContext) -> bytes:
         """Create, and where told confirm, replicas of segments about to open."""
         request = framing.parse(coordinator_pb2.OpenRequest, body)
         self._check(request)
-        errors = await self._opening.open(request.segments, partial(self._check, request))
+        check = partial(self._check, request)
+        errors = await self._opening.open(request.segments, check, call.timeout_s)
         return coordinator_pb2.OpenResponse(
             incarnation=self._context.identity.incarnation,
             errors=[convert.error_to_proto(error) for error in errors],
@@ -144,6 +154,55 @@ class NodeService:
         request = framing.parse(coordinator_pb2.FenceProducersRequest, body)
         self._check(request)
         return self._leader_orders.fence_producers(request).SerializeToString()
+
+    # --- object storage -------------------------------------------------------------------------
+
+    async def upload(self, body: Received, _: CallContext) -> bytes:
+        """Copy sealed segments into the object store; answer what is stored and proved."""
+        request = framing.parse(coordinator_pb2.UploadRequest, body)
+        self._check(request)
+        return coordinator_pb2.UploadResponse(
+            incarnation=self._context.identity.incarnation,
+            results=await self._tier().upload(request),
+        ).SerializeToString()
+
+    async def commit_tables(self, body: Received, _: CallContext) -> bytes:
+        """Bring the tables of topics to what is published."""
+        request = framing.parse(coordinator_pb2.CommitTablesRequest, body)
+        self._check(request)
+        errors = await self._tier().commit_tables(request, partial(self._check, request))
+        return coordinator_pb2.CommitTablesResponse(
+            incarnation=self._context.identity.incarnation, errors=errors
+        ).SerializeToString()
+
+    async def sweep(self, body: Received, _: CallContext) -> bytes:
+        """Remove objects that metadata have closed."""
+        request = framing.parse(coordinator_pb2.SweepRequest, body)
+        self._check(request)
+        errors, topic_errors = await self._tier().sweep(request, partial(self._check, request))
+        return coordinator_pb2.SweepResponse(
+            incarnation=self._context.identity.incarnation,
+            errors=errors,
+            topic_errors=topic_errors,
+        ).SerializeToString()
+
+    def _tier(self) -> "TierOrders":
+        if self._tier_orders is None:
+            raise UnsupportedError("this node has no object store: its setting tier_url is empty")
+        return self._tier_orders
+
+
+def _lists(request: _Order) -> tuple[Sized, ...]:
+    """What a request has many of."""
+    match request:
+        case coordinator_pb2.FenceProducersRequest():
+            return (request.fences,)
+        case coordinator_pb2.CommitTablesRequest():
+            return (request.partitions,)
+        case coordinator_pb2.SweepRequest():
+            return (request.attempts, request.gone_topic_ids)
+        case _:
+            return (request.segments,)
 
 
 def _that_fit(

@@ -2,11 +2,15 @@
 
 Base and starting state are given once; the same again is answered alike as long as nothing has
 happened. A log never begins in the place of one that was here before.
+
+Files are made some at a time, by one thread whatever is asked: a thousand new partitions keep
+neither fences nor readers waiting. When nobody waits for the answer any more, no more are made.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from icecore.errors import (
     IcecoreError,
@@ -14,6 +18,7 @@ from icecore.errors import (
     NotReplicaError,
     OutOfResourcesError,
     ReadOnlyError,
+    ThrottledError,
 )
 from icecore.model import Epoch, Generation, SegmentId
 from icecore.rpc import convert
@@ -27,6 +32,9 @@ from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import NO_TAIL, SegmentIdentity
 from icecore_replication.producers import ProducerTable
 
+MADE_AT_ONCE = 64
+"""Segments, with one commit of the control store."""
+
 
 class Opening:
     """Creates and confirms replicas."""
@@ -35,21 +43,28 @@ class Opening:
         self._context = context
         self._table = table
         self._orders = orders
+        self._making = asyncio.Lock()
 
     async def open(
-        self, items: Sequence[coordinator_pb2.OpenSegment], check: Callable[[], None]
+        self,
+        items: Sequence[coordinator_pb2.OpenSegment],
+        check: Callable[[], None],
+        within_s: float | None = None,
     ) -> list[IcecoreError | None]:
         """Create, and where told confirm, replicas of segments about to open; per item the error.
 
         Args:
             items: What to open.
             check: Raises what refuses the order by now.
+            within_s: How long somebody waits for the answer; None = for ever.
         """
+        now_ms = self._context.clock.monotonic_ms()
+        until_ms = inf if within_s is None else now_ms + 1000 * within_s
         segment_ids = convert.segment_ids(each.segment.segment_id for each in items)
         async with self._orders.alone(*segment_ids):
             check()
             errors = self._refused(items)
-            await self._create(items, errors)
+            await self._create(items, errors, check, until_ms)
             check()
             confirms = [
                 self._confirm(item)
@@ -81,29 +96,54 @@ class Opening:
         self,
         items: Sequence[coordinator_pb2.OpenSegment],
         errors: dict[SegmentId, IcecoreError | None],
+        check: Callable[[], None],
+        until_ms: float,
     ) -> None:
         """Make those that are not here and have no error yet; adds what goes wrong."""
-        context = self._context
         fresh: list[SegmentIdentity] = []
         for identity in map(self._identity, items):
             segment_id = identity.segment_id
             if segment_id in errors or self._table.get(segment_id) is not None:
                 continue
-            if self._orders.was_deleted(segment_id) or context.store.promises.epoch_of(segment_id):
-                # Deleted, or set aside as damaged: an empty log must not take its place.
-                errors[segment_id] = NotReplicaError(f"segment {segment_id} was here and is gone")
+            if (error := self._was_here(segment_id)) is not None:
+                errors[segment_id] = error
             else:
                 fresh.append(identity)
-        if not fresh:
-            return
         identities, starts = _to_create(items, fresh)
-        created = await context.executor.run(context.store.creation.create, identities, starts)
-        for identity, error in zip(fresh, created, strict=True):
-            errors[identity.segment_id] = _refusal(error)
-            if error is None:
-                self._table.add(
-                    Replica(context.log_io, identity, NO_TAIL, None, life=Life.PREPARED)
-                )
+        for at in range(0, len(fresh), MADE_AT_ONCE):
+            part = slice(at, at + MADE_AT_ONCE)
+            # What a thread makes is there, whoever has given up meanwhile: it is taken in, too.
+            making = asyncio.ensure_future(self._make(fresh[part], identities[part], starts))
+            errors.update(await asyncio.shield(making))
+            check()
+            if self._context.clock.monotonic_ms() >= until_ms:
+                late = ThrottledError("nobody waits for it any more")
+                errors.update((each.segment_id, late) for each in fresh[part.stop :])
+                break
+
+    def _was_here(self, segment_id: SegmentId) -> IcecoreError | None:
+        """Deleted, or set aside as damaged: an empty log must not take its place."""
+        epoch = self._context.store.promises.epoch_of(segment_id)
+        if not (epoch or self._orders.was_deleted(segment_id)):
+            return None
+        return NotReplicaError(f"segment {segment_id} was here and is gone")
+
+    async def _make(
+        self,
+        fresh: Sequence[SegmentIdentity],
+        identities: Sequence[SegmentIdentity],
+        starts: Mapping[SegmentId, tuple[bytes, int]],
+    ) -> dict[SegmentId, IcecoreError | None]:
+        """Files and records of some; each is in the table from then on, or has an error."""
+        context, table = self._context, self._table
+        errors: dict[SegmentId, IcecoreError | None] = {}
+        async with self._making:
+            created = await context.executor.run(context.store.creation.create, identities, starts)
+            for identity, error in zip(fresh, created, strict=True):
+                errors[identity.segment_id] = _refusal(error)
+                if error is None and table.get(identity.segment_id) is None:
+                    table.add(Replica(context.log_io, identity, NO_TAIL, None, life=Life.PREPARED))
+        return errors
 
     def _identity(self, item: coordinator_pb2.OpenSegment) -> SegmentIdentity:
         segment = item.segment

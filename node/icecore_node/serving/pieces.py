@@ -1,10 +1,11 @@
-"""Which replicas hold a range of offsets, in the order of a search; what readers may see of one."""
+"""Who holds a range of offsets, in the order of a search: replicas here, or object storage; and
+what readers may see of a replica."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from icecore.model import NO_SEGMENT, SegmentId
+from icecore.model import NO_SEGMENT, Segment, SegmentId
 from icecore_node.replica.life import Life
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.log_search import LogView
@@ -33,6 +34,8 @@ class Piece:
     end_offset: int
     segment_id: SegmentId = NO_SEGMENT
     """Of one that is elsewhere, if it was named."""
+    cold: Segment | None = None
+    """Of one that lies in object storage."""
 
 
 def pieces(
@@ -44,6 +47,36 @@ def pieces(
     Made as they are asked for: a partition may have ten thousand, and a page looks at a few.
     """
     return _down(replicas, asked) if newest_first else _up(replicas, asked)
+
+
+def filled(piece: Piece, cold: Sequence[Segment], *, newest_first: bool) -> Sequence[Piece]:
+    """A part that nobody here can search, with what of it lies in object storage.
+
+    Args:
+        piece: Any; one of an intact replica stays as it is.
+        cold: By base offset.
+        newest_first: The order of what is returned.
+    """
+    if piece.replica is not None and piece.replica.life.is_intact:
+        return (piece,)
+    found: list[Piece] = []
+    at = piece.from_offset
+    for segment in cold[max(0, bisect_right(cold, at, key=_cold_base) - 1) :]:
+        if segment.base_offset >= piece.end_offset:
+            break
+        low, end = max(segment.base_offset, at), min(segment.end_offset, piece.end_offset)
+        if low < end:
+            if at < low:
+                found.append(replace(piece, from_offset=at, end_offset=low))
+            found.append(Piece(None, low, end, segment.segment_id, segment))
+            at = end
+    if at < piece.end_offset or not found:
+        found.append(replace(piece, from_offset=at))
+    return found[::-1] if newest_first else found
+
+
+def _cold_base(segment: Segment) -> int:
+    return segment.base_offset
 
 
 def _up(replicas: Sequence[Replica], asked: OffsetRange) -> Iterator[Piece]:

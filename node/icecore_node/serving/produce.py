@@ -13,7 +13,7 @@ ends.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -30,6 +30,7 @@ from icecore.rpc import convert, framing
 from icecore.rpc.handling import failure_of
 from icecore.rpc.methods import DATA
 from icecore.rpc.ports import Admitted, Answer, Body, CallContext, DirectHandler, Received
+from icecore.rpc.turns import Turns
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
@@ -45,6 +46,10 @@ from icecore_node.serving.batch_checks import (
 
 DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
+_SHORT_MAX = 256
+"""Entries, or clear records, that are looked at in one go."""
+_ENCODING_HOLDS = 4
+"""Times what clear records take in a request."""
 _Line: TypeAlias = tuple[str, bytes, str, int]
 """A connection and a partition: what is appended in the order in which it was sent."""
 FLUSH_MODES = {
@@ -169,7 +174,7 @@ class ProduceHandler:
 
         def run(body: Received, answer: Answer) -> None:
             call = _ProduceCall(header, acks, self._answering(answer), release)
-            self._run(call, body, caller.peer)
+            self._run(call, body, caller)
 
         return Admitted(run, release)
 
@@ -197,25 +202,30 @@ class ProduceHandler:
 
         return end
 
-    def _run(self, call: _ProduceCall, body: Received, peer: str) -> None:
+    def _run(self, call: _ProduceCall, body: Received, caller: CallContext) -> None:
         try:
-            self._begin(call, memoryview(body), peer)
+            self._begin(call, memoryview(body), caller)
         except Exception as error:  # whatever it is, the caller hears of it, once
             call.fail(failure_of(DATA["Produce"], error))
 
-    def _begin(self, call: _ProduceCall, data: memoryview, peer: str) -> None:
+    def _begin(self, call: _ProduceCall, data: memoryview, caller: CallContext) -> None:
         """Check all, then append in the order of the request, with nothing in between."""
-        batches = self._check_frames(call, data)
-        checked = list(batches.values())
-        if not self._last_later and are_light(checked):
-            check_contents(checked)
-            self._append(call, batches)
-            return
+        batches: dict[int, CheckedBatch] | None = None
+        if not _is_long(call.header):
+            batches = self._check_frames(call, data)
+            checked = list(batches.values())
+            if not self._last_later and are_light(checked):
+                check_contents(checked)
+                self._append(call, batches)
+                return
         lines = {
-            (peer, each.topic_id, each.topic, each.partition) for each in call.header.partitions
+            (caller.peer, each.topic_id, each.topic, each.partition)
+            for each in call.header.partitions
         }
         before = {self._last_later[each] for each in lines if each in self._last_later}
-        call.checking = later = self._context.tasks.start(self._append_later(call, batches, before))
+        call.checking = later = self._context.tasks.start(
+            self._append_later(call, data, batches, before, caller)
+        )
         for line in lines:
             self._last_later[line] = later
         later.add_done_callback(partial(self._appended, lines))
@@ -227,29 +237,48 @@ class ProduceHandler:
 
     def _check_frames(self, call: _ProduceCall, data: memoryview) -> dict[int, CheckedBatch]:
         batches: dict[int, CheckedBatch] = {}
-        position = 0
-        for slot, entry in enumerate(call.header.partitions):
-            end = position + entry.batch_length
+        for slot, entry, one in _entries(call.header, data):
             try:
                 settings = self._leader(entry).segment.settings
-                one = data[position:end]
                 if not len(one):
                     one = self._encode(entry, settings.indexed_headers)
                 batches[slot] = check_frame(one, settings)
             except IcecoreError as error:
                 call.settle(slot, error)
-            position = end
+        return batches
+
+    async def _check_long(
+        self, call: _ProduceCall, data: memoryview, turns: Turns
+    ) -> dict[int, CheckedBatch]:
+        """As ``_check_frames``, while others have their turn; records are encoded on a thread."""
+        batches: dict[int, CheckedBatch] = {}
+        for slot, entry, one in _entries(call.header, data):
+            await turns.give()
+            try:
+                settings = self._leader(entry).segment.settings
+                if not len(one):
+                    held_bytes = _ENCODING_HOLDS * entry.ByteSize()
+                    one = await self._heavy_work.run(
+                        held_bytes, self._encode, entry, settings.indexed_headers
+                    )
+                batches[slot] = check_frame(one, settings)
+            except IcecoreError as error:
+                call.settle(slot, error)
         return batches
 
     async def _append_later(
         self,
         call: _ProduceCall,
-        batches: dict[int, CheckedBatch],
+        data: memoryview,
+        batches: dict[int, CheckedBatch] | None,
         before: "set[asyncio.Task[None]]",
+        caller: CallContext,
     ) -> None:
         """Cancelled when the time is over before anything was appended."""
-        checked = list(batches.values())
         try:
+            if batches is None:
+                batches = await self._check_long(call, data, Turns(caller.slot))
+            checked = list(batches.values())
             if are_light(checked):
                 check_contents(checked)
             else:
@@ -334,3 +363,19 @@ class ProduceHandler:
                 result.error.CopyFrom(convert.error_to_proto(outcome))
                 metrics.produce_errors.labels(outcome.reason).inc()
         return answer
+
+
+def _is_long(header: data_pb2.ProduceHeader) -> bool:
+    entries = header.partitions
+    return len(entries) > _SHORT_MAX or sum(len(each.records) for each in entries) > _SHORT_MAX
+
+
+def _entries(
+    header: data_pb2.ProduceHeader, data: memoryview
+) -> Iterator[tuple[int, data_pb2.ProducePartition, memoryview]]:
+    """Number, entry and batch of each; the batch is empty where there are records instead."""
+    position = 0
+    for slot, entry in enumerate(header.partitions):
+        end = position + entry.batch_length
+        yield slot, entry, data[position:end]
+        position = end

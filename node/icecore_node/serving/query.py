@@ -9,18 +9,21 @@ complete: nothing is ever left out in silence.
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from icecore.errors import IcecoreError, NotReplicaError, UnknownTopicError
+from icecore.model import SegmentId
 from icecore.rpc import convert, framing
 from icecore.rpc.ports import CallContext, Received
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
-from icecore_node.registry.table import ReplicaTable
+from icecore_node.registry.table import PartitionReplicas, ReplicaTable
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.clear_sink import ClearSink
+from icecore_node.serving.cold_query import ColdSearches, described
+from icecore_node.serving.cold_segments import ColdSegments
 from icecore_node.serving.log_search import LogSearch
 from icecore_node.serving.pieces import Piece, view_of
 from icecore_node.serving.query_answer import (
@@ -39,8 +42,6 @@ from icecore_node.serving.query_request import (
 )
 from icecore_node.serving.steps_ahead import StepsAhead
 from icecore_node.storage.engine import OffsetRange
-
-FirstStep: TypeAlias = Callable[[Callable[[], ClearSink]], Awaitable[tuple[LogSearch, ClearSink]]]
 
 PAGE_READ_BYTES: Final = 32 << 20
 """A page that has read so much ends, full or not."""
@@ -95,11 +96,13 @@ class QueryHandler:
         table: ReplicaTable,
         reading: ReplicaReading,
         heavy_work: HeavyWork,
+        cold: ColdSegments,
     ) -> None:
         self._context = context
         self._table = table
         self._reading = reading
         self._heavy_work = heavy_work
+        self._cold = cold
 
     async def query(self, body: Received, _: CallContext) -> bytes:
         """``QueryRequest`` to ``QueryResponse``, both as bytes."""
@@ -119,8 +122,7 @@ class QueryHandler:
             result = answer.partitions.add(partition=asked.partition)
             left: int | None = None
             try:
-                held = self._table.partition(request.topic_id, request.topic, asked.partition)
-                work = PartitionAnswer(request, asked, held, result)
+                work = await self._begin(request, asked, result)
                 left = await self._search(work, place.offset, page)
             except IcecoreError as error:
                 result.error.CopyFrom(convert.error_to_proto(error))
@@ -142,6 +144,22 @@ class QueryHandler:
         except UnknownTopicError:
             return b""  # each partition says so
 
+    async def _begin(
+        self,
+        request: data_pb2.QueryRequest,
+        asked: data_pb2.QueryPartition,
+        result: data_pb2.QueryPartitionResult,
+    ) -> PartitionAnswer:
+        """One partition of the request, with what is held here or lies in object storage."""
+        cold = await described(self._cold, request, asked)
+        topic = request.topic_id, request.topic, asked.partition
+        if not cold:
+            held = self._table.partition(*topic)
+        else:
+            found = self._table.find_partition(*topic)
+            held = found or PartitionReplicas(cold[0].topic_id, asked.partition)
+        return PartitionAnswer(request, asked, held, cold, result)
+
     async def _search(self, work: PartitionAnswer, offset: int, page: _Page) -> int | None:
         """Search one partition from where the page before ended; where the next one begins, if one
         must."""
@@ -152,18 +170,22 @@ class QueryHandler:
         left = low, high
         pieces = work.pieces_of((low, high), is_first=offset == FROM_THE_START)
         ahead = self._ahead(work, pieces, page)
-        for piece in ahead:
-            if page.is_over(self._context.clock.monotonic_ms()):
-                break
-            page.segments += 1
-            rest = await self._search_piece(work, piece, page, ahead.first)
-            if rest is not None:
-                left = (low, rest[1]) if newest_first else (rest[0], high)
-                break
-            if piece.from_offset < piece.end_offset:
-                left = (low, piece.from_offset) if newest_first else (piece.end_offset, high)
-        else:
-            left = (low, low) if newest_first else (high, high)
+        cold = ColdSearches(self._cold, page.plan.selection, newest_first=newest_first)
+        try:
+            for piece in ahead:
+                if page.is_over(self._context.clock.monotonic_ms()):
+                    break
+                page.segments += 1
+                rest = await self._search_piece(work, piece, page, ahead, cold)
+                if rest is not None:
+                    left = (low, rest[1]) if newest_first else (rest[0], high)
+                    break
+                if piece.from_offset < piece.end_offset:
+                    left = (low, piece.from_offset) if newest_first else (piece.end_offset, high)
+            else:
+                left = (low, low) if newest_first else (high, high)
+        finally:
+            await cold.close()
         result.searched_from_offset = left[1] if newest_first else low
         result.searched_to_offset = high if newest_first else left[0]
         if left[0] >= left[1]:
@@ -181,11 +203,19 @@ class QueryHandler:
         return StepsAhead(pieces, begin, partial(self._reading.inflate, self._heavy_work))
 
     async def _search_piece(
-        self, work: PartitionAnswer, piece: Piece, page: _Page, first: FirstStep
+        self,
+        work: PartitionAnswer,
+        piece: Piece,
+        page: _Page,
+        ahead: StepsAhead,
+        cold: ColdSearches,
     ) -> OffsetRange | None:
-        """Search what one replica holds; what is left of it when the page is over."""
+        """Search what one replica or object storage holds; what is left of it when the page is
+        over."""
         done = work.describe(piece)
         replica = piece.replica
+        if piece.cold is not None:
+            return await self._search_cold(work, [piece, *ahead.waiting], page, done, cold)
         if replica is None:
             return None
         if not replica.life.is_intact:
@@ -196,7 +226,35 @@ class QueryHandler:
             if work.explain_only:
                 await self._explain(work, replica, piece, page, done)
                 return None
-            return await self._search_replica(work, replica, page, done, first)
+            search, found = await ahead.first(page.sink)
+            inflate = partial(self._reading.inflate, self._heavy_work, replica)
+            step = partial(inflate, search.step, page.sink)
+            return await self._go_on(work, page, done, search, found, step)
+        except IcecoreError as error:
+            fail(done, error)
+            return None
+
+    async def _search_cold(
+        self,
+        work: PartitionAnswer,
+        ahead: list[Piece],
+        page: _Page,
+        done: data_pb2.SegmentSearch,
+        cold: ColdSearches,
+    ) -> OffsetRange | None:
+        try:
+            if work.explain_only:
+                begun = await cold.opened(ahead[0])
+                log, segment_id = begun.log, SegmentId(done.segment_id)
+                estimate(done, begun.search, log.summary(segment_id), log.tail(segment_id))
+                begun.tell(done)
+                return None
+            begun, found = await cold.first(ahead, page.sink)
+            try:
+                step = partial(cold.step, begun, page.sink)
+                return await self._go_on(work, page, done, begun.search, found, step)
+            finally:
+                begun.tell(done)
         except IcecoreError as error:
             fail(done, error)
             return None
@@ -219,16 +277,17 @@ class QueryHandler:
         )
         estimate(done, search, summary, replica.log.tail)
 
-    async def _search_replica(
+    async def _go_on(
         self,
         work: PartitionAnswer,
-        replica: Replica,
         page: _Page,
         done: data_pb2.SegmentSearch,
-        first: FirstStep,
+        search: LogSearch,
+        found: ClearSink,
+        step: Callable[[], Awaitable[ClearSink]],
     ) -> OffsetRange | None:
+        """From what the first step found until the page is over, or all of it was searched."""
         read_before = page.read_bytes
-        search, found = await first(page.sink)
         while True:
             page.take(found)
             page.read_bytes = read_before + search.work.data_bytes + search.work.index_bytes
@@ -238,6 +297,6 @@ class QueryHandler:
                 fail(done, found.undecodable)
             if search.is_done or page.is_over(self._context.clock.monotonic_ms()):
                 break
-            found = await self._reading.inflate(self._heavy_work, replica, search.step, page.sink)
+            found = await step()
         tell(done, search)
         return None if search.is_done else search.left

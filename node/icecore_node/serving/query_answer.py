@@ -1,21 +1,21 @@
 """What the answer to a query says of one partition: what was asked, and what was done where.
 
-The pieces are those that this node has. What it lacks, or can't read, is a piece too, so that an
-answer is complete only when every part of it was searched.
+The pieces are those that this node has, or can read in object storage. What it lacks, or can't
+read, is a piece too, so that an answer is complete only when every part of it was searched.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from icecore.errors import IcecoreError, NotReplicaError
-from icecore.model import SegmentId
+from icecore.model import NO_SEGMENT, Segment, SegmentId
 from icecore.rpc import convert
 from icecore.v1 import data_pb2
 from icecore_node.registry.table import PartitionReplicas
 from icecore_node.replica.life import Life
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.log_search import LogSearch, skips_by_time
-from icecore_node.serving.pieces import Piece, pieces
+from icecore_node.serving.pieces import Piece, filled, pieces
 from icecore_node.serving.query_request import FROM_THE_START
 from icecore_node.storage.engine import NO_INDEX, IndexSummary, LogTail, OffsetRange
 
@@ -35,21 +35,25 @@ class PartitionAnswer:
         request: data_pb2.QueryRequest,
         asked: data_pb2.QueryPartition,
         held: PartitionReplicas,
+        cold: Sequence[Segment],
         result: data_pb2.QueryPartitionResult,
     ) -> None:
         self.result = result
+        self._cold = sorted(cold, key=lambda each: each.base_offset)
         self.newest_first, self.explain_only = request.newest_first, request.explain_only
         self._replicas = tuple(held.replicas)
         self._segment_ids = frozenset(asked.segment_ids)
-        if not any(each.life is not Life.GONE for each in self._replicas):
+        if not cold and not any(each.life is not Life.GONE for each in self._replicas):
             raise NotReplicaError(f"no replica of partition {asked.partition} on this node")
         intact = [each.high_watermark for each in self._replicas if each.life.is_intact]
+        intact += [each.end_offset for each in cold]
         lost = [each.sealed_end_offset or 0 for each in self._replicas if _is_damaged(each)]
         self.high_watermark = max(intact, default=0)
         limit = asked.to_offset or max([self.high_watermark, *lost])
         self.visible_end = min(limit, self.high_watermark)
         """Of what was asked for, as this node knows it."""
-        self._low = max(asked.from_offset, held.log_start_offset)
+        starts = [held.log_start_offset, *(each.log_start_offset for each in cold)]
+        self._low = max(asked.from_offset, *starts)
         self._high = max(self._low, min(limit, max([self.high_watermark, *lost])))
 
     def range_of(self, offset: int) -> OffsetRange:
@@ -66,14 +70,18 @@ class PartitionAnswer:
         only = self._segment_ids
         if is_first:
             yield from self._out_of_place()
-        for each in pieces(self._replicas, asked, newest_first=self.newest_first):
-            if not only or (each.replica is not None and each.replica.segment_id in only):
-                yield each
+        for piece in pieces(self._replicas, asked, newest_first=self.newest_first):
+            for each in filled(piece, self._cold, newest_first=self.newest_first):
+                if not only or _segment_of(each) in only:
+                    yield each
 
     def _out_of_place(self) -> Iterator[Piece]:
         here = {each.segment_id for each in self._replicas if each.life is not Life.GONE}
+        here.update(each.segment_id for each in self._cold)
         for segment_id in sorted(self._segment_ids - here):
             yield Piece(None, 0, 0, SegmentId(segment_id))
+        if not self._replicas:
+            return
         tail = self._replicas[-1]
         is_asked = not self._segment_ids or tail.segment_id in self._segment_ids
         if _is_damaged(tail) and not tail.sealed and is_asked:
@@ -84,6 +92,15 @@ class PartitionAnswer:
         """A line of the answer for a piece."""
         replica, low, high = piece.replica, piece.from_offset, piece.end_offset
         elsewhere = data_pb2.SEARCH_OUTCOME_ELSEWHERE
+        if (cold := piece.cold) is not None:
+            return self.result.segments.add(
+                segment_id=cold.segment_id,
+                base_offset=cold.base_offset,
+                end_offset=cold.end_offset,
+                index=NO_INDEX,
+                sealed=True,
+                cold=True,
+            )
         if replica is None:
             return self.result.segments.add(
                 segment_id=piece.segment_id, base_offset=low, end_offset=high, outcome=elsewhere
@@ -95,6 +112,12 @@ class PartitionAnswer:
             index=NO_INDEX,
             sealed=replica.sealed,
         )
+
+
+def _segment_of(piece: Piece) -> SegmentId:
+    if piece.replica is not None:
+        return piece.replica.segment_id
+    return NO_SEGMENT if piece.cold is None else piece.cold.segment_id
 
 
 def _is_damaged(replica: Replica) -> bool:

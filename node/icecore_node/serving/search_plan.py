@@ -4,13 +4,14 @@ Pure. Hits of an index are read one by one, gaps of it as a whole; both in the o
 so that whoever has enough stops early.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from icecore.codec.columns import Int64s
-from icecore_node.storage.engine import Candidates
+from icecore_node.storage.engine import Candidates, OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,30 @@ def offsets_of(found: Candidates, groups: Groups) -> Int64s:
         wanted = union if wanted is None else np.intersect1d(wanted, union, assume_unique=True)
     assert wanted is not None, "no hashes to look for"
     return wanted
+
+
+def outside_of(
+    reads: Sequence[Read], quiet: Sequence[OffsetRange], *, newest_first: bool
+) -> list[Read]:
+    """What is left to read when some ranges, ascending and apart, have nothing that is wanted."""
+    left: list[Read] = []
+    for each in reads:
+        match each:
+            case Look(offsets):
+                for low, high in quiet:
+                    offsets = offsets[(offsets < low) | (offsets >= high)]
+                left += [Look(offsets)] if len(offsets) else []
+            case Scan(at, end):
+                scans = [Scan(*edges) for edges in _apart(at, end, quiet)]
+                left += reversed(scans) if newest_first else scans
+    return left
+
+
+def _apart(at: int, end: int, quiet: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
+    for low, high in (*quiet, (end, end)):
+        if at < min(low, end):
+            yield at, min(low, end)
+        at = max(at, high)
 
 
 def reads_of(found: Candidates, groups: Groups, *, newest_first: bool) -> list[Read]:

@@ -51,6 +51,11 @@ class StepsAhead(Iterator[Piece]):
         self._current = self._waiting.popleft()
         return self._current
 
+    @property
+    def waiting(self) -> Sequence[Piece]:
+        """Those behind the current one, as far as they were taken."""
+        return self._waiting
+
     async def first(self, make_sink: MakeSink) -> tuple[LogSearch, ClearSink]:
         """The search of the piece that was taken last, and what its first step found.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import nullcontext
 
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import (
@@ -19,6 +20,9 @@ from icecore_node.upkeep.salvage import Salvage
 
 _log = logging.getLogger(__name__)
 
+REPAIRS_AT_ONCE = 4
+"""Copies that are made of sealed segments: they share workers and disks with appends."""
+
 
 class WriteBacks:
     """Write-backs under way."""
@@ -27,6 +31,7 @@ class WriteBacks:
         self._peers = peers
         self._copier = copier
         self._salvage = salvage
+        self._repairs = asyncio.Semaphore(REPAIRS_AT_ONCE)
         self._under_way: dict[tuple[Token, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
         """By token and order."""
 
@@ -45,7 +50,8 @@ class WriteBacks:
             error=convert.error_to_proto(UnavailableError("the order before it was given up"))
         )
         try:
-            found = await self._carry_out(item, token)
+            async with self._repairs if item.seal and item.donor_address else nullcontext():
+                found = await self._carry_out(item, token)
         finally:
             del self._under_way[key]
             answer.set_result(found)

@@ -329,6 +329,11 @@ class LogIndex(Protocol):
         """
         ...
 
+    def sealed_part(self, segment_id: SegmentId, length: int, position: int) -> bytes:
+        """Bytes of a sealed log's index file, as it lies beside the log: fewer where it ends, none
+        where there is none (yet) or it is damaged."""
+        ...
+
     def tend(self) -> bool:
         """Do one bounded step of background work: merge, build, rebuild, drop. Never waits for an
         append, nor makes one wait. One caller at a time.

@@ -44,6 +44,12 @@ class ReplicaIndex:
         """See ``LogIndex.verify``."""
         return self._catalog.ask(segment_id, lambda engine: engine.index.verify(segment_id))
 
+    def sealed_part(self, segment_id: SegmentId, length: int, position: int) -> bytes:
+        """See ``LogIndex.sealed_part``."""
+        return self._catalog.ask(
+            segment_id, lambda engine: engine.index.sealed_part(segment_id, length, position)
+        )
+
     def tend(self) -> bool:
         """See ``LogIndex.tend``: a step of each engine, and of what was sealed."""
         left = [_tend(engine) for _, engine in self._catalog.in_use()]

@@ -50,6 +50,7 @@ class DiskWatch:
         self._levels = levels
         lowest = min(levels.values())
         self._news.read_only = lowest >= DiskLevel.READ_ONLY
+        self._news.is_full = lowest is DiskLevel.FULL
         crowded = {name for name, level in levels.items() if level > DiskLevel.ROOMY}
         self._news.crowded = [] if self._news.read_only else self._space.growing_on(crowded)
         full = {name for name, level in levels.items() if level is DiskLevel.FULL}

@@ -1,15 +1,19 @@
 """The blocking client: several threads, ends of all kinds, and interruptions."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from icecore import blocking
-from icecore.errors import InvalidRequestError, UnavailableError, UnknownTopicError
+from icecore import RecordMetadata, blocking
+from icecore.blocking.background import background
+from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError, UnknownTopicError
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
@@ -122,7 +126,7 @@ def test_what_is_refused_late_concerns_one_record(cluster: FakeCluster) -> None:
 def test_a_thread_that_waits_for_room_is_refused_when_another_closes(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking, "_INBOX_RECORDS_MAX", 1)
+    monkeypatch.setattr("icecore.blocking.producer.INBOX_RECORDS_MAX", 1)
     may_go_on = threading.Event()
     producer = blocking.Producer(cluster.bootstrap)
     kept = producer._producer.send_wait
@@ -160,7 +164,7 @@ def test_ctrl_c_while_closing_leaves_a_closed_producer(
     producer = blocking.Producer(cluster.bootstrap)
     producer.send("t", b"0").result(LONG_S)
 
-    def interrupt() -> None:
+    def interrupt(timeout_s: float | None = None) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -180,14 +184,14 @@ def test_records_of_an_interrupted_wait_come_with_the_next(
         blocking.Consumer(cluster.bootstrap, "t") as consumer,
     ):
         producer.send_batch("t", [b"0", b"1"])
-        run = blocking._background.run
+        run = background.run
 
         def interrupt(coroutine: Any, timeout_s: float | None = None) -> Any:
             run(coroutine, timeout_s)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(blocking._background, "run", interrupt)
+            patch.setattr(background, "run", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll(LONG_S)
         assert [record.value for record in consumer.poll(LONG_S)] == [b"0", b"1"]
@@ -209,7 +213,7 @@ def test_the_clients_own_thread_does_not_wait_for_itself(cluster: FakeCluster) -
             producer.flush()
 
         with pytest.raises(InvalidRequestError, match="itself"):
-            blocking._background.run(close(), LONG_S)
+            background.run(close(), LONG_S)
 
 
 def test_a_client_that_could_not_be_made_leaves_nothing(cluster: FakeCluster) -> None:
@@ -222,3 +226,86 @@ def test_a_client_that_could_not_be_made_leaves_nothing(cluster: FakeCluster) ->
         assert list(consumer) == []
         consumer.close()
         assert consumer.poll(0.1) == []
+
+
+NOT_CLOSED = """
+import sys
+from icecore.blocking import Producer
+producer = Producer(sys.argv[1], linger_ms=100_000)
+if sys.argv[2] == "lost":
+    producer.send("t", b"0")
+    producer.flush()
+    producer.send("t", b"1")
+    producer.send("t", b"2")
+else:
+    producer.send("t", b"0")
+    producer.flush()
+"""
+
+
+@pytest.mark.parametrize(("end", "told"), [("lost", 2), ("flushed", 0)])
+def test_who_ends_without_closing_is_told(cluster: FakeCluster, end: str, told: int) -> None:
+    program = [sys.executable, "-c", NOT_CLOSED, cluster.bootstrap, end]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, check=True)
+    line = f"event=producer_not_closed records_without_outcome={told}"
+    assert done.stderr.strip() == (line if told else "")
+
+
+def test_flush_and_close_end_in_time(cluster: FakeCluster) -> None:
+    async def hang(node: int, method: str) -> None:
+        if method == "_Produce":
+            await asyncio.Event().wait()
+
+    cluster.before_call = hang
+    producer = blocking.Producer(cluster.bootstrap)
+    handle = producer.send("t", b"0")
+    with pytest.raises(TimeoutError):
+        handle.result(0.05)
+    with pytest.raises(TimeoutError, match="1 records have no outcome"):
+        producer.flush(0.05)
+    assert producer.metrics().buffered_records == 1
+    for wrong in ("1", -1, True):
+        for call in (producer.flush, producer.close, handle.result):
+            with pytest.raises((TypeError, InvalidRequestError)):
+                call(wrong)  # type: ignore[operator]
+    with pytest.raises(TimeoutError):
+        producer.close(0.05)
+    with pytest.raises(IcecoreError) as caught:
+        handle.result(LONG_S)
+    assert caught.value.indeterminate
+    with pytest.raises(UnavailableError):
+        producer.send("t", b"1")
+    producer.close()
+
+
+def test_delivery_is_told(cluster: FakeCluster) -> None:
+    told: list[Any] = []
+    with blocking.Producer(cluster.bootstrap) as producer:
+        good = producer.send("t", b"0", on_delivery=told.append)
+        producer.send("t", b"1", partition=9, on_delivery=told.append)
+        assert producer.send_and_wait("t", b"2").offset == 1
+        producer.send("t", b"3", on_delivery=lambda _: producer.flush())  # which is logged
+        producer.flush()
+        assert good.result(LONG_S) in told
+    assert {type(each) for each in told} == {RecordMetadata, InvalidRequestError}
+
+
+def test_a_consumer_is_a_stream_of_arrow(cluster: FakeCluster) -> None:
+    with blocking.Producer(cluster.bootstrap) as producer:
+        producer.send_batch("t", ["a", "b"])
+        producer.send_batch("t", ["c"])
+
+    def consumer(**settings: Any) -> blocking.Consumer:
+        return blocking.Consumer(cluster.bootstrap, "t", **settings)
+
+    with consumer(stop_at_end=True) as c:
+        assert c.to_arrow()["value"].to_pylist() == [b"a", b"b", b"c"]
+        assert c.lag() == {0: 0}
+    with consumer(until=-1) as c:
+        assert next(iter(c)).value == b"a"  # and the rest of its batch comes
+        assert pa.table(c)["value"].to_pylist() == [b"b"]
+    with consumer(stop_at_end=True) as c, c.arrow_reader() as reader:
+        assert reader.read_next_batch()["partition"].to_pylist() == [0, 0]
+        assert c.lag() == {0: 1}
+    with consumer() as c, pytest.raises(InvalidRequestError, match="no end"):
+        c.arrow_reader()

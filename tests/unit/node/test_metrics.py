@@ -57,6 +57,7 @@ def test_gauges_come_from_the_sample() -> None:
     assert values['icecore_high_watermark{partition="0",topic="t"}'] == 10
     assert values['icecore_data_dir_free_bytes{path="/b"}'] == 600
     assert [values[f'icecore_data_dir_up{{path="/{each}"}}'] for each in "ab"] == [1, 0]
+    assert [values[f'icecore_is_leader{{partition="{i}",topic="t"}}'] for i in (0, 1)] == [1, 0]
     assert values['icecore_log_end_offset{partition="1",topic="t"}'] == 1
     assert values['icecore_under_replicated{partition="0",topic="t"}'] == 1
     assert 'icecore_isr_size{partition="1",topic="t"}' not in values
@@ -74,8 +75,8 @@ def test_nodes_of_one_process_do_not_share_counts() -> None:
 def test_served_on_loopback_only() -> None:
     metrics = NodeMetrics()
     with pytest.raises(ConfigurationError):
-        start(metrics, "0.0.0.0:0")
-    server = start(metrics, "127.0.0.1:0")
+        start(metrics, "0.0.0.0:0", str, str)
+    server = start(metrics, "127.0.0.1:0", str, str)
     try:
         with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=5) as answer:
             assert b"icecore_build_info" in answer.read()

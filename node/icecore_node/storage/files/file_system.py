@@ -212,23 +212,27 @@ class OsFileSystem:
             raise _storage_error(error, f"stat {name}") from error
         return True
 
-    def make_dirs(self, name: str) -> None:
-        """Create a folder and its parents; each is durable in its parent on return.
+    def make_dirs(self, *names: str) -> None:
+        """Create folders and their parents; each is durable in its parent on return.
 
         One that exists may have been made by a call, or a process, whose sync of the parent never
         came: the parent is synced once in the life of this object, and again until it succeeds.
         """
-        parent = ""
-        for part in self._check(name).split("/"):
-            folder = f"{parent}/{part}" if parent else part
-            if not self.exists(folder):
-                self._synced_parents.discard(parent)
-                with _errors(f"create folder {folder}"):
-                    os.mkdir(folder, 0o750, dir_fd=self._root_fd)
+        parents: dict[str, None] = {}
+        for name in names:
+            parent = ""
+            for part in self._check(name).split("/"):
+                folder = f"{parent}/{part}" if parent else part
+                if not self.exists(folder):
+                    self._synced_parents.discard(parent)
+                    with _errors(f"create folder {folder}"):
+                        os.mkdir(folder, 0o750, dir_fd=self._root_fd)
+                parents[parent] = None
+                parent = folder
+        for parent in parents:
             if parent not in self._synced_parents:
                 self.sync_dir(parent)
                 self._synced_parents.add(parent)
-            parent = folder
 
     def list_dir(self, name: str) -> list[str]:
         """Sorted names in a folder; empty when it does not exist."""

@@ -1,7 +1,9 @@
 """Files of new logs: made, headed, and durable under their names before anybody hears of them.
 
-Several are made at once, so that their folders are synced once. What can't be made leaves nothing
-behind. Nothing is made when few descriptors are left: what is there needs them more (R54).
+Several are made at once, step by step for all of them: a disk takes many files in one go when they
+are begun together, and each on its own when each is synced before the next one is begun. A file
+gets no more room than its header needs, for many partitions stay empty. What can't be made leaves
+nothing behind. Nothing is made when few descriptors are left: what is there needs them more (R54).
 """
 
 import logging
@@ -18,7 +20,7 @@ from icecore_node.storage.engine import NewLog
 from icecore_node.storage.files.open_files import OpenFiles
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
 from icecore_node.storage.segment_engine.segment_header import encode_file_header
-from icecore_node.storage.segment_engine.segment_log import FIRST_ALLOCATION_BYTES, StoreSettings
+from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import (
     file_name,
     folder_name,
@@ -26,6 +28,9 @@ from icecore_node.storage.segment_engine.segment_names import (
 )
 
 _log = logging.getLogger(__name__)
+
+FILES_AT_ONCE = 64
+"""So many are open while they are made, unless descriptors are scarce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,17 @@ class Created:
     size_bytes: int
     replaces_data: bool
     """A file of that name was set aside, and may have held confirmed data."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """One file that has its header, which is not synced yet."""
+
+    log: NewLog
+    file: File
+    recycled: str
+    """Its name in the pool; empty when it is a new one."""
+    replaces_data: bool
 
 
 class Creation:
@@ -59,31 +75,27 @@ class Creation:
         """New files, and by segment id why others could not be made."""
         errors: dict[SegmentId, IcecoreError] = {}
         made: list[Created] = []
-        shortage = self._shortage()
-        for log in logs:
-            try:
-                if shortage is not None:
-                    raise shortage
-                made.append(self._make(log))
-            except DiskFailedError:
-                raise
-            except IcecoreError as error:
-                errors[log.identity.segment_id] = error
+        shortage, at_once = self._room()
+        if shortage is not None:
+            return [], {log.identity.segment_id: shortage for log in logs}
+        for at in range(0, len(logs), at_once):
+            made += self._make(logs[at : at + at_once], errors)
         if made and (problem := self._sync_folders(made)) is not None:
             errors.update((each.log.identity.segment_id, problem) for each in made)
             made = []
         return made, errors
 
-    def _shortage(self) -> OutOfResourcesError | None:
-        """Why nothing may be made now: idle files have to go first, and that was not enough."""
+    def _room(self) -> tuple[OutOfResourcesError | None, int]:
+        """Why nothing may be made now: idle files have to go first, and that was not enough; and
+        how many may be open at once."""
         reserve = self._settings.descriptors_reserve
         if reserve == 0:
-            return None
+            return None, FILES_AT_ONCE
         used, free = self._fs.descriptors()
         if free < reserve and self._open_files.make_room(reserve - free):
             used, free = self._fs.descriptors()
         if free >= reserve:
-            return None
+            return None, max(1, min(FILES_AT_ONCE, free - reserve))
         event(
             _log,
             logging.WARNING,
@@ -92,50 +104,76 @@ class Creation:
             free=free,
             reserve=reserve,
         )
-        return OutOfResourcesError(
+        why = OutOfResourcesError(
             f"too few file descriptors: {used} of {used + free} are used, and {reserve} are kept"
             " for what is open; raise the limit of open files (ulimit -n, LimitNOFILE) or close"
             " connections",
             used=used,
             limit=used + free,
         )
+        return why, 0
 
-    def _make(self, log: NewLog) -> Created:
-        """A synced file with its header, in a folder that is not synced yet."""
+    def _make(self, logs: Sequence[NewLog], errors: dict[SegmentId, IcecoreError]) -> list[Created]:
+        """Synced files with their headers, in folders that are not synced yet; adds what failed."""
+        folders = dict.fromkeys(folder_name(log.identity) for log in logs)
+        begun: list[_Begun] = []
+        made: list[Created] = []
+        try:
+            self._fail_stop.sync([], partial(self._fs.make_dirs, *folders))
+            for log in logs:
+                try:
+                    begun.append(self._begin(log))
+                except DiskFailedError:
+                    raise
+                except IcecoreError as error:
+                    errors[log.identity.segment_id] = error
+            for each in begun:
+                try:
+                    made.append(self._finish(each))
+                except DiskFailedError:
+                    raise
+                except IcecoreError as error:
+                    errors[each.log.identity.segment_id] = error
+        except DiskFailedError:
+            raise
+        except IcecoreError as error:  # of the folders: nothing was begun
+            errors.update((log.identity.segment_id, error) for log in logs)
+        finally:
+            for each in begun:
+                each.file.close()
+        return made
+
+    def _begin(self, log: NewLog) -> _Begun:
+        """A file with its header, on its way to the disk. A recycled one keeps its name until the
+        header is there: under the new name nobody must find an old one."""
         identity = log.identity
         name = file_name(identity)
-        self._fail_stop.sync([], partial(self._fs.make_dirs, folder_name(identity)))
         replaces_data = self._fs.exists(name) and set_aside_leftover(self._fs, name)
         header = encode_file_header(identity, is_confirmed=identity.base_offset >= 0)
-        size_bytes = self._new_file(identity.segment_id, name, header)
-        return Created(log, size_bytes, replaces_data)
-
-    def _new_file(self, segment_id: SegmentId, name: str, header: bytes) -> int:
-        """Its size. No log has this file yet, so that a sync that fails condemns none."""
-        recycled = self._pool.take(segment_id)
-        if recycled is not None:
-            file = self._open_files.open(recycled)
-            try:
-                self._write_header(file, header)
-                self._fs.rename(recycled, name)
-                return file.size()
-            finally:
-                file.close()
-        file = self._fs.open(name, create=True)
+        recycled = self._pool.take(identity.segment_id) or ""
+        file = self._open_files.open(recycled) if recycled else self._fs.open(name, create=True)
         try:
-            file.allocate(0, min(FIRST_ALLOCATION_BYTES, self._settings.allocation_step_bytes))
-            self._write_header(file, header)
-            return file.size()
-        except IcecoreError as error:
-            if not isinstance(error, DiskFailedError):
+            file.pwritev([header], 0)
+            file.start_write_back(0, len(header))
+        except BaseException:
+            file.close()
+            if not recycled:
                 self._fs.unlink(name)
             raise
-        finally:
-            file.close()
+        return _Begun(log, file, recycled, replaces_data)
 
-    def _write_header(self, file: File, header: bytes) -> None:
-        file.pwritev([header], 0)
-        self._fail_stop.sync([], file.fdatasync)
+    def _finish(self, begun: _Begun) -> Created:
+        """No log has this file yet, so that a sync that fails condemns none."""
+        file, name = begun.file, file_name(begun.log.identity)
+        try:
+            self._fail_stop.sync([], file.fdatasync)
+            if begun.recycled:
+                self._fs.rename(begun.recycled, name)
+            return Created(begun.log, file.size(), begun.replaces_data)
+        except IcecoreError as error:
+            if not (begun.recycled or isinstance(error, DiskFailedError)):
+                self._fs.unlink(name)
+            raise
 
     def _sync_folders(self, made: Sequence[Created]) -> IcecoreError | None:
         """Make the names durable; when that can't even be tried the files go again, and why."""

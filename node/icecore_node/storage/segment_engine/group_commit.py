@@ -356,7 +356,7 @@ class GroupCommit:
         if need <= have:
             return
         step = min(settings.allocation_step_bytes, max(FIRST_ALLOCATION_BYTES, have))
-        target = max(need, have + step)
+        target = max(need, have - have % step + step)  # a new file has its header only
         if need <= settings.segment_bytes < target:
             target = settings.segment_bytes
         try:

@@ -165,6 +165,17 @@ class SegmentIndex:
                     self._upkeep.drop(log, CoverDamagedError(cover, error))
         return 0
 
+    def sealed_part(self, segment_id: SegmentId, length: int, position: int) -> bytes:
+        """See ``LogIndex.sealed_part``."""
+        log = self._find(segment_id)
+        for cover in log.coverage.covers:
+            if isinstance(cover, SealedCover):
+                try:
+                    return cover.read(length, position)
+                except DamagedIndexError as error:
+                    self._upkeep.drop(log, CoverDamagedError(cover, error))
+        return b""
+
     def tend(self) -> bool:
         """See ``LogIndex.tend``."""
         return self._upkeep.step()

@@ -46,6 +46,10 @@ class SharedIndex:
         """See ``LogIndex.verify``."""
         return self._none.verify(segment_id)
 
+    def sealed_part(self, segment_id: SegmentId, length: int, position: int) -> bytes:
+        """See ``LogIndex.sealed_part``."""
+        return self._none.sealed_part(segment_id, length, position)
+
     def tend(self) -> bool:
         """See ``LogIndex.tend``."""
         self._free()

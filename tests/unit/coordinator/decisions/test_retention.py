@@ -10,7 +10,6 @@ from icecore_coordinator.decisions.retention import (
     add_holder,
     delete_below_start,
     going_bytes,
-    is_below_start,
     move_log_start,
     retain,
     sacrifice,
@@ -21,6 +20,7 @@ from icecore_coordinator.decisions.retention import (
 from icecore_coordinator.decisions.segment_changes import start_recovery
 from icecore_coordinator.decisions.topic_changes import alter_topic, check_retention
 from icecore_coordinator.decisions.topic_deletion import delete_topic
+from icecore_coordinator.state.cluster_state import is_below_start
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, TopicRecord
 from tests.support.cluster_states import (

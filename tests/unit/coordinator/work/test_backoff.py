@@ -45,3 +45,15 @@ def test_what_is_taken_stays_with_its_taker() -> None:
     assert backoff.take(["a"]) == ["a"]
     with backoff.awaited(["a"]):
         assert not backoff.is_due("a") and backoff.take(["a"]) == []
+
+
+def test_turns() -> None:
+    """Who keeps somebody waiting comes first, who has failed before comes last."""
+    clock = FakeClock()
+    backoff: Backoff[str] = Backoff(clock)
+    for key in ("a", "b"):
+        backoff.take([key])
+        backoff.release(key, is_done=False)
+    with backoff.awaited(["d", "b"]):
+        assert backoff.in_turn("abcd") == ["b", "d", "c", "a"]
+    assert backoff.in_turn("acd") == ["c", "d", "a"]

@@ -10,10 +10,12 @@ from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeEr
 from icecore.model import Retention as Kept
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import alter_topic
+from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, CountedTime
+from icecore_coordinator.work.local_copies import LocalCopies
 from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.retention import Retention
@@ -43,11 +45,12 @@ class World:
                 heard=self.heard,
                 clock=self.clock,
                 live=self.state.live,
+                copies=CopyReports(),
                 timing=Timing(heartbeat_ms=1),
             ),
         )
         self.retention = Retention(ports, cast(Any, self))
-        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage)
+        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, LocalCopies(ports))
         self.records = RecordDeletion(ports)
         self.retention.start()
 

@@ -1,7 +1,10 @@
 """The command line without a cluster: records as text, times, plain messages, usage errors."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore.cli.app import _hoist_globals, main
-from icecore.cli.output import plain
-from icecore.cli.records import LineFormat, format_record, parse_lines
+from icecore.cli.output import Output, counted, plain, size
+from icecore.cli.records import RECORDS, LineFormat, TimeUnit, format_record, parse_lines
 from icecore.cli.times import duration, iso_time, parse_position, parse_time_ms
 from icecore.codec.batch import MAX_TIMESTAMP_MS
 from icecore.codec.record import Record
@@ -20,13 +23,8 @@ from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError, InvalidRequestError
 from icecore.model import Segment, SegmentState
 
-ROUND_TRIP = LineFormat(
-    is_ndjson=True,
-    key_field="key",
-    value_field="value",
-    tag_fields=("tags",),
-    time_field="timestamp",
-)
+PARTS = LineFormat(is_ndjson=True, value_field="value", has_partition=True)
+CLI = [sys.executable, "-m", "icecore.cli"]
 nullable_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode)
 
 
@@ -56,16 +54,20 @@ def test_what_fetch_prints_produce_reads(
 ) -> None:
     record = Record(value, key, timestamp_ms, tuple(tags), tuple(headers), append_timestamp_ms=0)
     line = format_record(record).encode() + b"\n"
-    (again,) = parse_lines([line], "test", ROUND_TRIP)
+    ((_, again),) = parse_lines([line], "test", RECORDS)
     assert (again.key, again.value, again.timestamp_ms) == (key, value, timestamp_ms)
     assert (again.tags, tuple(again.headers)) == (tuple(tags), tuple(headers))
 
 
 def test_plain_lines() -> None:
     lines = [b"a\n", b"\n", b"b\r\n", b"c"]
-    assert [each.value for each in parse_lines(lines, "x", LineFormat())] == [b"a", b"b", b"c"]
+    assert [(number, each.value) for number, each in parse_lines(lines, "x", LineFormat())] == [
+        (1, b"a"),
+        (3, b"b"),
+        (4, b"c"),
+    ]
     form = LineFormat(key_separator="::")
-    (record,) = parse_lines([b"k::v::w\n"], "x", form)
+    ((_, record),) = parse_lines([b"k::v::w\n"], "x", form)
     assert (record.key, record.value) == (b"k", b"v::w")
 
 
@@ -74,7 +76,7 @@ def test_ndjson_takes_fields_and_keeps_the_line_as_the_value() -> None:
     form = LineFormat(
         is_ndjson=True, key_field="tail", tag_fields=("carrier", "n"), time_field="when"
     )
-    (record,) = parse_lines([line], "x", form)
+    ((_, record),) = parse_lines([line], "x", form)
     assert record.value == line
     assert record.key == b"N1"
     assert record.tags == ("UA", "7")
@@ -89,12 +91,54 @@ def test_ndjson_takes_fields_and_keeps_the_line_as_the_value() -> None:
         (b"[]", LineFormat(is_ndjson=True), "line 2: not a JSON object"),
         (b'{"a": 1}', LineFormat(is_ndjson=True, key_field="k"), "no field 'k' in it; there are a"),
         (b'{"t": "x"}', LineFormat(is_ndjson=True, time_field="t"), "'x' is neither an ISO 8601"),
+        (b"[" * 100_000, LineFormat(is_ndjson=True), "line 2: "),
+        (b'{"h": 3}', LineFormat(is_ndjson=True, headers_field="h"), "headers are an object"),
+        (b'{"h": [3]}', LineFormat(is_ndjson=True, headers_field="h"), "headers are an object"),
+        (b'{"h": [{"k": 1}]}', LineFormat(is_ndjson=True, headers_field="h"), "no field 'name'"),
+        (
+            b'{"h": [{"name": 1, "value": ""}]}',
+            LineFormat(is_ndjson=True, headers_field="h"),
+            "the name of a header is 1",
+        ),
+        (b'{"t": 1e99}', LineFormat(is_ndjson=True, time_field="t"), "between the years"),
+        (b'{"t": "NaN"}', LineFormat(is_ndjson=True, time_field="t"), "between the years"),
+        (rb'{"g": "\ud800"}', LineFormat(is_ndjson=True, tag_fields=("g",)), "line 2: "),
+        (b'{"partition": "x", "key": null, "value": ""}', PARTS, "partition is 'x'"),
     ],
 )
 def test_bad_lines_are_named(line: bytes, form: LineFormat, expected: str) -> None:
-    good = b'{"k": 1, "t": 1}=' if not form.is_ndjson else b'{"k": 1, "t": 1}'
+    good = b'{"k": 1, "t": 1, "h": {}, "g": [], "value": ""}'
+    good += b"" if form.is_ndjson else b"="
     with pytest.raises(InvalidRequestError, match=expected.replace("(", r"\(")):
         list(parse_lines([good, line], "flights.txt", form))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (b"1700000000", TimeUnit.S, 1_700_000_000_000),
+        (b"1700000000.5", TimeUnit.S, 1_700_000_000_500),
+        (b'"1700000000"', TimeUnit.S, 1_700_000_000_000),
+        (b"1700000000000", TimeUnit.MS, 1_700_000_000_000),
+        (b"1700000000000999", TimeUnit.US, 1_700_000_000_000),
+        (b"-1", TimeUnit.NS, -1),
+        (b'"2023-11-14T22:13:20"', TimeUnit.S, 1_700_000_000_000),
+    ],
+)
+def test_units_of_times(value: bytes, unit: TimeUnit, expected: int) -> None:
+    form = LineFormat(is_ndjson=True, time_field="t", time_unit=unit)
+    ((_, record),) = parse_lines([b'{"t": %s}' % value], "x", form)
+    assert record.timestamp_ms == expected
+
+
+def test_headers_are_taken_only_where_they_are_named() -> None:
+    line = b'{"v": "x", "headers": {"host": "a", "n": 1, "no": null}}'
+    plain_form = LineFormat(is_ndjson=True, value_field="v")
+    ((_, record),) = parse_lines([line], "x", plain_form)
+    assert record.headers == ()
+    form = LineFormat(is_ndjson=True, value_field="v", headers_field="headers")
+    ((_, record),) = parse_lines([line], "x", form)
+    assert record.headers == (("host", b"a"), ("n", b"1"), ("no", None))
 
 
 # --- times ----------------------------------------------------------------------
@@ -117,6 +161,31 @@ def test_positions() -> None:
 
 
 # --- output ----------------------------------------------------------------------
+
+
+def test_documents_have_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(is_json=True, is_quiet=False)
+    output.json({"a": 1})
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "a": 1}
+    output.rows([{"a": 1}], ("a",))
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "items": [{"a": 1}]}
+
+
+def test_numbers_can_be_pasted_back(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(is_json=True, is_quiet=False).table([{"offset": 1_234_567}], ("offset",))
+    assert "1234567" in capsys.readouterr().out
+    assert [size(each) for each in (0, 1000, 64 << 20, 3 << 29, 123 << 40)] == [
+        "0B",
+        "1000B",
+        "64MiB",
+        "1.5GiB",
+        "123TiB",
+    ]
+    assert [counted(1, "batch"), counted(2, "batch"), counted(0, "record")] == [
+        "1 batch",
+        "2 batches",
+        "0 records",
+    ]
 
 
 def test_values_become_json() -> None:
@@ -144,6 +213,46 @@ def test_usage_errors_are_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topic", "delete", "t"]) == 2
     assert run(["fetch", "t", "--from", "yesterday"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("icecore 0.")
+
+
+def test_errors_are_json_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-b", "127.0.0.1:1", "topic", "list", "--json"]) == 1
+    error = json.loads(capsys.readouterr().err)
+    assert error["schema"] == 1
+    assert error["error"]["reason"] == "UNAVAILABLE"
+    assert error["error"]["status"] == 1
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*CLI, "config", "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "icecore: the output can't be written: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*CLI, "config", "schema"], stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_completion_without_its_variables_is_no_traceback() -> None:
+    environment = {**os.environ, "_ICECORE_COMPLETE": "complete_bash"}
+    done = subprocess.run(CLI, env=environment, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
 
 
 def test_help_is_0(capsys: pytest.CaptureFixture[str]) -> None:

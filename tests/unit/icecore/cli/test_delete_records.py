@@ -107,7 +107,7 @@ def test_first_it_is_said_what_goes(
 ) -> None:
     assert run(*words.split(), "--dry-run", "--json") == 0
     assert admin.asked == [(offsets, True)]
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(capsys.readouterr().out)["items"]
     assert {each["partition"]: each["log_start_offset"] for each in shown} == offsets
     assert run(*words.split(), "--yes") == 0
     assert admin.asked[1:] == [(offsets, True), (offsets, False)]

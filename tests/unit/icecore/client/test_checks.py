@@ -5,6 +5,8 @@ refused with a TypeError, a ValueError or an error of ours, before anything was 
 """
 
 import asyncio
+import gc
+import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from icecore import Admin, Consumer, Producer, blocking
+from icecore import Admin, Consumer, Lookup, Producer, blocking
 from icecore.client.types import TopicSettings
 from icecore.dev import LocalCluster
 from icecore.errors import (
@@ -63,10 +65,14 @@ INTEGERS = ("zero", "one", "number of numpy")
 
 @pytest_asyncio.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     async with FakeCluster() as cluster:
         cluster.add_topic("t", 2)
         async with asyncio.timeout(LONG_S):
             yield cluster
+    gc.collect()  # a task that failed and that nobody asked says so when it goes
+    assert not unheard
 
 
 def wrong(*taken: str) -> list[Any]:
@@ -97,11 +103,12 @@ SEND: dict[str, list[Any]] = {
     "headers": [*wrong("empty list"), [("a", "b")], {"a": "b"}, [("\ud800", b"")], [(1, b"")]],
     "timestamp_ms": [*wrong("none", "negative", *INTEGERS), 1 << 63, -(1 << 63) - 1],
     "partition": [*wrong("none", *INTEGERS), 2],
+    "on_delivery": wrong("none"),
 }
 BATCH: dict[str, list[Any]] = {
     "topic": wrong("text"),
-    "values": [*wrong(), [b"a", "b"], [[b"a"]], [bytearray(b"a")], pa.table({"v": [1]})],
-    "keys": [*wrong("none"), ["a"], [1], [b"a", b"b"]],
+    "values": [*wrong(), [b"a", 1], ["\ud800"], [[b"a"]], [bytearray(b"a")], pa.table({"v": [1]})],
+    "keys": [*wrong("none"), [1], [b"a", b"b"]],
     "tags": [
         *wrong("none", "nested", "pair", "short pair"),
         ["abc"],
@@ -219,6 +226,8 @@ async def test_what_is_taken_is_what_was_given(cluster: FakeCluster) -> None:
 SIZES = wrong("one", "number of numpy")
 TIMES = wrong("fraction", "one", "zero")
 
+POSITIONS = [*wrong("zero", "one", "negative", "time"), "first", "2026-13-01", -(1 << 63)]
+
 PRODUCER: dict[str, list[Any]] = {
     "bootstrap": [*wrong(), "host", "host:", "host:port", ","],
     "acks": [*wrong(), 1, "some"],
@@ -232,12 +241,18 @@ PRODUCER: dict[str, list[Any]] = {
     "idempotent": wrong("true"),
     "producer_name": wrong("text", "empty text", "surrogate"),
     "producer_topics": [*wrong("empty list"), ["t"]],
+    "on_retry": wrong("none"),
 }
 CONSUMER: dict[str, list[Any]] = {
     "bootstrap": PRODUCER["bootstrap"],
     "topic": wrong("text"),
+    "topics": [*wrong("none"), ["t"]],  # only one of the three
+    "pattern": wrong("none"),
+    "position": [*wrong("none", "text"), "a/b", "x" * 250],
+    "save_interval_s": [*wrong("none", "one", "fraction"), 0.01],
     "partitions": wrong("none", "empty list", "list", "set"),
-    "start": [*wrong("zero", "one", "time"), "first"],
+    "start": POSITIONS,
+    "until": [each for each in POSITIONS if each is not None],
     "stop_at_end": wrong("true"),
     "on_out_of_range": wrong(),
     "on_recreated": wrong(),
@@ -251,9 +266,16 @@ CONSUMER: dict[str, list[Any]] = {
     "fetch_bytes": SIZES,
     "max_wait_ms": wrong("zero", "one", "number of numpy"),
     "timeout_s": TIMES,
+    "on_retry": wrong("none"),
 }
 POLL = {"timeout_s": TIMES, "max_records": SIZES}
-SEEK = {"partition": [*wrong(*INTEGERS), 2], "position": [*wrong("zero", "one", "time"), "first"]}
+SEEK = {
+    "partition": [*wrong(*INTEGERS), 2],
+    "position": POSITIONS,
+    "topic": [*wrong("none"), "other"],
+}
+ABOUT_TOPIC = ("position", "lag", "high_watermarks", "skipped_records")
+"""Methods of a consumer that take a topic."""
 ADMIN: dict[str, dict[str, list[Any]]] = {
     "create_topic": {
         "name": wrong("text"),
@@ -290,6 +312,12 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "new_name": wrong("text", "empty text"),
     },
     "roll_topic": {"name": wrong("text")},
+    "accept_disk": {"node_id": wrong("one", "number of numpy")},
+    "delete_records": {
+        "topic": wrong("text"),
+        "before_offsets": [*wrong(), {-1: 0}, {0: -1}, {0: 1.5}, {"0": 0}],
+        "dry_run": wrong("true"),
+    },
     "list_segments": {
         "topic": wrong("text", "empty text"),
         "partitions": wrong("none", "empty list", "list", "set"),
@@ -305,9 +333,30 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "partition": wrong(*INTEGERS),
         "segment_id": wrong("one", "number of numpy"),
     },
+    "hold_snapshot": {
+        "topic": wrong("text"),
+        "hold_ms": wrong("one", "number of numpy"),
+        "lease_id": [*wrong("bytes"), b"short"],
+        "owner": wrong("text", "empty text"),
+    },
+    "release_snapshot": {"topic": wrong("text"), "lease_id": wrong("bytes")},
+    "describe_tiering": {"topics": wrong("empty list"), "with_copies": wrong("true")},
+    "list_positions": {
+        "name": wrong("text", "empty text", "surrogate"),
+        "topics": wrong("empty list"),
+    },
+    "reset_position": {
+        "name": [*wrong("text"), "a/b", "x" * 250],
+        "topic": wrong("text"),
+        "position": POSITIONS,
+        "partitions": wrong("none", "empty list", "list", "set"),
+        "dry_run": wrong("true"),
+    },
+    "delete_positions": {"name": wrong("text"), "topic": wrong("text", "empty text")},
+    "import_tiered": {"plan": [*wrong(), {}, {"segments": 5}], "settings": wrong("none")},
     "list_offsets": {
         "topic": wrong("text"),
-        "position": wrong("zero", "one", "time"),
+        "position": POSITIONS,
         "partitions": wrong("none", "empty list", "list", "set"),
     },
 }
@@ -320,6 +369,12 @@ ADMIN_DEFAULTS: dict[str, dict[str, Any]] = {
     "declare_lost": {"topic": "t", "partition": 0, "segment_id": 1},
     "recover_unclean": {"topic": "t", "partition": 0, "segment_id": 1},
     "list_offsets": {"topic": "t", "position": "latest"},
+    "delete_records": {"topic": "t", "before_offsets": {0: 0}},
+    "import_tiered": {"plan": {}, "settings": TopicSettings()},
+    "hold_snapshot": {"topic": "t", "hold_ms": 1},
+    "release_snapshot": {"topic": "t", "lease_id": bytes(16)},
+    "reset_position": {"name": "n", "topic": "t", "position": "latest"},
+    "delete_positions": {"name": "n"},
 }
 LOCAL_CLUSTER: dict[str, list[Any]] = {
     "folder": wrong("text", "surrogate"),
@@ -363,7 +418,52 @@ async def test_poll_and_seek(cluster: FakeCluster) -> None:
             for value in values:
                 given = {"partition": 0, "position": 0, name: value}
                 await refuse(name, value, lambda given=given: consumer.seek(**given))
+        for value in SEEK["topic"]:
+            for method in ABOUT_TOPIC:
+                with pytest.raises(REFUSED):
+                    getattr(consumer, method)(value)
+        with pytest.raises(InvalidRequestError, match="no position"):
+            await consumer.save_position()
         assert [record.value for record in await consumer.poll(LONG_S)] == [b"1"]
+
+
+LOOKUP: dict[str, list[Any]] = {
+    "keys": CONSUMER["keys"],
+    "tags_any": CONSUMER["tags_any"],
+    "tags_all": CONSUMER["tags_all"],
+    "tags_none": CONSUMER["tags_none"],
+    "headers": CONSUMER["headers"],
+    "from_event_time": wrong("none", "negative", "time", *INTEGERS),
+    "to_event_time": wrong("none", "negative", "time", *INTEGERS),
+    "from_append_time": wrong("none", "negative", "time", *INTEGERS),
+    "to_append_time": wrong("none", "negative", "time", *INTEGERS),
+    "from_offset": wrong(*INTEGERS),
+    "to_offset": wrong("none", "one", "number of numpy"),
+    "partitions": [*wrong("none", "list", "set"), [2]],
+    "newest_first": wrong("true"),
+    "max_count": [*wrong("one", "number of numpy"), 10_001],
+    "continuation": [each for each in wrong() if each != b""],
+}
+
+
+@pytest.mark.parametrize("name", LOOKUP)
+async def test_lookup(cluster: FakeCluster, name: str) -> None:
+    async with Lookup(cluster.bootstrap, "t", net=cluster.net) as lookup:
+        for value in LOOKUP[name]:
+            given = {name: value}
+
+            async def pages(given: dict[str, Any] = given) -> Any:
+                return [page async for page in lookup.pages(**given)]
+
+            await refuse(name, value, lambda given=given: lookup.find(**given))
+            await refuse(name, value, lambda given=given: lookup.explain(**given))
+            await refuse(name, value, pages)
+        assert (await lookup.find()).complete
+        assert set(inspect.signature(lookup.find).parameters) == LOOKUP.keys()
+    for value in TIMES:
+        for wait in ("timeout_s", "patience_s"):
+            settings: dict[str, Any] = {wait: value}
+            await refuse(wait, value, lambda s=settings: Lookup(cluster.bootstrap, "t", **s))
 
 
 @pytest.mark.parametrize("method", ADMIN)
@@ -437,6 +537,12 @@ def test_blocking_clients(bootstrap: str) -> None:
             for value in values:
                 with pytest.raises(REFUSED):
                     consumer.seek(**{"partition": 0, "position": 0, name: value})
+        for value in SEEK["topic"]:
+            for method in ABOUT_TOPIC:
+                with pytest.raises(REFUSED):
+                    getattr(consumer, method)(value)
+        with pytest.raises(InvalidRequestError, match="no position"):
+            consumer.save_position()
         assert consumer.poll(LONG_S)
     with blocking.Admin(bootstrap) as admin:
         for name, values in ADMIN["create_topic"].items():
@@ -465,3 +571,12 @@ def test_blocking_clients(bootstrap: str) -> None:
         assert lookup.explain(keys=[b"k"]).complete
         assert lookup.record(page.records[0].partition, page.records[0].offset) == page.records[0]
         assert set(lookup.offset_at(0)) == {0, 1}
+
+
+def test_every_public_method_is_tried() -> None:
+    """One that is new needs a row in the tables above."""
+    tried = {"describe_cluster", "close", *ADMIN}
+    assert {name for name in vars(Admin) if not name.startswith("_")} == tried
+    producer = {"send", "send_wait", "send_and_wait", "send_batch", "flush", "close"}
+    rest = {"start", "ready", "metrics", "buffered_bytes", "lost_acks_leader"}
+    assert {name for name in vars(Producer) if not name.startswith("_")} == producer | rest

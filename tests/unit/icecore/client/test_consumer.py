@@ -229,7 +229,8 @@ async def test_arrow_batches(cluster: FakeCluster) -> None:
         assert numbers(await take(c, 10)) == list(range(5, 15))
         found: list[int] = []
         async for rows in c.batches():
-            assert rows.schema.metadata == {b"topic": b"t", b"partition": b"0"}
+            assert rows.schema.metadata == {b"topic": b"t"}
+            assert set(rows["partition"].to_pylist()) == {0}
             assert rows.column("offset").to_pylist() == [
                 int(value) for value in rows.column("value").to_pylist()
             ]
@@ -295,3 +296,77 @@ async def test_close_ends_iterations(cluster: FakeCluster) -> None:
     await asyncio.sleep(0.2)
     await c.close()
     assert numbers(await asyncio.wait_for(waiting, 2)) == list(range(100))
+
+
+# --- where it starts and ends -------------------------------------------------------------------
+
+
+def moment(offset: int) -> datetime:
+    """When the fake cluster took the record in."""
+    return datetime.fromtimestamp(1 + offset / 1000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "expected"),
+    [
+        (-5, None, range(195, 200)),
+        (-1000, None, range(200)),
+        ("earliest", -190, range(10)),
+        (moment(150), moment(160), range(150, 160)),
+        (moment(150).isoformat(), moment(160).replace(tzinfo=None).isoformat(), range(150, 160)),
+        ("1970-01-01", moment(10), range(10)),
+        ("1970-01-01T00:00:01.150Z", "1970-01-02", range(150, 200)),
+        (95, 105, range(95, 105)),
+        (105, 95, range(0)),
+        ("earliest", "latest", range(200)),
+    ],
+)
+async def test_start_and_until(
+    cluster: FakeCluster, start: Any, until: Any, expected: range
+) -> None:
+    await chain(cluster, (1,), (2,))
+    async with consumer(cluster, start=start, until=until, stop_at_end=until is None) as c:
+        assert numbers([record async for record in c]) == list(expected)
+        assert c.is_at_end
+    async with consumer(cluster, start=start, until=until, stop_at_end=until is None) as c:
+        found = (await c.to_arrow()).to_pydict()
+        assert found["offset"] == list(expected)
+        assert found["partition"] == [0] * len(expected)
+
+
+async def test_an_offset_that_is_not_there_yet_is_waited_for(cluster: FakeCluster) -> None:
+    await chain(cluster, (1,))
+    async with consumer(cluster, start=-1, until=105, stop_at_end=True) as c:
+        assert numbers([record async for record in c]) == [99]
+    async with consumer(cluster, start=-1, until=105) as c:
+        assert (await anext(c)).offset == 99
+        await fill(cluster, 100, 110)
+        assert numbers([record async for record in c]) == list(range(100, 105))
+        await c.seek(0, -7)
+        assert numbers([record async for record in c]) == [103, 104]
+
+
+async def test_lag_is_known_or_left_out(cluster: FakeCluster) -> None:
+    await chain(cluster, (1,))
+    async with consumer(cluster, start=90) as c:
+        assert c.lag() == c.high_watermarks() == {}
+        await take(c, 4)
+        assert (c.lag(), c.high_watermarks()) == ({0: 6}, {0: 100})
+        await take(c, 6)
+        assert c.lag() == {0: 0}
+
+
+async def test_partitions_are_told_apart_in_one_table(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    async with Producer(cluster.bootstrap, net=cluster.net) as producer:
+        await producer.send_batch("t", [b"a", b"b"], partition=1)
+        await producer.send_batch("t", [b"c"], partition=0)
+    async with consumer(cluster, stop_at_end=True) as c:
+        table = await c.to_arrow()
+        assert table.schema.metadata == {b"topic": b"t"}
+        rows = table.select(["partition", "offset", "value"]).sort_by("value").to_pylist()
+        assert [tuple(row.values()) for row in rows] == [(1, 0, b"a"), (1, 1, b"b"), (0, 0, b"c")]
+        assert (await c.to_arrow()).num_rows == 0  # with all columns
+    async with consumer(cluster) as c:
+        with pytest.raises(InvalidRequestError, match="no end"):
+            await c.to_arrow()

@@ -123,7 +123,7 @@ async def test_columns(cluster: FakeCluster) -> None:
         with pytest.raises(InvalidRequestError):
             p.send_batch("t", [b"1"], keys=[])
         with pytest.raises(TypeError):
-            p.send_batch("t", ["1"])  # type: ignore[list-item]
+            p.send_batch("t", [1])  # type: ignore[list-item]
     for number, partition in enumerate(partitions):
         records = stored(partition)
         assert all(r.key is None or partition_for_key(r.key, 3) == number for r in records)

@@ -1,6 +1,7 @@
 """How a producer ends, by itself or with the program around it: every handle has an outcome."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from icecore import Producer
 from icecore.client.batches import Batch
 from icecore.client.types import TopicMetadata
 from icecore.errors import (
+    ForkedError,
     IcecoreError,
     InternalError,
     InvalidRequestError,
@@ -298,3 +300,47 @@ async def test_off_its_loop_a_producer_refuses(cluster: FakeCluster) -> None:
             await asyncio.to_thread(producer.send, "t", b"1")
         assert producer.buffered_bytes == 0
         assert (await producer.send_and_wait("t", b"2")).offset == 1
+
+
+async def test_another_thread_is_refused_while_a_batch_is_open(cluster: FakeCluster) -> None:
+    """It could tear the columns of the batch."""
+    async with Producer(cluster.bootstrap, net=cluster.net, linger_ms=10_000) as producer:
+        await producer.send_batch("t", [b"0"])
+        good = producer.send("t", b"1")
+        for call in (lambda: producer.send("t", b"2"), lambda: producer.send_batch("t", [b"2"])):
+            with pytest.raises(InvalidRequestError, match="event loop"):
+                await asyncio.to_thread(call)
+        await producer.flush()
+        assert (await good).offset == 1
+
+
+async def test_a_fork_is_refused_at_once(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap, net=cluster.net, linger_ms=10_000) as producer:
+        await producer.send_batch("t", [b"0"])
+        good = producer.send("t", b"1")
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_calls_taken_in_a_fork(producer))
+        _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        await producer.flush()
+        assert (await good).offset == 1
+
+
+def _calls_taken_in_a_fork(producer: Producer) -> int:
+    calls: list[Any] = [
+        lambda: producer.send("t", b"2"),
+        lambda: producer.send("new", b"2"),
+        lambda: producer.send_batch("t", [b"2"]),
+        lambda: producer.flush().send(None),
+        lambda: producer.close().send(None),
+        lambda: producer.ready().send(None),
+    ]
+    taken = 0
+    for call in calls:
+        try:
+            call()
+            taken += 1
+        except ForkedError:
+            continue
+    return taken

@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from icecore import Producer
+from icecore.client import sender
 from tests.support.fake_cluster import FakeCluster
 
 
@@ -46,3 +49,26 @@ async def test_closing_while_a_request_is_held_back() -> None:
             p.send("t", b"2", partition=1)
         await asyncio.sleep(0.05)
         assert (partition.tail.end, other.tail.end) == (2, 1)
+
+
+async def test_a_request_holds_no_more_batches_than_a_node_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever room its bytes leave: small batches of many partitions go in several requests."""
+    monkeypatch.setattr(sender, "_BATCHES_PER_REQUEST", 3)
+    async with FakeCluster(nodes=1) as cluster:
+        partitions = cluster.add_topic("t", 8)
+        requests = 0
+
+        async def count(_: int, method: str) -> None:
+            nonlocal requests
+            requests += method == "_Produce"
+
+        async with Producer(cluster.bootstrap, net=cluster.net, linger_ms=50) as p:
+            await p.send_and_wait("t", b"known", partition=0)
+            cluster.before_call = count
+            for number in range(8):
+                p.send("t", b"one", partition=number)
+            await p.flush()
+        assert requests == 3
+        assert [each.tail.end for each in partitions] == [2, *[1] * 7]

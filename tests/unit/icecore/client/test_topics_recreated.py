@@ -143,7 +143,7 @@ async def test_a_lost_segment_is_not_looked_for_in_the_new_topic(cluster: FakeCl
         fetcher = c._fetcher
         await make_again(cluster)
         with pytest.raises(TopicRecreatedError):
-            await fetcher._locate(fetcher.readers[0])
+            await fetcher._locate(fetcher.readers["t", 0])
         with pytest.raises(TopicRecreatedError):
             await c.seek(0, datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -154,7 +154,7 @@ def answer_by_name(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def until_failing(consumer: Consumer, attempts: int = 1) -> None:
-    while consumer._fetcher.readers[0].attempts < attempts:  # noqa: ASYNC110
+    while consumer._fetcher.readers["t", 0].attempts < attempts:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
@@ -235,7 +235,8 @@ async def test_a_seek_that_comes_too_late_keeps_what_is_in_store(
     is_asked, may_answer = asyncio.Event(), asyncio.Event()
     async with consumer(cluster, partitions=[0]) as c:
         assert len(await c.poll(LONG_S, 4)) == 4
-        find = c._lookup.find
+        lookup = c._subscription.lookups["t"]
+        find = lookup.find
 
         async def delay(*arguments: Any) -> Any:
             found = await find(*arguments)
@@ -243,12 +244,12 @@ async def test_a_seek_that_comes_too_late_keeps_what_is_in_store(
             await may_answer.wait()
             return found
 
-        monkeypatch.setattr(c._lookup, "find", delay)
+        monkeypatch.setattr(lookup, "find", delay)
         seeking = asyncio.ensure_future(c.seek(0, "latest"))
         await is_asked.wait()
         await make_again(cluster)
         c._on_recreated = "restart"
-        await c._begin("earliest")
+        await c._subscription.begin("t")
         may_answer.set()
         with pytest.raises(TopicRecreatedError):
             await seeking
@@ -284,7 +285,7 @@ async def test_restart_reads_all_of_the_new_topic(cluster: FakeCluster) -> None:
 
 async def test_restart_with_an_end_reads_to_the_end_of_the_new_topic(cluster: FakeCluster) -> None:
     async with consumer(cluster, on_recreated="restart", stop_at_end=True, start=5) as c:
-        c._fetcher.readers[0].end_offset = 12  # it held more when the consumer began
+        c._fetcher.readers["t", 0].end_offset = 12  # it held more when the consumer began
         assert [(await anext(c)).value for _ in range(5)] == [v.encode() for v in OLD[5:]]
         await make_again(cluster)
         values, error = await rest(c)

@@ -2,12 +2,15 @@
 
 import json
 import logging
+import re
+import subprocess
+import sys
 from enum import Enum
 
 import pytest
 
 from icecore.errors import UnavailableError
-from icecore.process.log import event, line
+from icecore.process.log import event, line, rfc3339
 
 log = logging.getLogger("tests.of.the.dialect")
 
@@ -64,3 +67,55 @@ def test_it_goes_through_logging(caplog: pytest.LogCaptureFixture) -> None:
     assert record.getMessage() == "event=seen percent=100%d"
     assert record.exc_info and isinstance(record.exc_info[1], ValueError)
     assert record.filename == "test_log.py", "the line is named by who logs, not by the helper"
+
+
+# --- how a process writes them --------------------------------------------------------------------
+
+
+def written(form: str, code: str) -> list[str]:
+    """What a process logs."""
+    program = (
+        "import logging\nfrom icecore.process.log import event, set_up\n"
+        f"set_up('info', {form!r})\n_log = logging.getLogger('a.b')\n{code}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stderr.splitlines()
+
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+def test_text_has_rfc_3339_times_in_utc() -> None:
+    lines = written("text", "event(_log, 20, 'up', node_id=1)\nevent(_log, 10, 'unseen')")
+    assert len(lines) == 1
+    assert re.fullmatch(rf"{TIME} INFO a\.b event=up node_id=1", lines[0])
+    assert rfc3339(0.9999) == "1970-01-01T00:00:00.999Z"
+
+
+def test_json_has_the_values_and_no_key_forges_the_logs_own() -> None:
+    code = (
+        "try:\n    1 / 0\n"
+        "except ZeroDivisionError as error:\n"
+        "    event(_log, 40, 'broken', a=1, b='x y', c=None, d=True, e=error, f=[1, 'z'],"
+        " g=b'\\xff', h=float('inf'), time=7, exc_info=error)\n"
+        "_log.warning('from %s', 'elsewhere')"
+    )
+    first, second = map(json.loads, written("json", code))
+    assert re.fullmatch(TIME, first.pop("time"))
+    assert "ZeroDivisionError" in first.pop("traceback")
+    assert first == {
+        "level": "error",
+        "logger": "a.b",
+        "event": "broken",
+        "a": 1,
+        "b": "x y",
+        "c": None,
+        "d": True,
+        "e": "division by zero",
+        "f": "1,z",
+        "g": "ff",
+        "h": "inf",
+    }
+    assert (second["level"], second["message"]) == ("warning", "from elsewhere")

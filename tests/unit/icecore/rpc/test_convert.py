@@ -11,6 +11,7 @@ from icecore.client.types import TopicSettings
 from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.model import (
     KEEP_ALL,
+    NOT_TIERED,
     FlushMode,
     NodeInfo,
     NodeState,
@@ -18,6 +19,7 @@ from icecore.model import (
     Segment,
     SegmentSettings,
     SegmentState,
+    Tiering,
 )
 from icecore.rpc import convert
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
@@ -76,7 +78,11 @@ def test_absent_settings_get_defaults() -> None:
     assert convert.settings_from_proto(coordinator_pb2.SegmentSettings()) == SegmentSettings()
 
 
-OF_NO_SEGMENT = {"partitions", "delete_grace_ms", *(each.name for each in fields(Retention))}
+OF_NO_SEGMENT = {
+    *("partitions", "delete_grace_ms", "tier", "tier_format", "tier_after_ms"),
+    *("local_retention_ms", "local_retention_bytes"),
+    *(each.name for each in fields(Retention)),
+}
 
 
 def test_what_a_message_does_not_say_of_retention_stays() -> None:
@@ -97,6 +103,7 @@ def test_settings_have_the_same_fields_everywhere() -> None:
 
 
 KEPT = Retention(retention_ms=1, retention_bytes=2, on_full="delete_oldest")
+TIERED = Tiering(True, "segment", 3, 4, 5)
 OTHER = SegmentSettings(
     replication_factor=5,
     min_insync=4,
@@ -118,10 +125,13 @@ OTHER = SegmentSettings(
 
 def test_a_topics_message_carries_all_that_a_topic_can_choose() -> None:
     kept = replace(SegmentSettings(), recovery_rule="r")
-    message = convert.settings_to_topic(OTHER, partitions=3, delete_grace_ms=0, retention=KEPT)
+    message = convert.settings_to_topic(
+        OTHER, partitions=3, delete_grace_ms=0, retention=KEPT, tiering=TIERED
+    )
     assert (message.partitions, message.delete_grace_ms) == (3, 0)
     assert message.HasField("delete_grace_ms")
     assert convert.retention_with(KEEP_ALL, message) == KEPT
+    assert convert.tiering_with(NOT_TIERED, message) == TIERED
     found = convert.settings_with(kept, message)
     assert found == replace(OTHER, recovery_rule="r")
     for each in fields(SegmentSettings):
@@ -162,3 +172,12 @@ def test_no_error() -> None:
     assert convert.error_from_proto(convert.error_to_proto(None)) is None
     unknown = convert.error_from_proto(common_pb2.Error(reason="FROM_THE_FUTURE"))
     assert type(unknown) is errors.InternalError
+
+
+def test_what_a_message_does_not_say_of_tiering_stays() -> None:
+    assert convert.tiering_with(TIERED, admin_pb2.TopicSettings()) == TIERED
+    off = admin_pb2.TopicSettings(tier="off", tier_after_ms=0, local_retention_ms=-1)
+    changed = replace(TIERED, is_on=False, tier_after_ms=0, local_retention_ms=-1)
+    assert convert.tiering_with(TIERED, off) == changed
+    with pytest.raises(InvalidRequestError, match="tier 'maybe' must be one of off, on"):
+        convert.tiering_with(TIERED, admin_pb2.TopicSettings(tier="maybe"))

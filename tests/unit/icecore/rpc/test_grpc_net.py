@@ -1,5 +1,6 @@
 """What only the gRPC adapter does; ``tests/conformance/test_nets.py`` has what all of them do."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -8,9 +9,11 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from icecore.errors import ConfigurationError
+from icecore.errors import ConfigurationError, RequestTimeoutError
 from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.methods import ADMIN, DATA
 from icecore.rpc.ports import Body, CallContext, Handlers, Received
+from tests.support.waiting import until
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -70,4 +73,28 @@ async def test_health_and_reflection(net: GrpcNet) -> None:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         async for response in stub.ServerReflectionInfo(iter([request])):
             assert "t.T" in {service.name for service in response.list_services_response.service}
+    await server.stop(0)
+
+
+async def test_a_read_ends_when_its_caller_has_given_up_and_a_change_does_not(net: GrpcNet) -> None:
+    ended: list[str] = []
+    go_on = asyncio.Event()
+
+    async def slow(body: Received, _: CallContext) -> bytes:
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            ended.append(f"{bytes(body).decode()} stopped")
+            raise
+        ended.append(f"{bytes(body).decode()} done")
+        return b""
+
+    names = DATA["Fetch"], ADMIN["CreateTopic"]
+    server = await net.serve(LOOPBACK, Handlers(dict.fromkeys(names, slow), {}))
+    for name, body in zip(names, (b"read", b"change"), strict=True):
+        with pytest.raises(RequestTimeoutError):
+            await net.call(server.address, name, body, timeout_s=0.2)
+    await until(lambda: ended == ["read stopped"])
+    go_on.set()
+    await until(lambda: ended == ["read stopped", "change done"])
     await server.stop(0)

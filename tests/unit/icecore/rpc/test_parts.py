@@ -58,6 +58,7 @@ async def write_back(*sizes: int) -> list[pb.WrittenBack]:
         opening=unused,
         write_backs=WriteBacks(Peers(), cast(Any, Copier()), unused),
         leader_orders=unused,
+        tier_orders=None,
     )
     items = [
         pb.WriteBackSegment(segment=segment_to_proto(segment(started())), end_offset=size)

@@ -62,6 +62,8 @@ class Executor:
     async def run(self, function: Any, *args: object) -> Any:
         return function(*args)
 
+    run_first = run
+
 
 class NoReport:
     """Of the disk."""

@@ -34,6 +34,8 @@ class Executor:
     async def run(self, function: Any, *args: object) -> Any:
         return function(*args)
 
+    run_first = run
+
 
 class Folder:
     """Notes in which order things became durable."""
@@ -97,7 +99,7 @@ class World:
         )
         self.context: Any = SimpleNamespace(
             identity=Identity(1),
-            settings=SimpleNamespace(rack=""),
+            settings=SimpleNamespace(rack="", tier_url=""),
             executor=Executor(),
             store=store,
         )

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore_node.replica.life import Life
-from icecore_node.serving.pieces import pieces
-from icecore_node.serving.search_plan import Look, Scan, hashes_of, reads_of
+from icecore_node.serving.pieces import Piece, filled, pieces
+from icecore_node.serving.search_plan import Look, Read, Scan, hashes_of, outside_of, reads_of
 from icecore_node.storage.engine import Candidates
 
 
@@ -134,3 +135,63 @@ def test_reads_are_the_gaps_and_the_candidates_between_them(
         each.from_offset if isinstance(each, Scan) else int(each.offsets[0]) for each in reads
     ]
     assert starts == sorted(starts, reverse=newest_first)
+
+
+def offsets_in(reads: list[Read]) -> set[int]:
+    found: set[int] = set()
+    for each in reads:
+        match each:
+            case Scan(low, high):
+                found |= set(range(low, high))
+            case Look(offsets):
+                found |= set(offsets.tolist())
+    return found
+
+
+@given(named=OFFSETS, gaps=RANGES, quiet=RANGES, newest_first=st.booleans())
+def test_what_is_quiet_is_not_read_and_the_rest_is(
+    named: frozenset[int],
+    gaps: list[tuple[int, int]],
+    quiet: list[tuple[int, int]],
+    newest_first: bool,
+) -> None:
+    found = Candidates((0, 30), (np.array(sorted(named), np.int64),), tuple(gaps), 0)
+    reads = reads_of(found, ((1,),), newest_first=newest_first)
+    left = outside_of(reads, quiet, newest_first=newest_first)
+    hidden = {offset for low, high in quiet for offset in range(low, high)}
+    assert offsets_in(left) == offsets_in(reads) - hidden
+    starts = [each.from_offset if isinstance(each, Scan) else int(each.offsets[0]) for each in left]
+    assert starts == sorted(starts, reverse=newest_first)
+    assert all(not isinstance(each, Scan) or each.from_offset < each.end_offset for each in left)
+
+
+def cold_segment(base: int, end: int) -> Segment:
+    return Segment(
+        SegmentId(100 + base),
+        b"t",
+        "t",
+        0,
+        SegmentState.SEALED,
+        1,
+        base_offset=base,
+        end_offset=end,
+    )
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_object_storage_fills_what_nobody_here_can_search(newest_first: bool) -> None:
+    cold = [cold_segment(0, 10), cold_segment(10, 20), cold_segment(25, 30)]
+
+    def edges(piece: Piece) -> list[tuple[int, int, int]]:
+        found = filled(piece, cold, newest_first=newest_first)
+        places = [(each.from_offset, each.end_offset, each.segment_id) for each in found]
+        return places[::-1] if newest_first else places
+
+    parts = [(5, 10, 100), (10, 20, 110), (20, 25, 0), (25, 30, 125), (30, 40, 0)]
+    assert edges(Piece(None, 5, 40)) == parts
+    assert edges(Piece(None, 21, 24)) == [(21, 24, 0)]
+    assert edges(Piece(None, 0, 0, SegmentId(7))) == [(0, 0, 7)]
+    damaged = Piece(replica(0, 20, life=Life.UNKNOWN), 0, 20)
+    assert edges(damaged) == [(0, 10, 100), (10, 20, 110)]
+    intact = Piece(replica(0, 20), 0, 20)
+    assert filled(intact, cold, newest_first=newest_first) == (intact,)

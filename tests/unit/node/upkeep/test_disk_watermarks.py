@@ -55,7 +55,9 @@ async def test_the_roomiest_disk_speaks_for_the_node_and_each_for_itself(
     watch = DiskWatch(context, news, cast(FollowerSpace, space))
     await watch._act(percents(*used))
     assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
+    assert news.is_full == (len(full) == len(used))
     await watch._act(percents(*[max(each - 1, 0) for each in used]))  # not left at once
     assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
     await watch._act(percents(*[10 for _ in used]))
     assert (news.read_only, news.crowded, space.full) == (False, [], set())
+    assert not news.is_full

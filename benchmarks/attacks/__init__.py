@@ -1,0 +1,1 @@
+"""Attacks for ``benchmarks.abuse``: what a stranger can send to a port that is open."""

@@ -1,0 +1,76 @@
+"""What an upload costs as a node does it: from a sealed replica on disk to a proved copy.
+
+``python -m benchmarks.tier_uploads [--mib 64] [--format parquet] [--s3]``: one JSON line. The order
+goes through the node's handler: batches are read from a replica (on a simulated disk, which is
+memory) with CRCs and full digest checked, encoded, put with the index, read back and proved. MiB
+are those of payloads before compression; CPU is that of this process, all threads.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tiering import segment_of
+from icecore.model import TIER_FORMATS
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.tiering.obstore_store import StoreSettings
+from icecore_node.tiering.opening import open_tier
+from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
+from tests.support.upload_setup import SEGMENT, UploadNode
+
+
+async def measure(settings: StoreSettings, mib: int, format_: str) -> dict[str, Any]:
+    """One upload."""
+    executor = ThreadExecutor(reader_threads=4)
+    node = UploadNode(open_tier(settings, executor))
+    node.run_on(executor)
+    await node.ready()
+    _, runs = segment_of(mib)
+    node.begin(SEGMENT)
+    for run in runs:
+        node.append(SEGMENT, [], raw=run)
+    node.seal(SEGMENT)
+    while node.store.index.tend():
+        pass
+    segment = node.segment(SEGMENT)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    result = await node.upload(segment, 1, format_)
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    assert not result.error.reason, result.error
+    executor.close()
+    return {
+        "format": format_,
+        "mib": mib,
+        "stored_mib": round(result.copy.length_bytes / (1 << 20), 1),
+        "segment_mib": round(segment.length_bytes / (1 << 20), 1),
+        "mib_s": round(mib / wall_s, 1),
+        "cpu_s_per_gib": round(cpu_s * 1024 / mib, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mib", type=int, default=64)
+    parser.add_argument("--format", choices=TIER_FORMATS, default=TIER_FORMATS[0])
+    parser.add_argument("--s3", action="store_true")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = StoreSettings(url=f"file://{folder}/tier")
+        if given.s3:
+            os.environ |= {"AWS_ACCESS_KEY_ID": USER, "AWS_SECRET_ACCESS_KEY": PASSWORD}
+            server = stack.enter_context(running_minio(folder))
+            settings = StoreSettings(
+                url=f"s3://{BUCKET}/bench", region=REGION, endpoint=server.endpoint
+            )
+        print(json.dumps(asyncio.run(measure(settings, given.mib, given.format))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Decisions about a topic that is made of copies in object storage. Pure.
+
+While it is imported the topic is one that is deleted and kept: nobody sees it, nothing expires, and
+its name is free. Every step may be repeated: what is there already and the same changes nothing.
+The last one proves that each partition is whole before it gets its record, so a topic comes back
+with all that was named or not at all.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
+from icecore.model import (
+    Epoch,
+    Retention,
+    Segment,
+    SegmentSettings,
+    SegmentState,
+    Tiering,
+    check_topic_name,
+)
+from icecore.tier_records import (
+    TierCopy,
+    TierRecord,
+    TierState,
+    TierTopicRecord,
+)
+from icecore_coordinator.decisions import topic_changes
+from icecore_coordinator.decisions.tiering import COUNTER, SHA256_BYTES
+from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
+from icecore_coordinator.state.records import (
+    RECORDS_PER_CHANGE,
+    Change,
+    CounterRecord,
+    PartitionRecord,
+    SegmentRecord,
+    TopicRecord,
+    updated,
+)
+from icecore_replication.digest import is_full_digest
+
+SEGMENT_IDS = "segment_id"
+COUNTER_MAX = 1 << 62
+SEGMENTS_PER_CHANGE = RECORDS_PER_CHANGE // 2
+"""Each has two records."""
+TOPIC_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTopic:
+    """What comes back, without its segments."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    settings: SegmentSettings
+    delete_grace_ms: int
+    retention: Retention
+    tiering: Tiering
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSegment:
+    """One of its segments, with its copy."""
+
+    segment: Segment
+    """SEALED, without replicas."""
+    max_append_timestamp_ms: int
+    attempt: int
+    copy: TierCopy
+
+
+def is_imported(state: ClusterState, topic: ImportedTopic) -> bool:
+    """Whether the topic is there for everybody to see, as it was imported.
+
+    Raises TopicExistsError: one with this id is there, and is another one.
+    """
+    found = state.topics.get(topic.topic_id)
+    if found is None or not found.is_live:
+        return False
+    if (found.name, found.partitions) != (topic.name, topic.partitions):
+        raise TopicExistsError(
+            f"topic {topic.topic_id.hex()} exists as {found.name!r} with {found.partitions} "
+            "partitions",
+            topic=found.name,
+        )
+    return True
+
+
+def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Change:
+    """A topic that nobody sees yet; nothing where that was done before.
+
+    Args:
+        state: The cluster.
+        topic: What comes back.
+        nodes: How many are up.
+
+    Raises:
+        TopicExistsError: its name is taken, or its id by another topic.
+        InvalidRequestError: see the checks.
+    """
+    if len(topic.topic_id) != TOPIC_ID_BYTES:
+        raise InvalidRequestError(f"the id of a topic has {TOPIC_ID_BYTES} bytes")
+    check_topic_name(topic.name)
+    check_free(state, topic.name)
+    found = state.topics.get(topic.topic_id)
+    if found is not None:
+        is_same = (found.name, found.partitions) == (topic.name, topic.partitions)
+        if is_same and found.is_kept:
+            return Change()
+        raise TopicExistsError(
+            f"topic {topic.topic_id.hex()} exists as {found.name!r}: delete that one for good "
+            "first, if it is left of an import that nobody goes on with",
+            topic=found.name,
+        )
+    topic_changes.check_partitions(topic.partitions)
+    topic_changes.check_settings(topic.settings, nodes)
+    topic_changes.check_grace(topic.delete_grace_ms)
+    topic_changes.check_retention(topic.retention, topic.settings)
+    # Whether a node has the store does not matter yet: it may have been refused until now.
+    topic_changes.check_tiering(state, replace(topic.tiering, is_on=False), topic.retention)
+    hidden = TopicRecord(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        partitions=topic.partitions,
+        settings=topic.settings,
+        is_deleted=True,
+        delete_grace_ms=topic.delete_grace_ms,
+        grace_left_ms=topic_changes.DELETE_GRACE_MS_MAX,
+        partition_counts=(topic.partitions,),
+        retention=topic.retention,
+        tiering=topic.tiering,
+        version=1,
+    )
+    return Change((hidden, *_of_topic(state, topic.topic_id)))
+
+
+def _of_topic(state: ClusterState, topic_id: bytes) -> tuple[TierTopicRecord, ...]:
+    known = state.tiers.topics.get(topic_id)
+    return () if known is not None else (TierTopicRecord(topic_id, version=1),)
+
+
+def raise_counters(state: ClusterState, segment_ids_max: int, attempts_max: int) -> Change:
+    """No later segment and no later upload gets a number that any object in the bucket has.
+
+    Raises InvalidRequestError: a number leaves no room for others.
+    """
+    raised: list[CounterRecord] = []
+    for name, highest in ((SEGMENT_IDS, segment_ids_max), (COUNTER, attempts_max)):
+        if highest >= COUNTER_MAX:
+            raise InvalidRequestError(f"{name} {highest} is not one that was counted to")
+        counter = next_of(state, name)
+        if counter.next_value <= highest:
+            raised.append(updated(counter, next_value=highest + 1))
+    return Change((*raised,))
+
+
+def add_segments(
+    state: ClusterState, topic_id: bytes, imported: Sequence[ImportedSegment]
+) -> Change:
+    """Records of at most ``SEGMENTS_PER_CHANGE`` segments and of their copies.
+
+    Raises:
+        ConflictError: an id is taken by another segment, or the topic is not being imported.
+        InvalidRequestError: that is no sealed segment with a copy.
+    """
+    topic = state.topics.get(topic_id)
+    if topic is None or not topic.is_kept:
+        raise ConflictError(f"topic {topic_id.hex()} is not being imported")
+    puts: list[SegmentRecord | TierRecord] = []
+    for each in imported:
+        _check(state, topic, each)
+        known = state.segments.get(each.segment.segment_id)
+        if known is None:
+            puts += _records(state, topic, each)
+        elif not _is_same(state, known, each):
+            raise ConflictError(f"segment {each.segment.segment_id} exists, and is another one")
+    return Change((*puts,))
+
+
+def _check(state: ClusterState, topic: TopicRecord, each: ImportedSegment) -> None:
+    segment, copy = each.segment, each.copy
+    name = f"segment {segment.segment_id}"
+    if not 0 <= segment.base_offset < segment.end_offset:
+        raise InvalidRequestError(f"{name} has no offsets")
+    if not segment.partition < topic.partitions:
+        raise InvalidRequestError(f"{name} is of partition {segment.partition}, which is not there")
+    counted = next_of(state, SEGMENT_IDS).next_value, next_of(state, COUNTER).next_value
+    if not 0 < segment.segment_id < counted[0] or not 0 < each.attempt < counted[1]:
+        raise InvalidRequestError(f"{name}, attempt {each.attempt}: above what is said to be known")
+    if segment.segment_id in state.deleted:
+        raise ConflictError(f"{name} was deleted in this cluster")
+    if not is_full_digest(segment.full_digest) or len(copy.manifest_sha256) != SHA256_BYTES:
+        raise InvalidRequestError(f"{name} has no full digest, or its manifest none")
+    if not copy.content_digest or not copy.length_bytes:
+        raise InvalidRequestError(f"the copy of {name} proves nothing")
+
+
+def _records(
+    state: ClusterState, topic: TopicRecord, each: ImportedSegment
+) -> tuple[SegmentRecord, TierRecord]:
+    segment = replace(
+        each.segment,
+        topic_id=topic.topic_id,
+        topic=topic.name,
+        state=SegmentState.SEALED,
+        settings=topic.settings,
+        length_bytes=each.copy.length_bytes,  # of objects: nobody knows that of the batches
+        is_tiered=True,
+        version=1,
+    )
+    record = SegmentRecord(
+        segment,
+        max_append_timestamp_ms=each.max_append_timestamp_ms,
+        since_ms=state.counted_ms,
+    )
+    tier = TierRecord(
+        segment_id=segment.segment_id,
+        topic_id=topic.topic_id,
+        partition=segment.partition,
+        generation=segment.generation,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        state=TierState.PUBLISHED,
+        tier_format=each.copy.tier_format,
+        attempt=each.attempt,
+        copy=each.copy,
+        since_ms=state.counted_ms,
+        version=1,
+    )
+    return record, tier
+
+
+def _is_same(state: ClusterState, known: SegmentRecord, each: ImportedSegment) -> bool:
+    tier, one, other = (
+        state.tiers.segments.get(each.segment.segment_id),
+        known.segment,
+        each.segment,
+    )
+    return (
+        one.topic_id == other.topic_id
+        and (one.partition, one.base_offset, one.end_offset)
+        == (other.partition, other.base_offset, other.end_offset)
+        and (one.seal_digest, one.full_digest) == (other.seal_digest, other.full_digest)
+        and tier is not None
+        and (tier.attempt, tier.copy) == (each.attempt, each.copy)
+    )
+
+
+def missing_records(
+    state: ClusterState, topic_id: bytes, table_revisions: Sequence[int]
+) -> list[Change]:
+    """Records of partitions whose segments have all come, in changes of bounded size.
+
+    Args:
+        state: The cluster.
+        topic_id: Of the topic.
+        table_revisions: By partition: what its table was last brought to. It takes no lower one.
+
+    Raises InvalidRequestError: offsets of a partition are in no segment, or in two.
+    """
+    topic = state.topics[topic_id]
+    found: list[PartitionRecord] = []
+    for number in range(topic.partitions):
+        ids = state.segments_of_partition.get((topic_id, number), {})
+        segments = sorted((state.segments[each].segment for each in ids), key=_base_offset)
+        _check_whole(number, segments)
+        if segments and (topic_id, number) not in state.partitions:
+            known = table_revisions[number] if number < len(table_revisions) else 0
+            found.append(_partition(topic_id, number, segments, known))
+    return [
+        Change((*found[at : at + RECORDS_PER_CHANGE],))
+        for at in range(0, len(found), RECORDS_PER_CHANGE)
+    ]
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _check_whole(number: int, segments: Iterable[Segment]) -> None:
+    offset = -1
+    for each in segments:
+        if offset not in (-1, each.base_offset):
+            raise InvalidRequestError(
+                f"partition {number}: segments end at {offset}, the next one begins at "
+                f"{each.base_offset}"
+            )
+        offset = each.end_offset
+
+
+def _partition(
+    topic_id: bytes, number: int, segments: Sequence[Segment], table_revision: int
+) -> PartitionRecord:
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition=number,
+        log_start_offset=segments[0].base_offset,
+        next_base_offset=segments[-1].end_offset,
+        last_epoch=Epoch(max(each.epoch for each in segments)),
+        tier_revision=table_revision + 1,
+        table_revision=table_revision,
+        version=1,
+    )

@@ -1,0 +1,300 @@
+"""Decisions about copies in object storage: begin an upload, publish, drop what nodes have, retire,
+sweep. Pure.
+
+Every step is a compare-and-set, before anything happens (R84). An attempt counts from ``begin`` to
+``close``; whoever carries out one that was closed meanwhile changes nothing by it. Bytes come
+before metadata when a copy is made, metadata before bytes when it goes.
+"""
+
+from dataclasses import dataclass, replace
+
+from icecore.errors import ConflictError, InvalidRequestError
+from icecore.model import NO_INCARNATION, NO_NODE, Incarnation, NodeId, SegmentId, SegmentState
+from icecore.tier_records import (
+    NO_ATTEMPT,
+    TierCopy,
+    TierRecord,
+    TierState,
+    TierTopicRecord,
+    closed,
+)
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    is_below_start,
+    next_of,
+    next_revision,
+)
+from icecore_coordinator.state.records import (
+    Change,
+    ClusterRecord,
+    PartitionKey,
+    SegmentRecord,
+    updated,
+    updated_segment,
+    without_copies,
+)
+from icecore_replication.digest import current_digest
+
+COUNTER = "tier_attempt"
+SHA256_BYTES = 32
+DIGEST_BYTES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One upload, as a node was asked to carry it out."""
+
+    segment_id: SegmentId
+    attempt: int
+    owner: NodeId
+    owner_incarnation: Incarnation
+
+
+def due_ms(state: ClusterState, record: SegmentRecord) -> int | None:
+    """Since when, in counted time, a segment is to be copied, be that to come; None = it is not."""
+    segment, topic = record.segment, state.topics.get(record.segment.topic_id)
+    if topic is None or not (topic.is_live and topic.tiering.is_on):
+        return None
+    is_whole = segment.state == SegmentState.SEALED and bool(segment.replicas)
+    if not is_whole or segment.is_tiered or not current_digest(segment.full_digest):
+        return None
+    return None if is_below_start(state, record) else record.since_ms + topic.tiering.tier_after_ms
+
+
+def is_due(state: ClusterState, record: SegmentRecord) -> bool:
+    """Whether an upload should begin now."""
+    tier = state.tiers.segments.get(record.segment.segment_id)
+    if tier is not None and (tier.is_under_way or tier.state is not TierState.UPLOADING):
+        return False
+    due = due_ms(state, record)
+    return due is not None and due <= state.counted_ms
+
+
+def begin(state: ClusterState, segment_id: SegmentId, owner: NodeId) -> Change:
+    """The next attempt, with a number that nobody ever had.
+
+    Raises ConflictError: the segment is not due (any more), or the node can't copy it.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or not is_due(state, record):
+        raise ConflictError(f"segment {segment_id} is not to be copied into object storage now")
+    if owner not in record.segment.replicas or owner not in state.tiers.nodes:
+        raise ConflictError(f"node {owner} has no copy of segment {segment_id}, or no object store")
+    counter, segment = next_of(state, COUNTER), record.segment
+    known = state.tiers.segments.get(segment_id) or TierRecord(
+        segment_id=segment_id,
+        topic_id=segment.topic_id,
+        partition=segment.partition,
+        generation=segment.generation,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        state=TierState.UPLOADING,
+        tier_format="",
+    )
+    begun = updated(
+        known,
+        generation=segment.generation,
+        tier_format=state.topics[segment.topic_id].tiering.tier_format,
+        attempt=counter.next_value,
+        owner=owner,
+        owner_incarnation=state.incarnation(owner),
+        since_ms=state.counted_ms,
+    )
+    counted = updated(counter, next_value=counter.next_value + 1)
+    is_first = segment.topic_id not in state.tiers.topics
+    of_topic = (TierTopicRecord(segment.topic_id, version=1),) if is_first else ()
+    return Change((counted, begun, *of_topic, *_used_by(state, owner)))
+
+
+def _used_by(state: ClusterState, node_id: NodeId) -> tuple[ClusterRecord, ...]:
+    """From now on the cluster uses the object store of this node, if it did not before."""
+    url = state.nodes[node_id].tier_url
+    if state.cluster is None or state.cluster.tier_url == url:
+        return ()
+    return (updated(state.cluster, tier_url=url),)
+
+
+def store_warnings(state: ClusterState) -> list[str]:
+    """What a person must look at: nodes that are asked for nothing because of their object store,
+    and one that comes in place of another."""
+    tiers = state.tiers
+    found = [
+        f"node {node_id} has the object store {url}, the cluster uses {tiers.url}: that node is "
+        "asked for nothing there; give all nodes the same tier_url"
+        for node_id, url in tiers.urls.items()
+        if node_id not in tiers.nodes
+    ]
+    moved = {tiers.urls[each] for each in tiers.nodes} - {tiers.url} if tiers.url else set()
+    return found + [
+        f"all nodes have the object store {url}, the cluster used {tiers.url} before: what is "
+        "published can be read only if it was copied there"
+        for url in sorted(moved)
+    ]
+
+
+def publish(state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int) -> Change:
+    """What this attempt has stored and proved is the segment's copy from now on.
+
+    Args:
+        state: The cluster.
+        upload: As it was begun.
+        copy: What its owner says of it.
+        now_ms: Wall clock, kept in tombstones.
+
+    Raises:
+        ConflictError: the attempt was closed, or its owner is not the registered process any more.
+        InvalidRequestError: that is no copy of this segment.
+    """
+    tier, record = _current(state, upload), state.segments.get(upload.segment_id)
+    if record is None or record.segment.generation != tier.generation:
+        raise ConflictError(f"attempt {tier.attempt} copied another form of the segment")
+    _check_copy(tier, copy)
+    stored = updated(
+        tier,
+        state=TierState.PUBLISHED,
+        copy=copy,
+        owner=NO_NODE,
+        owner_incarnation=NO_INCARNATION,
+        since_ms=state.counted_ms,
+    )
+    change = Change((stored, *next_revision(state, tier.partition_key)))
+    if record.segment.replicas:
+        return change + Change((updated_segment(record, {"is_tiered": True}),))
+    given_up = replace(record, segment=record.segment.changed(is_tiered=True))
+    return change + without_copies(given_up, now_ms)
+
+
+def _current(state: ClusterState, upload: Attempt) -> TierRecord:
+    """Raises ConflictError."""
+    tier = state.tiers.segments.get(upload.segment_id)
+    if tier is None or not tier.is_under_way or tier.attempt != upload.attempt:
+        raise ConflictError(f"attempt {upload.attempt} of segment {upload.segment_id} is closed")
+    asked = (upload.owner, upload.owner_incarnation)
+    is_registered = state.incarnation(upload.owner) == upload.owner_incarnation
+    if (tier.owner, tier.owner_incarnation) != asked or not is_registered:
+        raise ConflictError(f"attempt {tier.attempt} is not one of node {upload.owner} as it runs")
+    return tier
+
+
+def _check_copy(tier: TierRecord, copy: TierCopy) -> None:
+    """Raises InvalidRequestError."""
+    if len(copy.manifest_sha256) != SHA256_BYTES:
+        raise InvalidRequestError("the SHA-256 of a manifest has 32 bytes")
+    if not 0 < len(copy.content_digest) <= DIGEST_BYTES_MAX:
+        raise InvalidRequestError("a copy without a content digest proves nothing")
+    if copy.tier_format != tier.tier_format:
+        raise InvalidRequestError(
+            f"a copy in format {copy.tier_format[:64]!r}, {tier.tier_format} was asked for"
+        )
+    if copy.records > tier.end_offset - tier.base_offset or not copy.length_bytes:
+        raise InvalidRequestError(
+            f"{copy.records} records in {copy.length_bytes} bytes are not segment {tier.segment_id}"
+        )
+
+
+def close(state: ClusterState, segment_id: SegmentId, attempt: int) -> Change:
+    """This attempt failed, or nobody knows how it went: it will never count, and is swept."""
+    tier = state.tiers.segments.get(segment_id)
+    if tier is None or not tier.is_under_way or tier.attempt != attempt:
+        return Change()
+    return Change((closed(tier, state.counted_ms),))
+
+
+# --- when segments go -----------------------------------------------------------------------------
+
+
+def release(state: ClusterState, segment_id: SegmentId, grace_ms: int) -> Change:
+    """The objects of a retired copy may go: the table does not name them, and readers are done.
+
+    Args:
+        state: The cluster.
+        segment_id: Of a segment that is gone.
+        grace_ms: How long after that somebody may still read them, in counted time.
+    """
+    tier = state.tiers.segments.get(segment_id)
+    if tier is None or not tier.is_retiring or state.counted_ms < tier.since_ms + grace_ms:
+        return Change()
+    partition, topic = state.partitions.get(tier.partition_key), state.topics.get(tier.topic_id)
+    if partition is not None and partition.table_revision < tier.revision:
+        return Change()
+    if topic is not None and topic.held_until_ms > state.counted_ms:
+        return Change()
+    return Change((closed(tier, state.counted_ms),))
+
+
+def committed(state: ClusterState, key: PartitionKey, revision: int) -> Change:
+    """The table of a partition has what was published as of this revision, or later."""
+    partition = state.partitions.get(key)
+    if partition is None or not partition.table_revision < revision <= partition.tier_revision:
+        return Change()
+    return Change((updated(partition, table_revision=revision),))
+
+
+# --- sweeping -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeping:
+    """One closed attempt whose objects are to go."""
+
+    segment_id: SegmentId
+    attempt: int
+    is_last: bool
+    """Nobody can be at it any more: when this is done, the attempt is forgotten."""
+
+
+def sweepings(state: ClusterState, segment_id: SegmentId, keep_ms: int) -> list[Sweeping]:
+    """What is to be swept of a segment now: each closed attempt at once, and again after
+    ``keep_ms`` of counted time, for whoever was paused may have put objects meanwhile."""
+    tier = state.tiers.segments.get(segment_id)
+    closed = tier.closed_attempts if tier is not None else ()
+    return [
+        Sweeping(segment_id, each.attempt, is_last=is_over)
+        for each in closed
+        if (is_over := state.counted_ms >= each.closed_ms + keep_ms) or not each.is_swept
+    ]
+
+
+def swept(state: ClusterState, done: Sweeping) -> Change:
+    """Nothing of a closed attempt is there any more; its segment's record goes with the last."""
+    tier = state.tiers.segments.get(done.segment_id)
+    if tier is None or all(each.attempt != done.attempt for each in tier.closed_attempts):
+        return Change()
+    left = tuple(
+        replace(each, is_swept=True) if each.attempt == done.attempt else each
+        for each in tier.closed_attempts
+        if each.attempt != done.attempt or not done.is_last
+    )
+    if left == tier.closed_attempts:
+        return Change()
+    if not left and tier.attempt == NO_ATTEMPT:
+        return Change(deletes=(tier,))
+    return Change((updated(tier, closed_attempts=left),))
+
+
+def gone_topics(state: ClusterState) -> list[bytes]:
+    """Topics that are gone for good, whose prefixes may be emptied: no copy of theirs counts."""
+    return [
+        topic_id
+        for topic_id, each in state.tiers.topics.items()
+        if topic_id not in state.topics and _may_empty(state, each)
+    ]
+
+
+def _may_empty(state: ClusterState, topic: TierTopicRecord) -> bool:
+    """At once when all attempts are closed, and once more when all are forgotten."""
+    segment_ids = state.tiers.of_topic.get(topic.topic_id, {})
+    if not segment_ids:
+        return True
+    is_closed = all(not state.tiers.segments[each].attempt for each in segment_ids)
+    return is_closed and not topic.is_swept
+
+
+def emptied(state: ClusterState, topic_id: bytes, *, is_last: bool) -> Change:
+    """The prefix of a topic that is gone was emptied; ``is_last``: nothing was left to come."""
+    topic = state.tiers.topics.get(topic_id)
+    if topic is None or topic_id in state.topics:
+        return Change()
+    if is_last:
+        return Change(deletes=(topic,))
+    return Change() if topic.is_swept else Change((updated(topic, is_swept=True),))

@@ -1,0 +1,110 @@
+"""All metrics of a coordinator: what it knows of the cluster, and of its own loop.
+
+Nothing is kept up to date for them: a scrape asks the loop for the cluster in numbers, as a person
+with ``icecore cluster describe`` would. A loop that does not answer within seconds is no live one.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from icecore.process.status_page import Pages
+from icecore.v1 import admin_pb2 as pb
+from icecore.v1 import common_pb2
+
+_ANSWER_S = 5.0
+_SOON_S = 10.0
+_GAUGES = (
+    ("topics", "Topics, without deleted ones."),
+    ("partitions", "Partitions, without those of deleted topics."),
+    ("offline_partitions", "Partitions without an active segment."),
+    ("segments", "Segments of any state."),
+    ("sealed_segments", "Segments that never change again."),
+    ("under_replicated", "Segments with fewer verified or in-sync copies than they should have."),
+    ("min_copies", "Fewest copies of any sealed segment; 0 when there is none."),
+    ("deleted_topics", "Topics that are kept until their grace is over."),
+    ("deleted_bytes", "One copy of their sealed segments."),
+)
+
+
+class CoordinatorPages:
+    """What a coordinator tells monitors. Made on its loop, asked from other threads."""
+
+    def __init__(
+        self, describe: Callable[[], pb.DescribeClusterResponse], is_lost: Callable[[], bool]
+    ) -> None:
+        """
+        Args:
+            describe: The cluster in numbers; called on the loop.
+            is_lost: Whether the coordinator is one no more; called on the loop.
+        """
+        self._describe_cluster = describe
+        self._ask_lost = is_lost
+        self._loop = asyncio.get_running_loop()
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self.registry.register(_Cluster(self))
+
+    def pages(self) -> Pages:
+        """For the server."""
+        return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_not, self.why_not)
+
+    def why_not(self) -> str:
+        """Of both probes: a coordinator whose loop turns and that lost nothing is ready."""
+        try:
+            is_lost = asyncio.run_coroutine_threadsafe(self._is_lost(), self._loop).result(_SOON_S)
+        except (TimeoutError, RuntimeError):
+            return f"the event loop has not turned for {_SOON_S:.0f} s"
+        return "another coordinator took over, or the metadata store failed" if is_lost else ""
+
+    def cluster(self) -> pb.DescribeClusterResponse:
+        """In numbers. Raises TimeoutError when the loop does not answer."""
+        return asyncio.run_coroutine_threadsafe(self._describe(), self._loop).result(_ANSWER_S)
+
+    def _metrics(self) -> bytes:
+        return generate_latest(self.registry)
+
+    async def _is_lost(self) -> bool:
+        return self._ask_lost()
+
+    async def _describe(self) -> pb.DescribeClusterResponse:
+        return self._describe_cluster()
+
+
+class _Cluster(Collector):
+    """Turns the cluster in numbers into gauges."""
+
+    def __init__(self, pages: CoordinatorPages) -> None:
+        self._pages = pages
+
+    def describe(self) -> list[Metric]:
+        """Registering must not ask the loop, on which it happens."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        cluster = self._pages.cluster()
+        for name, text in _GAUGES:
+            yield GaugeMetricFamily(f"icecore_cluster_{name}", text, getattr(cluster, name))
+        nodes = GaugeMetricFamily("icecore_cluster_nodes", "Nodes.", labels=["state"])
+        states = Counter(each.node.state for each in cluster.nodes)
+        for number, name in (
+            (common_pb2.NODE_STATE_UP, "up"),
+            (common_pb2.NODE_STATE_DOWN, "down"),
+            (common_pb2.NODE_STATE_DRAINING, "draining"),
+            (common_pb2.NODE_STATE_READ_ONLY, "read_only"),
+        ):
+            nodes.add_metric([name], states[number])
+        yield nodes
+        yield GaugeMetricFamily(
+            "icecore_cluster_pages", "What waits for a person.", len(cluster.pages)
+        )
+        yield CounterMetricFamily(
+            "icecore_coordinator_recoveries", "Segments recovered.", cluster.recoveries
+        )
+        yield GaugeMetricFamily("icecore_coordinator_token", "Its fencing token.", cluster.token)

@@ -1,0 +1,200 @@
+"""Calls to nodes about object storage: upload segments, bring tables up to date, sweep objects.
+
+As with ``NodeCalls``, each is meant for one process, and what any other answers counts for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icecore.errors import ConflictError, IcecoreError
+from icecore.model import Incarnation, NodeId, Segment
+from icecore.rpc.convert import error_from_proto, segment_to_proto
+from icecore.tier_records import TierCopy, TierRecord
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.nodes.node_calls import NodeCalls
+
+
+@dataclass(frozen=True, slots=True)
+class UploadItem:
+    """One segment to copy."""
+
+    segment: Segment
+    attempt: int
+    tier_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A copy that is stored, read back and proved."""
+
+    attempt: int
+    copy: TierCopy
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class TableItem:
+    """All that is published of a partition."""
+
+    topic_id: bytes
+    topic: str
+    partition: int
+    revision: int
+    segments: tuple[TierRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepItem:
+    """An attempt that is closed."""
+
+    tier: TierRecord
+    attempt: int
+
+
+class TierCalls:
+    """The part of NodeService that is about object storage. Raises what ``NodeCalls`` raises."""
+
+    def __init__(self, calls: NodeCalls) -> None:
+        self._calls = calls
+
+    async def upload(
+        self, node_id: NodeId, item: UploadItem, timeout_s: float
+    ) -> Uploaded | IcecoreError:
+        """Have a node copy a segment; one for each call, for it may take minutes."""
+
+        def ask(common: dict[str, Any], part: Sequence[UploadItem]) -> pb.UploadRequest:
+            segments = [
+                pb.UploadSegment(
+                    segment=segment_to_proto(each.segment),
+                    attempt=each.attempt,
+                    format=each.tier_format,
+                )
+                for each in part
+            ]
+            return pb.UploadRequest(**common, segments=segments)
+
+        [result] = await self._calls.each_part(
+            node_id,
+            [[item]],
+            ask,
+            pb.UploadResponse.FromString,
+            lambda answer, _: [
+                _uploaded(each, Incarnation(answer.incarnation)) for each in answer.results
+            ],
+            timeout_s,
+        )
+        if isinstance(result, Uploaded) and result.attempt != item.attempt:
+            return ConflictError(f"the node speaks of attempt {result.attempt}")
+        return result
+
+    async def commit_table(
+        self, node_id: NodeId, item: TableItem, timeout_s: float
+    ) -> IcecoreError | None:
+        """Have a node bring a table to what is published of a partition; why not, or None."""
+
+        def ask(common: dict[str, Any], part: Sequence[TableItem]) -> pb.CommitTablesRequest:
+            return pb.CommitTablesRequest(**common, partitions=map(_table, part))
+
+        [result] = await self._calls.each_part(
+            node_id,
+            [[item]],
+            ask,
+            pb.CommitTablesResponse.FromString,
+            lambda answer, _: [error_from_proto(each) or True for each in answer.errors],
+            timeout_s,
+        )
+        return result if isinstance(result, IcecoreError) else None
+
+    async def sweep(
+        self, node_id: NodeId, items: Sequence[SweepItem], timeout_s: float
+    ) -> list[IcecoreError | bool]:
+        """Have a node remove the objects of closed attempts: for each True, or why not."""
+
+        def ask(common: dict[str, Any], part: Sequence[SweepItem]) -> pb.SweepRequest:
+            return pb.SweepRequest(**common, attempts=map(_closed, part))
+
+        return await self._calls.each_part(
+            node_id,
+            [items],
+            ask,
+            pb.SweepResponse.FromString,
+            lambda answer, _: [error_from_proto(each) or True for each in answer.errors],
+            timeout_s,
+        )
+
+    async def empty_topic(
+        self, node_id: NodeId, topic_id: bytes, timeout_s: float
+    ) -> IcecoreError | None:
+        """Have a node remove all that lies under a topic's prefix; why not, or None."""
+
+        def ask(common: dict[str, Any], part: Sequence[bytes]) -> pb.SweepRequest:
+            return pb.SweepRequest(**common, gone_topic_ids=part)
+
+        [result] = await self._calls.each_part(
+            node_id,
+            [[topic_id]],
+            ask,
+            pb.SweepResponse.FromString,
+            lambda answer, _: [error_from_proto(each) or True for each in answer.topic_errors],
+            timeout_s,
+        )
+        return result if isinstance(result, IcecoreError) else None
+
+
+def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:
+    """The copy that counts, as a message."""
+    return pb.TieredCopy(
+        attempt=tier.attempt,
+        manifest_sha256=tier.copy.manifest_sha256,
+        content_digest=tier.copy.content_digest,
+        length_bytes=tier.copy.length_bytes,
+        records=tier.copy.records,
+        format=tier.copy.tier_format,
+    )
+
+
+def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> Uploaded | IcecoreError:
+    copy = message.copy
+    return error_from_proto(message.error) or Uploaded(
+        copy.attempt,
+        TierCopy(
+            manifest_sha256=copy.manifest_sha256,
+            content_digest=copy.content_digest,
+            length_bytes=copy.length_bytes,
+            records=copy.records,
+            tier_format=copy.format,
+        ),
+        incarnation,
+    )
+
+
+def _table(item: TableItem) -> pb.PartitionTable:
+    return pb.PartitionTable(
+        topic_id=item.topic_id,
+        topic=item.topic,
+        partition=item.partition,
+        revision=item.revision,
+        segments=[
+            pb.PublishedSegment(
+                segment_id=each.segment_id,
+                generation=each.generation,
+                base_offset=each.base_offset,
+                attempt=each.attempt,
+                manifest_sha256=each.copy.manifest_sha256,
+            )
+            for each in item.segments
+        ],
+    )
+
+
+def _closed(item: SweepItem) -> pb.ClosedAttempt:
+    tier = item.tier
+    return pb.ClosedAttempt(
+        topic_id=tier.topic_id,
+        partition=tier.partition,
+        segment_id=tier.segment_id,
+        generation=tier.generation,
+        base_offset=tier.base_offset,
+        attempt=item.attempt,
+    )

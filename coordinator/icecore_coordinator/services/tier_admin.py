@@ -1,0 +1,165 @@
+"""What operators ask about object storage: how far it is, and taking in what lies there.
+
+Messages to values, outcomes to messages, nothing else.
+"""
+
+from collections.abc import Callable, Iterator
+
+from icecore.errors import InvalidRequestError
+from icecore.model import KEEP_ALL, NOT_TIERED, Epoch, Generation, Segment, SegmentId, SegmentState
+from icecore.rpc.convert import retention_with, tiering_with
+from icecore.rpc.framing import parse
+from icecore.rpc.ports import CallContext, Received, UnaryHandler
+from icecore.tier_records import TierCopy, TierRecord, TierState
+from icecore.v1 import admin_pb2 as pb
+from icecore.v1 import coordinator_pb2
+from icecore_coordinator.config import TopicDefaults
+from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.topic_changes import completed
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.services.admin_messages import (
+    Describer,
+    grace_of,
+    settings_of,
+    with_defaults,
+)
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import TopicRecord
+from icecore_coordinator.work.tier_import import TierImport
+
+
+class TierAdmin:
+    """Two methods of AdminService, each as bytes to bytes.
+
+    Args:
+        ledger: The cluster.
+        imports: Takes in what comes.
+        describer: Of topics.
+        defaults: Of topics that say nothing.
+        last_error: By topic id: what last went wrong, and when by the wall clock.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        imports: TierImport,
+        describer: Describer,
+        defaults: TopicDefaults,
+        last_error: Callable[[bytes], tuple[str, int]],
+    ) -> None:
+        self._ledger = ledger
+        self._imports = imports
+        self._describer = describer
+        self._defaults = defaults
+        self._last_error = last_error
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        """By the short names of their methods."""
+        return {"DescribeTiering": self.describe, "ImportTiered": self.import_tiered}
+
+    async def describe(self, body: Received, _: CallContext) -> bytes:
+        """DescribeTiering."""
+        request, state = parse(pb.DescribeTieringRequest, body), self._ledger.state
+        topics = [state.topic(name) for name in request.topics] or _tiered_topics(state)
+        urls = {each.tier_url for each in state.nodes.values()} - {""}
+        return pb.DescribeTieringResponse(
+            cluster_id=state.cluster_id,
+            topics=[self._topic(each, with_copies=request.with_copies) for each in topics],
+            tier_urls=sorted(urls),
+            gone_topics=sum(each not in state.topics for each in state.tiers.topics),
+            tier_url=state.tiers.url,
+        ).SerializeToString()
+
+    def _topic(self, topic: TopicRecord, *, with_copies: bool) -> pb.TopicTiering:
+        state, topic_id = self._ledger.state, topic.topic_id
+        tiers = [state.tiers.segments[each] for each in state.tiers.of_topic.get(topic_id, ())]
+        published = [each for each in tiers if each.state is TierState.PUBLISHED]
+        held = state.tiers.held.get(topic_id, {})
+        untiered = [state.segments[each] for each in state.tiers.untiered.get(topic_id, ())]
+        local = [*untiered, *(state.segments[each] for each in held)]
+        due = [each.since_ms + topic.tiering.tier_after_ms for each in untiered]
+        why, when_ms = self._last_error(topic_id)
+        return pb.TopicTiering(
+            name=topic.name,
+            topic_id=topic_id,
+            on=topic.tiering.is_on,
+            waiting_segments=len(untiered) if topic.tiering.is_on else 0,
+            uploading_segments=sum(each.is_under_way for each in tiers),
+            published_segments=len(published),
+            remote_only_segments=len(published) - len(held),
+            unswept_attempts=sum(len(each.closed_attempts) + each.is_retiring for each in tiers),
+            local_bytes=sum(each.segment.length_bytes for each in local),
+            remote_bytes=sum(each.copy.length_bytes for each in published),
+            lag_ms=max(0, state.counted_ms - min(due)) if due and topic.tiering.is_on else 0,
+            stale_tables=sum(key[0] == topic_id for key in state.tiers.stale_tables),
+            last_error=why,
+            last_error_ms=when_ms,
+            copies=map(_published, published) if with_copies else (),
+        )
+
+    async def import_tiered(self, body: Received, _: CallContext) -> bytes:
+        """ImportTiered."""
+        request = parse(pb.ImportTieredRequest, body)
+        asked = with_defaults(request.settings, self._defaults)
+        if not asked.partitions:
+            raise InvalidRequestError("settings of a topic that is imported say its partitions")
+        topic = ImportedTopic(
+            name=request.name,
+            topic_id=request.topic_id,
+            partitions=asked.partitions,
+            settings=completed(settings_of(asked), len(self._ledger.state.nodes)),
+            delete_grace_ms=grace_of(asked),
+            retention=retention_with(KEEP_ALL, asked),
+            tiering=tiering_with(NOT_TIERED, asked),
+        )
+        segments = [_segment(topic, each) for each in request.segments]
+        await self._imports.take(topic, segments, request.segment_ids_max, request.attempts_max)
+        if not request.last:
+            return pb.ImportTieredResponse().SerializeToString()
+        restored = await self._imports.finish(topic, request.table_revisions)
+        return pb.ImportTieredResponse(topic=self._describer.topic(restored)).SerializeToString()
+
+
+def _tiered_topics(state: ClusterState) -> Iterator[TopicRecord]:
+    for topic in state.topics.values():
+        if topic.is_live and (topic.tiering.is_on or topic.topic_id in state.tiers.topics):
+            yield topic
+
+
+def _published(tier: TierRecord) -> coordinator_pb2.PublishedSegment:
+    return coordinator_pb2.PublishedSegment(
+        segment_id=tier.segment_id,
+        generation=tier.generation,
+        base_offset=tier.base_offset,
+        attempt=tier.attempt,
+        manifest_sha256=tier.copy.manifest_sha256,
+        partition=tier.partition,
+        end_offset=tier.end_offset,
+        records=tier.copy.records,
+    )
+
+
+def _segment(topic: ImportedTopic, message: pb.ImportedSegment) -> ImportedSegment:
+    copy = message.copy
+    segment = Segment(
+        segment_id=SegmentId(message.segment_id),
+        topic_id=topic.topic_id,
+        topic=topic.name,
+        partition=message.partition,
+        state=SegmentState.SEALED,
+        epoch=Epoch(message.epoch),
+        settings=topic.settings,
+        generation=Generation(message.generation),
+        base_offset=message.base_offset,
+        end_offset=message.end_offset,
+        seal_digest=message.seal_digest,
+        full_digest=message.full_digest,
+    )
+    facts = TierCopy(
+        manifest_sha256=copy.manifest_sha256,
+        content_digest=copy.content_digest,
+        length_bytes=copy.length_bytes,
+        records=copy.records,
+        tier_format=copy.format,
+    )
+    return ImportedSegment(segment, message.max_append_timestamp_ms, copy.attempt, facts)

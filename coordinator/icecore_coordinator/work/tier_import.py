@@ -1,0 +1,95 @@
+"""Making a topic of segments that are in object storage: what a restore from a bucket ends with."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from icecore.process.log import event
+from icecore_coordinator.decisions import tier_import
+from icecore_coordinator.decisions.tier_import import (
+    SEGMENTS_PER_CHANGE,
+    ImportedSegment,
+    ImportedTopic,
+)
+from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
+from icecore_coordinator.state.records import Change, TopicRecord
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+_log = logging.getLogger(__name__)
+
+Undelete: TypeAlias = Callable[[str, bytes, str], Awaitable[TopicRecord]]
+
+
+class TierImport:
+    """One topic at a time, in calls that may be repeated.
+
+    Args:
+        ports: The cluster.
+        undelete: Brings a topic back that is deleted and kept, as ``Topics.undelete`` does.
+    """
+
+    def __init__(self, ports: WorkerPorts, undelete: Undelete) -> None:
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._undelete = undelete
+
+    async def take(
+        self,
+        topic: ImportedTopic,
+        segments: Sequence[ImportedSegment],
+        segment_ids_max: int,
+        attempts_max: int,
+    ) -> None:
+        """Some of its segments.
+
+        Args:
+            topic: What comes back.
+            segments: Of it, in any order.
+            segment_ids_max: The highest id that any object in the bucket has.
+            attempts_max: Likewise of uploads.
+
+        Raises what the decisions raise.
+        """
+        if tier_import.is_imported(self._ledger.state, topic):
+            return
+        await self._ledger.decide(
+            lambda state: tier_import.begin_import(
+                state, topic, len(eligible_nodes(state, self._live))
+            )
+        )
+        await self._ledger.decide(
+            lambda state: tier_import.raise_counters(state, segment_ids_max, attempts_max)
+        )
+        for at in range(0, len(segments), SEGMENTS_PER_CHANGE):
+            some = segments[at : at + SEGMENTS_PER_CHANGE]
+            await self._ledger.decide(partial(_added, topic.topic_id, some))
+
+    async def finish(self, topic: ImportedTopic, table_revisions: Sequence[int]) -> TopicRecord:
+        """Show the topic, once each partition is whole.
+
+        Raises what the decisions raise.
+        """
+        state, topic_id = self._ledger.state, topic.topic_id
+        if tier_import.is_imported(state, topic):
+            return state.topics[topic_id]
+        for change in tier_import.missing_records(state, topic_id, table_revisions):
+            await self._ledger.decide(partial(_as_it_is, change))
+        restored = await self._undelete("", topic_id, "")
+        event(
+            _log,
+            logging.INFO,
+            "topic_restored",
+            topic=topic.name,
+            topic_id=topic_id,
+            segments=len(state.tiers.of_topic.get(topic_id, ())),
+        )
+        return restored
+
+
+def _added(topic_id: bytes, some: Sequence[ImportedSegment], state: ClusterState) -> Change:
+    return tier_import.add_segments(state, topic_id, some)
+
+
+def _as_it_is(change: Change, _: ClusterState) -> Change:
+    return change

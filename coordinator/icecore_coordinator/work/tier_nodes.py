@@ -1,0 +1,61 @@
+"""Which nodes have to do with object storage: who reads a copy, who sweeps, who keeps a table.
+
+By rendezvous hashing, so that the same node is asked while it is up, and has in its cache what it
+read before. Who failed is left alone for a while, if there is another one.
+"""
+
+from hashlib import blake2b
+
+from icecore.model import NodeId
+from icecore.rpc.ports import Clock
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
+
+READERS_MAX = 3
+FAILURE_KEEP_MS = 120_000.0
+"""Longer than any table or sweep waits: so whatever failed is tried by another node."""
+
+
+class TierNodes:
+    """Keeps who failed, and when.
+
+    Args:
+        state: The cluster.
+        live: Who is up.
+        clock: The time.
+    """
+
+    def __init__(self, state: ClusterState, live: Liveness, clock: Clock) -> None:
+        self._state = state
+        self._live = live
+        self._clock = clock
+        self._failed_ms: dict[NodeId, float] = {}
+
+    def for_key(self, key: bytes) -> NodeId | None:
+        """Whom to ask: of those that have not failed lately the best one, else who failed longest
+        ago; None = no node with an object store is up."""
+        since_ms = self._clock.monotonic_ms() - FAILURE_KEEP_MS
+        self._failed_ms = {k: at_ms for k, at_ms in self._failed_ms.items() if at_ms > since_ms}
+        nodes = tier_nodes(self._state, self._live, key)
+        return min(nodes, key=lambda each: self._failed_ms.get(each, since_ms), default=None)
+
+    def note(self, node_id: NodeId, *, is_done: bool) -> None:
+        """It has answered, or could not."""
+        self._failed_ms.pop(node_id, None)
+        if not is_done:
+            self._failed_ms[node_id] = self._clock.monotonic_ms()
+
+
+def tier_nodes(state: ClusterState, live: Liveness, key: bytes) -> list[NodeId]:
+    """Live nodes with an object store, the best one for this key first."""
+    up = [each for each in state.tiers.nodes if live.is_live(each)]
+    return sorted(up, key=lambda each: _rank(each, key))
+
+
+def readers_of(state: ClusterState, live: Liveness, segment_id: int) -> list[NodeId]:
+    """Who is to read a segment that no node has a copy of, the best one first."""
+    return tier_nodes(state, live, segment_id.to_bytes(8, "big"))[:READERS_MAX]
+
+
+def _rank(node_id: NodeId, key: bytes) -> bytes:
+    return blake2b(node_id.to_bytes(8, "big") + key, digest_size=8).digest()

@@ -1,0 +1,380 @@
+"""The blocking producer: records cross to the loop in bulk, and handles wait for their outcome.
+
+What a thread sends goes into an inbox, and one crossing takes along all that is in it by then.
+"""
+
+import asyncio
+import atexit
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+from weakref import WeakSet
+
+from icecore import client
+from icecore.blocking.background import background
+from icecore.client import checks
+from icecore.client.batches import BatchHandle, OnDelivery
+from icecore.client.batches import SendHandle as AsyncSendHandle
+from icecore.client.checks import HeadersLike, check_record, topic_name
+from icecore.client.given_columns import ArrowLike, ByteColumn, TimeColumn
+from icecore.client.producer import AcksName, CompressionName
+from icecore.client.retries import OnRetry, call_back, callback
+from icecore.client.types import BatchMetadata, ProducerMetrics, RecordMetadata
+from icecore.codec.record import Codec
+from icecore.errors import IcecoreError, UnavailableError
+from icecore.model import Acks
+from icecore.process.log import event
+from icecore.rpc.addresses import Transport
+
+INBOX_RECORDS_MAX = 20_000
+
+_TELL_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class SendHandle:
+    """The pending acknowledgement of one record."""
+
+    __slots__ = ("_done", "_error", "_handle", "is_observed")
+
+    def __init__(self) -> None:
+        self.is_observed = False
+        """Somebody was told that the record was refused."""
+        self._handle: AsyncSendHandle | None = None
+        self._error: BaseException | None = None
+        self._done: asyncio.Future[None] | None = None
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record landed.
+
+        Raises:
+            TypeError, InvalidRequestError: The timeout is no duration.
+            TimeoutError: It is not known within ``timeout_s``; ask again.
+            IcecoreError: The record's batch failed.
+        """
+        limit_s = checks.timeout("timeout_s", timeout_s)
+        return background.run(self._wait(), limit_s)
+
+    async def _wait(self) -> RecordMetadata:
+        if self._handle is None and self._error is None:
+            if self._done is None:
+                self._done = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._done})
+        self.raise_refused()
+        assert self._handle is not None
+        return await self._handle
+
+    def raise_refused(self) -> None:
+        """Raise why the record was refused, if it was."""
+        if self._error is not None:
+            self.is_observed = True
+            raise self._error
+
+    def settle(self, handle: AsyncSendHandle | None, error: BaseException | None) -> None:
+        """On the loop: the record is in the producer's buffer, or was refused."""
+        self._handle, self._error = handle, error
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+
+class _Sent(NamedTuple):
+    """A record on its way to the loop; fields as the arguments of ``send``."""
+
+    handle: SendHandle
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    tags: Iterable[str]
+    headers: HeadersLike
+    timestamp_ms: int | None
+    partition: int | None
+    on_delivery: OnDelivery | None
+
+
+class Producer:
+    """``icecore.Producer`` for threads: the same arguments, methods and errors."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        acks: AcksName | Acks = "all",
+        compression: CompressionName | Codec = "none",
+        linger_ms: float = 5,
+        batch_bytes: int = 256 << 10,
+        buffer_bytes: int = 64 << 20,
+        request_bytes_max: int = 4 << 20,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        idempotent: bool = True,
+        producer_name: str = "",
+        producer_topics: Sequence[str] = (),
+        transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
+    ) -> None:
+        self._producer = background.make(
+            lambda: client.Producer(
+                bootstrap,
+                acks=acks,
+                compression=compression,
+                linger_ms=linger_ms,
+                batch_bytes=batch_bytes,
+                buffer_bytes=buffer_bytes,
+                request_bytes_max=request_bytes_max,
+                request_timeout_ms=request_timeout_ms,
+                delivery_timeout_ms=delivery_timeout_ms,
+                idempotent=idempotent,
+                producer_name=producer_name,
+                producer_topics=producer_topics,
+                transport=transport,
+                on_retry=on_retry,
+            )
+        )
+        self._inbox: deque[_Sent] = deque()
+        self._names: set[str] = set()
+        self._lock = threading.Lock()
+        self._is_draining = False
+        self._drained = threading.Condition(self._lock)
+        self._refused: SendHandle | None = None
+        """The first one since the last flush."""
+        self._is_open = True
+        background.run(self._producer.start())
+        _open.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: HeadersLike = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> SendHandle:
+        """Buffer one record, as ``icecore.Producer.send`` does; waits while there is no room.
+
+        What can't be known at once, such as whether there is such a partition, is raised by the
+        handle's ``result``, or by ``flush``. ``on_delivery`` is called on the client's own thread,
+        which must not wait: ``result`` and ``flush`` refuse to there.
+
+        Raises:
+            TypeError, InvalidRequestError: As there.
+            UnavailableError: The producer is closed.
+            ForkedError: It belongs to the parent of this process.
+        """
+        check_record(value, key, tags, headers, timestamp_ms, partition)
+        if on_delivery is not None:
+            callback("on_delivery", on_delivery)
+        if type(topic) is not str or topic not in self._names:
+            self._names.add(topic_name(topic))
+        background.check()
+        handle = SendHandle()
+        sent = _Sent(handle, topic, value, key, tags, headers, timestamp_ms, partition, on_delivery)
+        with self._lock:
+            while len(self._inbox) >= INBOX_RECORDS_MAX and self._is_open:
+                self._drained.wait()
+            if not self._is_open:
+                raise UnavailableError("the producer is closed")
+            self._inbox.append(sent)
+            if not self._is_draining:  # one crossing for all records sent until it is over
+                self._is_draining = True
+                asyncio.run_coroutine_threadsafe(self._drain(), background.loop)
+        return handle
+
+    async def _drain(self) -> None:
+        while True:
+            with self._lock:
+                taken, self._inbox = self._inbox, deque()
+                self._is_draining = bool(taken)
+                self._drained.notify_all()
+            if not taken:
+                return
+            try:
+                await self._hand_over(taken)
+            except BaseException:
+                self._give_up(taken)
+                raise
+            await asyncio.sleep(0)
+
+    def _give_up(self, taken: deque[_Sent]) -> None:
+        """The loop ends: nobody may wait for records that nobody has."""
+        with self._lock:
+            taken.extend(self._inbox)
+            self._inbox.clear()
+            self._is_draining = self._is_open = False
+            self._drained.notify_all()
+        for sent in taken:
+            sent.handle.settle(None, UnavailableError("the producer was closed"))
+
+    async def _hand_over(self, taken: deque[_Sent]) -> None:
+        """Give records to the producer; what it refuses concerns only the record itself."""
+        send = self._producer.send_wait
+        while taken:
+            handle, topic, value, key, tags, headers, timestamp_ms, partition, told = taken[0]
+            try:
+                found = await send(
+                    topic,
+                    value,
+                    key=key,
+                    tags=tags,
+                    headers=headers,
+                    timestamp_ms=timestamp_ms,
+                    partition=partition,
+                    on_delivery=told,
+                )
+            except Exception as error:
+                handle.settle(None, error)
+                if told is not None and isinstance(error, IcecoreError):
+                    handle.is_observed = True
+                    call_back(told, error)
+                elif self._refused is None or self._refused.is_observed:
+                    self._refused = handle
+            else:
+                handle.settle(found, None)
+            taken.popleft()
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: HeadersLike = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record, arguments as ``send``, and wait until it is acknowledged."""
+        handle = self.send(
+            topic,
+            value,
+            key=key,
+            tags=tags,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+        return handle.result()
+
+    def send_batch(
+        self,
+        topic: str,
+        values: ByteColumn | ArrowLike,
+        *,
+        keys: ByteColumn | None = None,
+        tags: Sequence[Iterable[str]] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+        timestamps_ms: TimeColumn | None = None,
+        partition: int | None = None,
+    ) -> list[BatchMetadata]:
+        """Append many records and wait for where they landed; see ``icecore.Producer.send_batch``.
+
+        Raises:
+            IcecoreError: The first batch that failed.
+        """
+        self._wait_for_inbox()
+
+        async def send() -> list[BatchMetadata]:
+            await self._producer.ready()
+            handle: BatchHandle = self._producer.send_batch(
+                topic,
+                values,
+                keys=keys,
+                tags=tags,
+                headers=headers,
+                timestamps_ms=timestamps_ms,
+                partition=partition,
+            )
+            return await handle
+
+        return background.run(send())
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait for the outcome of all that was sent. Raises as ``icecore.Producer.flush``."""
+        end_s = _end_s(timeout_s)
+        self._wait_for_inbox(_left_s(end_s))
+        background.run(self._producer.flush(_left_s(end_s)))
+        self._raise_refused()
+
+    def _wait_for_inbox(self, timeout_s: float | None = None) -> None:
+        background.check()
+        with self._lock:
+            if not self._drained.wait_for(lambda: not self._is_draining, timeout_s):
+                raise TimeoutError(f"{len(self._inbox)} records and more wait for room")
+
+    def _raise_refused(self) -> None:
+        refused, self._refused = self._refused, None
+        if refused is not None and not refused.is_observed:
+            refused.raise_refused()
+
+    def metrics(self) -> ProducerMetrics:
+        """See ``icecore.Producer.metrics``."""
+        background.check()
+        return background.make(self._producer.metrics)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Refuse further records, flush, close. Raises as ``icecore.Producer.close``, and is closed
+        then, too, unless the timeout was no duration.
+
+        In a fork of the process this does nothing: the producer is the parent's.
+        """
+        end_s = _end_s(timeout_s)
+        if background.is_forked:
+            return
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+            self._drained.notify_all()  # who waits for room is refused
+        _open.discard(self)
+        if was_open:
+            try:
+                self._wait_for_inbox(_left_s(end_s))
+            except TimeoutError:
+                background.run(self._producer.close(0))
+                raise
+            except BaseException:  # such as Ctrl-C: it is closed, without anybody who waits for it
+                asyncio.run_coroutine_threadsafe(self._producer.close(), background.loop)
+                raise
+            background.run(self._producer.close(_left_s(end_s)))
+        self._raise_refused()
+
+    async def _open_records(self) -> int:
+        """Sent, and not known to be stored or refused."""
+        return len(self._inbox) + self._producer.metrics().buffered_records
+
+
+def _end_s(timeout_s: Any) -> float | None:
+    """A moment of the monotonic clock. Raises TypeError, InvalidRequestError."""
+    given = checks.timeout("timeout_s", timeout_s)
+    return None if given is None else time.monotonic() + given
+
+
+def _left_s(end_s: float | None) -> float | None:
+    return None if end_s is None else max(0.0, end_s - time.monotonic())
+
+
+_open: "WeakSet[Producer]" = WeakSet()
+
+
+def _tell_of_open() -> None:
+    """The process ends, and with it the thread that would have sent what is buffered."""
+    for producer in [] if background.is_forked else list(_open):
+        try:
+            count = background.run(producer._open_records(), _TELL_S)
+        except TimeoutError:
+            count = -1  # the loop is busy: nobody knows
+        if count:
+            event(_log, logging.WARNING, "producer_not_closed", records_without_outcome=count)
+
+
+atexit.register(_tell_of_open)

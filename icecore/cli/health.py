@@ -1,0 +1,225 @@
+"""``icecore cluster health``: one verdict on a cluster, with its reasons, by node and partition.
+
+- HEALTHY (exit status 0): every partition has a leader and all of its copies; all nodes are up.
+- DEGRADED (10): all records can be written and read, but copies, nodes or disks are missing, or
+  something waits for a person.
+- UNAVAILABLE (20): some partition refuses records of ``acks=all``, or nobody answers.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from icecore.cli.output import Output, counted
+from icecore.cli.session import Session, session_of
+from icecore.client.types import (
+    ClusterDescription,
+    NodeDescription,
+    PartitionDescription,
+    TopicDescription,
+)
+from icecore.errors import RequestTimeoutError, UnavailableError
+from icecore.model import SegmentState
+
+EXIT_DEGRADED, EXIT_UNAVAILABLE = 10, 20
+_POLL_S = 1.0
+_SHOWN = 20
+"""So many reasons are printed for people; JSON has them all."""
+
+
+class Verdict(StrEnum):
+    """From best to worst."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+STATUS = {
+    Verdict.HEALTHY: 0,
+    Verdict.DEGRADED: EXIT_DEGRADED,
+    Verdict.UNAVAILABLE: EXIT_UNAVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a cluster is not healthy."""
+
+    verdict: Verdict
+    what: str
+    topic: str = ""
+    partition: int | None = None
+    node_id: int | None = None
+
+    @property
+    def where(self) -> str:
+        """``flights/3``, ``node 2`` or ``cluster``."""
+        if self.topic:
+            return f"{self.topic}/{self.partition}"
+        return "cluster" if self.node_id is None else f"node {self.node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is wrong, worst first."""
+
+    reasons: tuple[Reason, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all reasons."""
+        worst = [each for each in Verdict if any(each == r.verdict for r in self.reasons)]
+        return worst[-1] if worst else Verdict.HEALTHY
+
+
+def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> Health:
+    """The health of what the coordinator described."""
+    found = [*_of_nodes(cluster)]
+    for topic in topics:
+        for partition in topic.partitions:
+            found += _of_partition(topic, partition)
+    for page in cluster.pages:
+        text = f"segment {page.segment_id} waits for a person: {page.why}"
+        found.append(Reason(Verdict.DEGRADED, text))
+    found.sort(key=lambda each: each.verdict != Verdict.UNAVAILABLE)
+    return Health(tuple(found))
+
+
+def _of_nodes(cluster: ClusterDescription) -> Iterator[Reason]:
+    if not any(each.node.state.name == "UP" for each in cluster.nodes):
+        yield Reason(Verdict.UNAVAILABLE, "no node is up")
+    for each in sorted(cluster.nodes, key=lambda one: one.node.node_id):
+        yield from _of_node(each)
+
+
+def _of_node(each: NodeDescription) -> Iterator[Reason]:
+    number = each.node.node_id
+    if (state := each.node.state.name.lower()) != "up":
+        yield Reason(Verdict.DEGRADED, f"it is {state.replace('_', ' ')}", node_id=number)
+    for disk in each.disks:
+        if disk.problem:
+            text = f"disk {disk.path}: {disk.problem}"
+            yield Reason(Verdict.DEGRADED, text, node_id=number)
+
+
+def _of_partition(topic: TopicDescription, each: PartitionDescription) -> Iterator[Reason]:
+    def reason(verdict: Verdict, what: str) -> Reason:
+        return Reason(verdict, what, topic.name, each.partition)
+
+    tail = each.tail
+    if tail is None or not tail.leader or tail.state is not SegmentState.ACTIVE:
+        yield reason(Verdict.UNAVAILABLE, "it has no leader")
+    elif len(tail.isr) < tail.settings.min_insync:
+        needed, there = tail.settings.min_insync, len(tail.isr)
+        yield reason(Verdict.UNAVAILABLE, f"{there} of {needed} replicas needed are in sync")
+    elif len(tail.isr) < tail.settings.replication_factor:
+        wanted, there = tail.settings.replication_factor, len(tail.isr)
+        yield reason(Verdict.DEGRADED, f"{there} of {wanted} replicas are in sync")
+    if missing := each.under_replicated_segments:
+        yield reason(Verdict.DEGRADED, f"{counted(missing, 'segment')} with copies missing")
+
+
+def _look(session: Session) -> tuple[Health, dict[str, Any]]:
+    """The health, and the cluster in numbers; what can't be reached is UNAVAILABLE."""
+    try:
+        cluster, topics = session.admin(_ask)
+    except (UnavailableError, RequestTimeoutError) as error:
+        text = f"no coordinator answers: {error.message}"
+        return Health((Reason(Verdict.UNAVAILABLE, text),)), {}
+    nodes = [each.node.state.name == "UP" for each in cluster.nodes]
+    numbers = {
+        "nodes": len(nodes),
+        "nodes_up": sum(nodes),
+        "topics": cluster.topics,
+        "partitions": cluster.partitions,
+        "segments": cluster.segments,
+        "under_replicated_segments": cluster.under_replicated,
+        "offline_partitions": cluster.offline_partitions,
+    }
+    return judge(cluster, topics), numbers
+
+
+async def _ask(admin: Any) -> tuple[ClusterDescription, list[TopicDescription]]:
+    return await admin.describe_cluster(), await admin.describe_topics()
+
+
+def health(
+    context: typer.Context,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print it again whenever it changes, until Ctrl-C.")
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Wait so long until it is healthy.", show_default=False
+        ),
+    ] = 0,
+) -> None:
+    """Say whether the cluster is healthy, and if not, why.
+
+    Ends with status 0 when it is healthy, 10 when it is degraded (copies, nodes or disks are
+    missing), 20 when it is unavailable (records are refused, or nobody answers).
+    """
+    session = session_of(context)
+    if watch and wait:
+        raise typer.BadParameter("--watch has no end that could be waited for", param_hint="--wait")
+    if watch:
+        _watch(session.output, lambda: _look(session))
+    found, numbers = _wait(lambda: _look(session), wait)
+    _show(session.output, found, numbers)
+    raise typer.Exit(STATUS[found.verdict])
+
+
+_Look = Callable[[], tuple[Health, dict[str, Any]]]
+
+
+def _wait(look: _Look, within_s: float) -> tuple[Health, dict[str, Any]]:
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        left_s = deadline - time.monotonic()
+        if found[0].verdict is Verdict.HEALTHY or left_s <= 0:
+            return found
+        time.sleep(min(_POLL_S, left_s))
+
+
+def _watch(output: Output, look: _Look) -> None:
+    """Until it is interrupted, which is how it ends."""
+    before: Health | None = None
+    status = 0
+    try:
+        while True:
+            found, numbers = look()
+            if found != before:
+                _show(output, found, numbers, is_line=True)
+                before, status = found, STATUS[found.verdict]
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        raise typer.Exit(status) from None
+
+
+def _show(output: Output, found: Health, numbers: dict[str, Any], *, is_line: bool = False) -> None:
+    if output.is_json:
+        reasons = [{"where": each.where, **asdict(each)} for each in found.reasons]
+        fields = {"verdict": found.verdict.value, **numbers, "reasons": reasons}
+        (output.line if is_line else output.json)(fields)
+        return
+    output.verdict(found.verdict.value.upper(), _summary(numbers), STATUS[found.verdict])
+    for each in found.reasons[:_SHOWN]:
+        typer.echo(f"  {each.where}: {each.what}")
+    if (more := len(found.reasons) - _SHOWN) > 0:
+        typer.echo(f"  and {more} more: --json has them all")
+
+
+def _summary(numbers: dict[str, Any]) -> str:
+    if not numbers:
+        return ""
+    return (
+        f"{numbers['nodes_up']} of {counted(numbers['nodes'], 'node')} up, "
+        f"{counted(numbers['topics'], 'topic')}, {counted(numbers['partitions'], 'partition')}"
+    )

@@ -1,0 +1,135 @@
+"""``icecore position``: how far readers with a name have come and are behind, and moving them.
+
+A reader that runs while its position is changed is ended when it saves next, so that it takes
+nothing back.
+"""
+
+from typing import Annotated
+
+import typer
+
+from icecore.cli.output import counted, plain
+from icecore.cli.session import Session, TopicName, complete_topic, confirm_final, session_of
+from icecore.cli.times import iso_time, parse_position, position_of
+from icecore.client.types import OffsetResult, SavedPosition
+
+app = typer.Typer(no_args_is_help=True, help="How far readers with a name have come.")
+
+Name = Annotated[str, typer.Argument(help="Name of the position.", show_default=False)]
+OfTopic = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", help="Only of this one; may be repeated.", autocompletion=complete_topic
+    ),
+]
+COLUMNS = ("name", "topic", "partition", "offset", "saved_at")
+
+
+def _row(each: SavedPosition) -> dict[str, object]:
+    return {**plain(each), "saved_at": iso_time(each.saved_at_ms)}
+
+
+@app.command("list")
+def list_saved(
+    context: typer.Context,
+    name: Annotated[str, typer.Option(help="Only under this name.", show_default=False)] = "",
+    topic: OfTopic = None,
+) -> None:
+    """Show what is saved: by name, topic and partition, the offset of the next record to read."""
+    session = session_of(context)
+    found = session.admin(lambda admin: admin.list_positions(name, topic or ()))
+    session.output.rows(map(_row, found), COLUMNS)
+
+
+@app.command()
+def lag(context: typer.Context, name: Name, topic: OfTopic = None) -> None:
+    """Show how many records lie between what is saved and the end of each partition."""
+    session = session_of(context)
+    found = session.admin(lambda admin: admin.list_positions(name, topic or ()))
+    ends = _ends(session, found)
+    rows, behind = [], 0
+    for each in found:
+        end = ends[each.topic][each.partition].offset
+        rows.append({**_row(each), "end": end, "lag": max(0, end - each.offset)})
+        behind += max(0, end - each.offset)
+    session.output.rows(rows, ("topic", "partition", "offset", "end", "lag", "saved_at"))
+    session.output.note(f"{name} is {counted(behind, 'record')} behind")
+
+
+def _ends(session: Session, found: list[SavedPosition]) -> dict[str, dict[int, OffsetResult]]:
+    partitions: dict[str, list[int]] = {}
+    for each in found:
+        partitions.setdefault(each.topic, []).append(each.partition)
+    return {
+        topic: session.admin(lambda admin, t=topic, n=numbers: admin.list_offsets(t, "latest", n))  # type: ignore[misc]
+        for topic, numbers in partitions.items()
+    }
+
+
+@app.command()
+def reset(
+    context: typer.Context,
+    name: Name,
+    topic: TopicName,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="earliest, latest, an offset, -N for the last N records, or an append time.",
+            show_default=False,
+        ),
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Let readers of a name go on elsewhere in a topic. First shows what changes, then asks."""
+    session, target = session_of(context), position_of(*parse_position(to))
+
+    def change(*, is_dry_run: bool) -> list[dict[str, object]]:
+        found = session.admin(
+            lambda admin: admin.reset_position(
+                name, topic, target, partition or None, dry_run=is_dry_run
+            )
+        )
+        return [
+            {
+                "name": name,
+                "topic": topic,
+                "partition": number,
+                "offset": each.before,
+                "to": each.to,
+            }
+            for number, each in found.items()
+        ]
+
+    if dry_run or not yes:
+        session.output.rows(change(is_dry_run=True), ("partition", "offset", "to"), f"{name}")
+    if dry_run:
+        return
+    confirm_final(f"Let {name} go on there in {topic}?", yes=yes)
+    done = change(is_dry_run=False)
+    if yes:
+        session.output.rows(done, ("partition", "offset", "to"), f"{name}")
+    session.output.note(f"{counted(len(done), 'partition')} of {topic} reset")
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    name: Name,
+    topic: Annotated[
+        str,
+        typer.Option(help="Only of this one.", autocompletion=complete_topic, show_default=False),
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget how far the readers of a name have come; the next one starts as if it were new."""
+    session = session_of(context)
+    confirm_final(f"Forget how far {name} has come in {topic or 'all topics'}?", yes=yes)
+    deleted = session.admin(lambda admin: admin.delete_positions(name, topic))
+    if session.output.is_json:
+        session.output.json({"deleted": deleted})
+    session.output.note(f"{counted(deleted, 'position')} of {name} deleted")

@@ -1,0 +1,90 @@
+"""Profiles: names for clusters, in ``$XDG_CONFIG_HOME/icecore/config.toml`` (``~/.config``).
+
+::
+
+    profile = "local"                  # the one that is taken when nobody says another
+
+    [profiles.local]
+    bootstrap = "127.0.0.1:7400"
+
+    [profiles.production]
+    bootstrap = "c1:7400,c2:7400"
+    timeout_s = 10
+
+Flags and environment variables win over a profile. A key that nobody knows is an error.
+"""
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from icecore.errors import ConfigurationError
+
+_BOOTSTRAP = "127.0.0.1:7400"
+_TIMEOUT_S = 30.0
+_KEYS = {"bootstrap": str, "timeout_s": (int, float)}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where a cluster is, and how long to wait for it."""
+
+    bootstrap: str = _BOOTSTRAP
+    timeout_s: float = _TIMEOUT_S
+
+
+def config_path() -> Path:
+    """Where the file would be."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(folder).expanduser() / "icecore" / "config.toml"
+
+
+def load(name: str) -> Profile:
+    """The profile ``name``; if that is empty the one the file names, else the defaults.
+
+    Raises:
+        ConfigurationError: The file or the profile is wrong, or there is no such profile.
+    """
+    path = config_path()
+    document = _read(path)
+    profiles = document.pop("profiles", {})
+    chosen = name or document.pop("profile", "")
+    document.pop("profile", None)
+    if document:
+        raise ConfigurationError(f"{path}: unknown key {min(document)}: write [profiles.NAME]")
+    if not isinstance(chosen, str) or not isinstance(profiles, dict):
+        raise ConfigurationError(f"{path}: profile is a name, and profiles are tables")
+    if not chosen:
+        return Profile()
+    if chosen not in profiles:
+        known = ", ".join(sorted(profiles)) or "none"
+        raise ConfigurationError(f"no profile {chosen!r} in {path}; there are: {known}")
+    return _profile(path, chosen, profiles[chosen])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
+
+
+def _profile(path: Path, name: str, values: object) -> Profile:
+    where = f"{path} [profiles.{name}]"
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{where} is not a table")
+    for key, value in values.items():
+        if key not in _KEYS:
+            raise ConfigurationError(f"{where}: unknown key {key}; known are {', '.join(_KEYS)}")
+        if not isinstance(value, _KEYS[key]) or isinstance(value, bool) or not value:  # type: ignore[arg-type]
+            raise ConfigurationError(f"{where}: {key} = {value!r} is of no use")
+    timeout_s = float(values.get("timeout_s", _TIMEOUT_S))
+    if not 0.1 <= timeout_s <= 86_400:
+        raise ConfigurationError(f"{where}: timeout_s = {timeout_s:g} is not from 0.1 to 86400")
+    return Profile(values.get("bootstrap", _BOOTSTRAP), timeout_s)

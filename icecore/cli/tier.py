@@ -1,0 +1,269 @@
+"""``icecore tier``: object storage of a cluster, and buckets with or without one.
+
+What reads a bucket is the servers' code, in a process of its own: clients don't import it.
+"""
+
+import json
+import subprocess
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from icecore.cli.output import plain
+from icecore.cli.session import Session, confirm_final, session_of
+from icecore.client.types import TopicSettings
+from icecore.errors import ConflictError, StorageError, WrongClusterError
+from icecore.process import launch
+
+app = typer.Typer(
+    no_args_is_help=True, help="Object storage: its state, proofs of a bucket, restoring."
+)
+
+Url = Annotated[
+    str, typer.Argument(help="As in tier_url, such as s3://bucket/prefix.", metavar="URL")
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only this one, by name or UUID; may repeat.")
+]
+Region = Annotated[str, typer.Option(help="Of an S3 bucket.")]
+Endpoint = Annotated[str, typer.Option(help="http(s)://host:port of another S3 than AWS's.")]
+_STATUS_COLUMNS = (
+    "name",
+    "is_on",
+    "waiting_segments",
+    "uploading_segments",
+    "published_segments",
+    "remote_only_segments",
+    "unswept_attempts",
+    "local_bytes",
+    "remote_bytes",
+    "lag_ms",
+    "stale_tables",
+    "last_error",
+)
+_COPY_COLUMNS = (
+    "topic",
+    "partition",
+    "base_offset",
+    "end_offset",
+    "segment_id",
+    "attempt",
+    "records",
+    "length_bytes",
+    "is_published",
+    "problem",
+)
+
+
+@app.command()
+def status(context: typer.Context, topic: Topics = None) -> None:
+    """Show what of topics is in object storage, what waits to be, and what fails."""
+    session = session_of(context)
+    found = session.admin(lambda admin: admin.describe_tiering(topic or ()))
+    if session.output.is_json:
+        session.output.json(plain(found))
+        return
+    urls = ", ".join(found.tier_urls) or "no node has an object store"
+    session.output.table([plain(each) for each in found.topics], _STATUS_COLUMNS, urls)
+    if found.gone_topics:
+        session.output.note(f"{found.gone_topics} deleted topics still have objects")
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    url: Url,
+    topic: Topics = None,
+    region: Region = "",
+    endpoint: Endpoint = "",
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no cluster: the table says what is published.")
+    ] = False,
+) -> None:
+    """Prove every published copy in a bucket, reading all of it. Changes nothing.
+
+    Objects are compared with manifests, records with digests, and what is published with the table
+    and with the metadata of the cluster. Ends with status 1 when anything is damaged. What is only
+    strange (files nobody knows, unfinished uploads) is told.
+    """
+    session = session_of(context)
+    arguments = [*_topics(topic), *_where(region, endpoint)]
+    known: str | None = None
+    if not offline:
+        known = _metadata(session, topic)
+        arguments.append("--published")
+    found = _run(session, ["verify", url, *arguments], known)
+    strange = [*found["strange"], *(s for each in found["topics"] for s in each["strange"])]
+    if session.output.is_json:
+        session.output.json(found)
+    else:
+        copies = [copy for each in found["topics"] for copy in each["copies"]]
+        session.output.table(
+            copies,
+            _COPY_COLUMNS,
+            f"{url}: {found['objects']} objects, {found['length_bytes']:,} bytes; read "
+            f"{found['read_bytes']:,} bytes in {found['requests']} requests; "
+            f"{found['damaged']} damaged",
+        )
+        for each in found["topics"]:
+            for line in each["damage"]:
+                session.output.error(line)
+    for line in strange:
+        session.output.note(f"strange: {line}")
+    if found["damaged"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    context: typer.Context,
+    url: Url,
+    topic: Topics = None,
+    region: Region = "",
+    endpoint: Endpoint = "",
+    partitions: Annotated[
+        int, typer.Option(min=0, help="How many the topic had; 0 = as many as have a copy.")
+    ] = 0,
+    skip_gaps: Annotated[
+        bool, typer.Option("--skip-gaps", help="Begin behind the last hole of a partition.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be done.")
+    ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Make the bucket this cluster's; the one it belongs to is gone for good.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Rebuild topics from a bucket alone, in a new cluster.
+
+    What was tiered comes back, readable from object storage; what was not is lost. The bucket must
+    belong to this cluster: --take-over gives it to it. Two clusters in one bucket would delete
+    each other's objects, so the old one must never run again.
+    """
+    session = session_of(context)
+    arguments = [*_topics(topic), *_where(region, endpoint)]
+    found = _run(session, ["plan", url, *arguments, *["--skip-gaps"] * skip_gaps])
+    problems = [f"{each['topic']}: {what}" for each in found["topics"] for what in each["problems"]]
+    if dry_run:
+        _show_plan(session, found, problems)
+        if problems:
+            raise typer.Exit(1)
+        return
+    if problems or not found["topics"]:
+        raise ConflictError("; ".join(problems[:5]) or f"no topic is in {url}")
+    _claim(session, url, found, _where(region, endpoint), is_meant=take_over, yes=yes)
+    for each in found["topics"]:
+        for line in each["left_out"]:
+            session.output.note(line)
+        count = max(partitions, each["partitions"])
+        _import(session, each, TopicSettings(partitions=count, tier="on"))
+        count = len(each["segments"])
+        session.output.note(f"topic {each['topic']} is back with {count} segments")
+
+
+def _import(session: Session, plan: dict[str, Any], settings: TopicSettings) -> None:
+    session.admin(lambda admin: admin.import_tiered(plan, settings))
+
+
+def _show_plan(session: Session, found: dict[str, Any], problems: list[str]) -> None:
+    if session.output.is_json:
+        session.output.json(found)
+    else:
+        rows = [
+            {"topic": each["topic"], **segment}
+            for each in found["topics"]
+            for segment in each["segments"]
+        ]
+        session.output.table(
+            rows, _COPY_COLUMNS, f"{found['url']}, of {found['cluster_id'] or '?'}"
+        )
+    for line in problems:
+        session.output.error(line)
+
+
+def _claim(
+    session: Session,
+    url: str,
+    found: dict[str, Any],
+    where: list[str],
+    *,
+    is_meant: bool,
+    yes: bool,
+) -> None:
+    """See that the bucket is this cluster's. Raises WrongClusterError."""
+    mine = session.admin(lambda admin: admin.describe_tiering()).cluster_id.hex()
+    owner = found["cluster_id"]
+    if owner == mine:
+        return
+    if owner and not is_meant:
+        raise WrongClusterError(
+            f"{url} belongs to cluster {owner}, this one is {mine}. If that one is gone for good, "
+            "say --take-over; should it still run, both would delete each other's objects"
+        )
+    if owner:
+        confirm_final(f"Take {url} from cluster {owner}, which must never run again?", yes=yes)
+    claim = ["take-over", url, *where, "--cluster", mine, *(["--old", owner] if owner else [])]
+    _run(session, claim)
+
+
+@app.command("export-manifest")
+def export_manifest(
+    context: typer.Context,
+    url: Url,
+    topic: Topics = None,
+    region: Region = "",
+    endpoint: Endpoint = "",
+) -> None:
+    """Write the list of a table's files for engines that read Hive's symlink format.
+
+    It holds for this moment; whoever reads Delta tables does not need it.
+    """
+    session = session_of(context)
+    found = _run(session, ["hive", url, *_topics(topic), *_where(region, endpoint)])
+    session.output.rows(found["manifests"], ("topic", "url", "files"))
+
+
+def _metadata(session: Session, topics: list[str] | None) -> str:
+    """What the cluster says is published, as the other process reads it."""
+    found = session.admin(lambda admin: admin.describe_tiering(with_copies=True))
+    wanted = [
+        each
+        for each in found.topics
+        if not topics or {each.name, str(UUID(bytes=each.topic_id))} & {*topics}
+    ]
+    return json.dumps(
+        [{"topic_id": each.topic_id.hex(), "copies": plain(each.copies)} for each in wanted]
+    )
+
+
+def _topics(topics: list[str] | None) -> list[str]:
+    return [word for each in topics or () for word in ("--topic", each)]
+
+
+def _where(region: str, endpoint: str) -> list[str]:
+    return ["--region", region, "--endpoint", endpoint]
+
+
+def _run(session: Session, arguments: list[str], known: str | None = None) -> dict[str, Any]:
+    """One command on a bucket. Raises StorageError with what it says."""
+    progress = [] if session.output.is_quiet or session.output.is_json else ["--progress"]
+    done = subprocess.run(
+        [*launch.command("icecore_node.bucket_commands"), *arguments, *progress],
+        stdout=subprocess.PIPE,
+        stderr=None if progress else subprocess.PIPE,
+        input=known or "",
+        text=True,
+        check=False,
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        why = (done.stderr or "").strip().splitlines() or ["see above"]
+        raise StorageError(why[-1].removeprefix("icecore: ")) from error
+    return found

@@ -1,0 +1,184 @@
+"""Hands out what was fetched: record by record, or as Arrow batches; decoded when its turn comes.
+
+Whoever gives up waiting loses nothing: what is taken out of the store is handed out, or kept as the
+current batch, without an await in between.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from icecore.client.corrupt import Decoder
+from icecore.client.fetcher import Fetcher
+from icecore.client.position_saver import Hand
+from icecore.client.reader import Chunk, Reader
+from icecore.codec.record import Record
+from icecore.codec.selection import Selection
+from icecore.errors import IcecoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class _Rows(NamedTuple):
+    """Where Arrow rows begin that were handed out."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A batch whose turn it is: what is left of its records, at least one."""
+
+    chunk: Chunk
+    reader: Reader
+    generation: int
+    records: deque[Record]
+
+    @property
+    def is_void(self) -> bool:
+        """Somebody sought another position meanwhile."""
+        return self.reader.generation != self.generation
+
+
+class Delivery:
+    """That of one consumer.
+
+    Args:
+        fetcher: Fetches ahead.
+        decoder: For its batches.
+        selection: Which records are wanted.
+        check: Raises why nothing may be handed out any more, if so.
+        on_failed: Deals with a topic that can't be read on, or raises the error.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        decoder: Decoder,
+        selection: Selection,
+        check: Callable[[], None],
+        on_failed: Callable[[str, IcecoreError], Awaitable[None]],
+    ) -> None:
+        self._fetcher = fetcher
+        self._decoder = decoder
+        self._selection = selection
+        self._check = check
+        self._on_failed = on_failed
+        self.hand = Hand()
+        self.current: Decoded | None = None
+
+    def delivered(self) -> Iterator[tuple[Reader, int]]:
+        """Each reader, and from which offset on its records are still to be handed out."""
+        current = None if self.current is None else self.current.reader
+        for reader in self._fetcher.readers.values():
+            yield reader, reader.delivered if reader is current else reader.drained_through
+
+    def pop(self, current: Decoded) -> Record:
+        """The next record of the batch whose turn it is."""
+        record = current.records.popleft()
+        if not current.records:
+            self.current = None
+        current.reader.delivered = record.offset + 1
+        self.hand.held = record
+        return record
+
+    async def load(self) -> Decoded | None:
+        """The batch whose turn it is, also in ``current``; None at the end."""
+        while True:
+            if self.current is not None:
+                if not self.current.is_void:
+                    return self.current
+                self.current = None
+            chunk = await self._next_chunk()
+            if chunk is None:
+                return None
+            columns = self._decoder.decode(chunk)
+            if columns is None:
+                continue
+            reader = chunk.reader
+            records = columns.to_records(
+                chunk.from_offset, topic=reader.topic, partition=reader.partition
+            )
+            if not self._selection.is_empty:  # a node may pass on batches as they are
+                mask = self._selection.matches(columns)[len(columns) - len(records) :]
+                records = [each for each, is_wanted in zip(records, mask, strict=True) if is_wanted]
+            if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
+                records = [record for record in records if record.offset < reader.end_offset]
+            if records:
+                self.current = Decoded(chunk, reader, chunk.generation, deque(records))
+            else:
+                reader.delivered = chunk.header.end_offset
+
+    def take(self, current: Decoded, count: int) -> list[Record]:
+        """The next records of the batch whose turn it is, at most so many."""
+        if count < len(current.records):
+            records = [current.records.popleft() for _ in range(count)]
+        else:
+            records, self.current = list(current.records), None
+        current.reader.delivered = records[-1].offset + 1
+        self.hand.held = records[0]
+        return records
+
+    async def next_rows(self, names: tuple[str, ...]) -> "pa.RecordBatch | None":
+        """The next Arrow batch; None at the end."""
+        while True:
+            current, self.current = self.current, None
+            if current is not None and not current.is_void:
+                chunk, first_offset = current.chunk, current.records[0].offset
+            else:
+                found = await self._next_chunk()
+                if found is None:
+                    return None
+                chunk, first_offset = found, found.from_offset
+            rows = self._rows(chunk, first_offset, names)
+            reader = chunk.reader
+            reader.delivered = chunk.header.end_offset
+            if rows is not None:
+                self.hand.held = _Rows(reader.topic, reader.partition, first_offset)
+                return rows
+
+    def _rows(
+        self, chunk: Chunk, first_offset: int, names: tuple[str, ...]
+    ) -> "pa.RecordBatch | None":
+        import pyarrow as pa
+
+        from icecore.codec.arrow import record_batch
+
+        reader, columns = chunk.reader, self._decoder.decode(chunk)
+        if columns is None:
+            return None
+        start, end = 0, len(columns)
+        if first_offset > chunk.header.base_offset:
+            start = int(columns.offsets.searchsorted(first_offset))
+        if reader.end_offset is not None:
+            end = int(columns.offsets.searchsorted(reader.end_offset))
+        if end <= start:
+            return None
+        rows = record_batch(columns, reader.topic, reader.partition, names, chunk.header.schema_id)
+        rows = rows if end - start == len(columns) else rows.slice(start, end - start)
+        if self._selection.is_empty:
+            return rows
+        rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
+        return rows if rows.num_rows else None
+
+    async def _next_chunk(self) -> Chunk | None:
+        self.hand.held = None  # who asks for more is done with what there was
+        self._check()
+        self._decoder.check()
+        fetcher = self._fetcher
+        await fetcher.give_turn()
+        while True:
+            if (chunk := fetcher.take()) is not None:
+                return chunk  # with no await in between: a caller's timeout must not lose it
+            if fetcher.is_exhausted:
+                return None
+            if (failed := fetcher.failed) is not None:
+                await self._on_failed(*failed)
+                continue
+            fetcher.news.clear()
+            await fetcher.news.wait()
+            self._check()

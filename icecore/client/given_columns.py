@@ -1,0 +1,144 @@
+"""Columns as programs have them: lists, arrays of numpy, series and frames, texts and times.
+
+Whatever offers ``__arrow_c_stream__`` (tables and batches of Arrow, frames of pandas, Polars and
+DuckDB) becomes one record batch; everything else becomes lists of bytes and an array of times. What
+can't is refused by the name of the column, the row and the type.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from icecore.client.checks import columns, record_time_ms, wrong_type
+from icecore.client.conditions import time_ms
+from icecore.errors import InvalidRequestError
+from icecore.extras import explained
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Int64s: TypeAlias = npt.NDArray[np.int64]
+
+
+class ArrowLike(Protocol):
+    """Anything that hands over its columns as Arrow does: tables and batches, frames, readers."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A capsule with the stream."""
+
+
+ByteColumn: TypeAlias = Sequence[bytes | str | None]
+"""Texts are stored as UTF-8."""
+TimeColumn: TypeAlias = Sequence[int | datetime] | npt.NDArray[Any]
+"""Milliseconds since 1970 UTC, or times with time zone; numpy's ``datetime64`` is UTC."""
+
+_PLAIN_TYPES = {bytes, type(None)}
+
+
+def arrow_rows(given: Any) -> "pa.RecordBatch | None":
+    """All records as one batch; None when these are no columns of Arrow.
+
+    Raises:
+        InvalidRequestError: They are not one table, or more than one batch can hold.
+    """
+    if not hasattr(given, "__arrow_c_stream__") and not hasattr(given, "schema"):
+        return None
+    with explained():
+        import pyarrow as pa
+
+    if isinstance(given, pa.RecordBatch):
+        return given
+    try:
+        found = given if isinstance(given, pa.Table) else pa.chunked_array(given)
+        if isinstance(found, pa.ChunkedArray):
+            if not pa.types.is_struct(found.type):
+                return None  # one column
+            found = pa.Table.from_struct_array(found)
+        batches = found.combine_chunks().to_batches()
+    except Exception as error:  # of the library that it belongs to
+        raise InvalidRequestError(f"values can't be read as a table of Arrow: {error}") from error
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=found.schema)
+    if len(batches) > 1:
+        raise InvalidRequestError("the table is too large to be sent at once: send it in parts")
+    return batches[0]
+
+
+def byte_column(name: str, given: Any) -> Sequence[bytes | None]:
+    """A column of bytes; texts become UTF-8. Raises TypeError, InvalidRequestError."""
+    column = columns(name, _as_list(given), "a column of bytes, texts or None")
+    if {*map(type, column)} <= _PLAIN_TYPES:
+        return column
+    return [_bytes(f"{name}[{row}]", each) for row, each in enumerate(column)]
+
+
+def _bytes(name: str, given: Any) -> bytes | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{name} {given!r:.60} has no UTF-8 form") from error
+    if isinstance(given, bytes):  # of numpy
+        return bytes(given)
+    raise wrong_type(name, given, "bytes, a text or None")
+
+
+def _as_list(given: Any) -> Any:
+    """Columns of Arrow, pandas, Polars and numpy as plain values."""
+    if hasattr(given, "to_pylist"):
+        return given.to_pylist()
+    if hasattr(given, "__arrow_c_stream__"):
+        with explained():
+            import pyarrow as pa
+
+        return pa.chunked_array(given).to_pylist()
+    if isinstance(given, np.ndarray) and given.ndim == 1:
+        return given.tolist()
+    return given
+
+
+def time_column(given: Any) -> _Int64s:
+    """Event times as numbers; numpy would cut fractions off and take texts for numbers.
+
+    Raises:
+        TypeError, InvalidRequestError: One is neither a number of milliseconds nor a time.
+    """
+    expected = "a column of int milliseconds since 1970 UTC, or of times"
+    if isinstance(given, bytearray | memoryview):
+        raise wrong_type("timestamps_ms", given, expected)
+    try:
+        found = np.asarray(given.to_pylist() if hasattr(given, "to_pylist") else given)
+    except ValueError:
+        raise wrong_type("timestamps_ms", given, expected) from None
+    if found.ndim == 1 and not len(found):
+        return np.empty(0, "<i8")
+    if found.ndim != 1 or found.dtype.kind not in "iuMO":
+        raise wrong_type("timestamps_ms", given, expected)
+    if found.dtype.kind == "M":
+        return _millis(found)
+    if found.dtype.kind != "i":  # mixed, or some are very large
+        found = np.array([_time(row, each) for row, each in enumerate(found.tolist())], "<i8")
+    return found.astype("<i8")
+
+
+def _millis(times: npt.NDArray[Any]) -> _Int64s:
+    absent = np.flatnonzero(np.isnat(times))
+    if len(absent):
+        raise InvalidRequestError(f"timestamps_ms[{absent[0]}] is no time")
+    return times.astype("datetime64[ms]").astype("<i8")
+
+
+def _time(row: int, given: Any) -> int:
+    name = f"timestamps_ms[{row}]"
+    if isinstance(given, datetime) and given == given:  # the NaT of pandas is one, and is not
+        return time_ms(name, given) or 0
+    try:
+        return record_time_ms(given)
+    except TypeError:
+        expected = "int milliseconds since 1970 UTC, or a time with time zone"
+        raise wrong_type(name, given, expected) from None

@@ -1,0 +1,228 @@
+"""Appends the rows of one task so that doing it again appends nothing twice.
+
+A task has a producer id that follows from what it is (the write, the number of the task), an epoch
+that follows from the micro-batch, and sequences that follow from the order of its rows. When the
+task is run again it sends the same numbers, and leaders recognise them (R21), also while an attempt
+that was given up still runs. What they recognise is read back and compared: a task that yields
+other rows the second time is an error, and no silent loss.
+"""
+
+import asyncio
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from icecore.client import Consumer
+from icecore.client.connection import Backoff, Connection
+from icecore.client.metadata import Metadata
+from icecore.codec import arrow
+from icecore.codec.record import Codec
+from icecore.errors import (
+    HeaderHashesError,
+    IcecoreError,
+    InternalError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+)
+from icecore.model import Acks
+from icecore.rpc import convert, framing
+from icecore.rpc.methods import DATA
+from icecore.v1 import data_pb2
+
+REQUEST_TIMEOUT_MS: Final = 10_000
+DELIVERY_TIMEOUT_S: Final = 120.0
+_COMPARED: Final = ("key", "value", "tags", "headers")
+
+
+class SparkTaskChangedError(IcecoreError):
+    """A task that is run again yields other rows than the first time."""
+
+    reason = "SPARK_TASK_CHANGED"
+
+
+class Appender:
+    """The connection of one task, and how far it got in each partition.
+
+    Args:
+        bootstrap: Addresses of coordinators.
+        topic: Its name.
+        producer_id: See above.
+        producer_epoch: Likewise.
+        acks: When leaders answer.
+        codec: Of the payloads.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        acks: str,
+        codec: str,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._connection = Connection(bootstrap)
+        self._metadata = Metadata(self._connection)
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+        self._acks, self._codec = Acks[acks.upper()], Codec[codec.upper()]
+        self._topic_id = b""
+        self._indexed_headers: tuple[str, ...] = ()
+        self._sequences: dict[int, int] = {}
+        self.partitions = 0
+        """How many the topic has."""
+        self.duplicates = 0
+        """Records that an earlier attempt had appended."""
+
+    async def start(self) -> None:
+        """Find the topic.
+
+        Raises:
+            IcecoreError: It does not exist, or nobody answered in time.
+        """
+        found = await self._metadata.topic(self._topic, timeout_s=20.0, is_fresh=True)
+        self._topic_id, self.partitions = found.topic_id, len(found.partitions)
+        self._indexed_headers = found.indexed_headers
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._metadata.close()
+        await self._connection.close()
+
+    async def append(self, partition: int, rows: pa.RecordBatch) -> None:
+        """Append rows behind those before, unless that has been done.
+
+        Raises:
+            SparkTaskChangedError: An earlier attempt has appended other rows.
+            IcecoreError: They could not be appended in time, or are refused.
+        """
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = sequence + rows.num_rows
+        try:
+            result = await self._send(partition, rows, sequence)
+        except OutOfOrderSequenceError as error:
+            expected = int(error.metadata.get("expected", "-1"))
+            if expected < sequence + rows.num_rows:
+                raise self._changed(partition, f"it had appended {expected} rows") from error
+            self.duplicates += rows.num_rows
+            return  # long ago; what the leader still remembers is compared
+        except ProducerFencedError as error:
+            raise ProducerFencedError(
+                f"{self._topic}/{partition}: a later micro-batch of this query has been written "
+                "already: the checkpoint is older than the topic"
+            ) from error
+        if result.duplicate:
+            self.duplicates += rows.num_rows
+            await self._compare(partition, rows, result.base_offset)
+
+    def _changed(self, partition: int, why: str) -> SparkTaskChangedError:
+        return SparkTaskChangedError(
+            f"{self._topic}/{partition}: an earlier attempt of this task wrote other rows, or in "
+            f"another order: {why}. Sort within partitions before the write, so that each attempt "
+            "yields the same rows, or write with idempotent=false, which may write rows twice"
+        )
+
+    async def _compare(self, partition: int, rows: pa.RecordBatch, base_offset: int) -> None:
+        async with Consumer(
+            self._bootstrap,
+            self._topic,
+            partitions=[partition],
+            start=base_offset,
+            until=base_offset + rows.num_rows,
+        ) as consumer:
+            try:
+                found = [each async for each in consumer.batches(_COMPARED)]
+            except OffsetOutOfRangeError:
+                return  # deleted since; nothing is left to compare
+        plain = [each.replace_schema_metadata(None) for each in found]
+        if _values(pa.concat_batches(plain)) != _values(rows):
+            raise self._changed(partition, f"see offset {base_offset}")
+
+    # --- one batch ------------------------------------------------------------------------------
+
+    async def _send(
+        self, partition: int, rows: pa.RecordBatch, sequence: int
+    ) -> data_pb2.ProducePartitionResult:
+        end_ms = self._connection.deadline_ms(DELIVERY_TIMEOUT_S)
+        backoff = Backoff(self._connection.rng, 30, 1000)
+        batch = self._encode(rows, sequence)
+        while True:
+            try:
+                return await self._attempt(partition, batch)
+            except HeaderHashesError as error:
+                if sorted(error.indexed_headers) == sorted(self._indexed_headers):
+                    raise
+                self._indexed_headers = error.indexed_headers
+                batch = self._encode(rows, sequence)
+                continue
+            except IcecoreError as error:
+                delay_s = backoff.next_s(error)
+                past = self._connection.clock.monotonic_ms() + delay_s * 1000 >= end_ms
+                if past or not (error.retriable or error.indeterminate):
+                    raise
+            await asyncio.sleep(delay_s)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            await self._metadata.refresh()
+        except IcecoreError:
+            return  # the next attempt finds out
+        if (error := self._metadata.recreated(self._topic, self._topic_id)) is not None:
+            raise error
+        gone = self._metadata.error(self._topic)
+        if gone is not None:
+            raise gone
+
+    def _encode(self, rows: pa.RecordBatch, sequence: int) -> bytes:
+        return arrow.encode(
+            rows,
+            codec=self._codec,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=sequence,
+            indexed_headers=self._indexed_headers,
+        )
+
+    async def _attempt(self, partition: int, batch: bytes) -> data_pb2.ProducePartitionResult:
+        view = self._metadata.view
+        leader = view.leader(self._topic, partition)
+        address = view.address(leader) if leader else None
+        if address is None:
+            raise NotLeaderError(f"{self._topic}/{partition} has no leader at the moment")
+        header = data_pb2.ProduceHeader(
+            cluster_id=view.cluster_id,
+            acks=cast(Any, int(self._acks)),
+            timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        header.partitions.add(topic_id=self._topic_id, partition=partition, batch_length=len(batch))
+        body = framing.bulk_request(header.SerializeToString(), [batch])
+        raw = await self._connection.net.call(
+            address, DATA["Produce"], body, timeout_s=REQUEST_TIMEOUT_MS / 1000 + 5
+        )
+        answer = framing.parse(data_pb2.ProduceResponse, raw)
+        if len(answer.partitions) != 1:
+            raise InternalError(f"node {leader} answered {len(answer.partitions)} entries")
+        if answer.throttle_ms:
+            await asyncio.sleep(answer.throttle_ms / 1000)
+        (result,) = answer.partitions
+        if (error := convert.error_from_proto(result.error)) is not None:
+            raise error
+        return result
+
+
+def _values(rows: pa.RecordBatch) -> dict[str, list[Any]]:
+    """What is compared. Neither times, which may be those of the attempt, nor how lists that hold
+    nothing are written."""
+    found: dict[str, list[Any]] = {}
+    for name in _COMPARED:
+        if name in rows.schema.names:
+            listed = rows.column(name).to_pylist()
+        else:
+            listed = [None] * rows.num_rows
+        found[name] = [each or None for each in listed] if name in ("tags", "headers") else listed
+    return found

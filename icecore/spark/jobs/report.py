@@ -1,0 +1,141 @@
+"""What a job says while it runs, and the one line of figures at its end.
+
+Notes for people go to stderr. The last line on stdout is JSON with the fields of ``Metrics``,
+whatever happened, so that a scheduler needs to parse nothing else.
+"""
+
+import json
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field, fields
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pyspark.sql import SparkSession
+
+SCHEMA: Final = "icecore.spark.job/1"
+"""Its number changes when a field goes away or means something else."""
+WATCH_S: Final = 5.0
+_SHOWN_MAX: Final = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Metrics:
+    """The figures of one run."""
+
+    schema: str = SCHEMA
+    job: str
+    status: str = "failed"
+    """``done``, ``planned`` (a dry run), ``differs`` (reconcile found something), ``failed``."""
+    topic: str
+    topic_id: str = ""
+    records_read: int = 0
+    records_written: int = 0
+    records_quarantined: int = 0
+    findings: int = 0
+    """What reconcile found to be wrong."""
+    steps_done: int = 0
+    """By this run."""
+    steps_found_done: int = 0
+    """By earlier runs."""
+    start_offsets: dict[str, int] = field(default_factory=dict)
+    """By partition: of what this run reads, or would."""
+    end_offsets: dict[str, int] = field(default_factory=dict)
+    output: str = ""
+    """Where the result is."""
+    elapsed_s: float = 0.0
+    error: str = ""
+    """The reason and what it says; empty unless it failed."""
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the last line."""
+    kinds = {str: "string", int: "integer", float: "number"}
+    properties: dict[str, Any] = {
+        each.name: {"type": kinds[each.type]} if each.type in kinds else _OFFSETS
+        for each in fields(Metrics)
+    }
+    properties["schema"] = {"const": SCHEMA}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_OFFSETS: Final = {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+class Report:
+    """Where one run says how it gets on.
+
+    Args:
+        job: Its name.
+        topic: Of the run.
+    """
+
+    def __init__(self, job: str, topic: str) -> None:
+        self.metrics = Metrics(job=job, topic=topic)
+        self._began = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """A line for people."""
+        seconds = time.monotonic() - self._began
+        print(f"{seconds:7.1f} s  {self.metrics.job}: {text}", file=sys.stderr, flush=True)
+
+    def finding(self, text: str) -> None:
+        """Something that is wrong in what was looked at."""
+        self.metrics.findings += 1
+        if self.metrics.findings <= _SHOWN_MAX:
+            self.note(text)
+        elif self.metrics.findings == _SHOWN_MAX + 1:
+            self.note("more of them are counted only")
+
+    def failed(self, error: str) -> None:
+        """The run has ended before its time."""
+        self.metrics.status, self.metrics.error = "failed", error
+        self.note(f"error: {error}")
+
+    def last_line(self) -> str:
+        """The figures, as JSON."""
+        self.metrics.elapsed_s = round(time.monotonic() - self._began, 3)
+        return json.dumps(asdict(self.metrics), ensure_ascii=False)
+
+
+class Watch:
+    """Notes how many tasks are done, for as long as a ``with`` lasts.
+
+    Args:
+        spark: Whose tasks.
+        report: Where to note it.
+        what: Is being done.
+    """
+
+    def __init__(self, spark: SparkSession, report: Report, what: str) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._report = report
+        self._what = what
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._report.note(self._what)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(WATCH_S):
+            stages = [
+                self._tracker.getStageInfo(each) for each in self._tracker.getActiveStageIds()
+            ]
+            known = [each for each in stages if each is not None]
+            done = sum(each.numCompletedTasks for each in known)
+            total = sum(each.numTasks for each in known)
+            if total:
+                self._report.note(f"{self._what}: {done} of {total} tasks of this stage")

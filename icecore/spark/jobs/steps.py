@@ -1,0 +1,111 @@
+"""Which offsets a job reads next: from where the last step ended to what there is now."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from icecore.blocking import Admin
+from icecore.errors import OffsetOutOfRangeError
+from icecore.spark.admission import by_records
+from icecore.spark.jobs.report import Metrics
+from icecore.spark.plan import Snapshot
+from icecore.spark.session import read
+from icecore.spark.snapshot import ADMIN_TIMEOUT_S, take_snapshot
+
+Offsets = dict[str, int]
+"""By partition, as they stand in JSON."""
+NOTHING: Final[Offsets] = {}
+
+
+def snapshot_of(bootstrap: str, topic: str, *, with_segments: bool = False) -> Snapshot:
+    """The topic as it is now. Raises IcecoreError."""
+    with Admin(bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
+        return take_snapshot(admin, topic, with_segments=with_segments)
+
+
+def left(
+    snapshot: Snapshot, before: Mapping[str, int], *, may_lose: bool
+) -> tuple[Offsets, Offsets]:
+    """From where to where a job that has come as far as ``before`` goes on.
+
+    Raises:
+        OffsetOutOfRangeError: Records that it has not read are gone, and ``may_lose`` is not set.
+    """
+    starts: Offsets = {}
+    for number, partition in snapshot.partitions.items():
+        first = partition.log_start_offset
+        start = before.get(str(number), first)
+        if start < first and not may_lose:
+            raise OffsetOutOfRangeError(
+                f"{snapshot.topic}/{number}: offsets {start} to {first} were deleted before this "
+                "job read them; with --allow-data-loss it goes on behind them",
+                log_start_offset=first,
+            )
+        starts[str(number)] = max(start, first)
+    ends = {
+        str(number): max(starts[str(number)], each.high_watermark)
+        for number, each in snapshot.partitions.items()
+    }
+    return starts, ends
+
+
+def cut(starts: Offsets, ends: Offsets, records_max: int) -> Iterator[tuple[Offsets, Offsets]]:
+    """The same in steps of at most so many records."""
+    target = _numbered(ends)
+    at = _numbered(starts)
+    while at != target:
+        until = by_records(at, target, records_max)
+        yield _texts(at), _texts(until)
+        at = until
+
+
+def count(starts: Mapping[str, int], ends: Mapping[str, int]) -> int:
+    """Records from here to there."""
+    return sum(end - starts[number] for number, end in ends.items())
+
+
+def note_range(metrics: Metrics, starts: Mapping[str, int], ends: Mapping[str, int]) -> None:
+    """Widen what a run says that it reads."""
+    metrics.start_offsets = dict(starts) | metrics.start_offsets
+    metrics.end_offsets = metrics.end_offsets | dict(ends)
+
+
+def read_step(
+    spark: SparkSession,
+    arguments: Any,
+    starts: Mapping[str, int],
+    ends: Mapping[str, int],
+    *,
+    through_nodes: bool = False,
+) -> DataFrame:
+    """The records of a step. Partitions that were added since it was planned are left out.
+
+    Args:
+        spark: The session.
+        arguments: Of the job.
+        starts: By partition.
+        ends: Likewise, exclusive.
+        through_nodes: Have nodes serve all of it, whatever else could.
+    """
+    with Admin(arguments.bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
+        numbers = admin.list_offsets(arguments.topic, "latest")
+    options: dict[str, Any] = {
+        "startingOffsets": json.dumps({str(n): starts.get(str(n), "earliest") for n in numbers}),
+        "endingOffsets": json.dumps({str(n): ends.get(str(n), "earliest") for n in numbers}),
+        "failOnDataLoss": str(not arguments.allow_data_loss).lower(),
+    }
+    if not through_nodes:
+        where: dict[str, Any] = {"bootstrap": arguments.bootstrap, "tiered": "files-or-nodes"}
+        return read(spark, arguments.topic, **where, **options)
+    options |= {"topic": arguments.topic, "bootstrap": arguments.bootstrap}
+    return spark.read.format("icecore").options(**options).load()
+
+
+def _numbered(offsets: Offsets) -> dict[int, int]:
+    return {int(number): offset for number, offset in offsets.items()}
+
+
+def _texts(offsets: Mapping[int, int]) -> Offsets:
+    return {str(number): offset for number, offset in sorted(offsets.items())}

@@ -1,0 +1,139 @@
+"""Spark's own scan of Parquet objects in object storage, and what to say when it can't reach them.
+
+Spark opens the store itself, with its own libraries and credentials: that nodes can does not mean
+that it can. So the objects are looked for when the read is planned, and not finding them is an
+error that names the remedy.
+"""
+
+import functools
+import operator
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from icecore.errors import ConfigurationError
+from icecore.spark.columns import SCHEMA
+from icecore.spark.options import ReadOptions
+from icecore.spark.tiered import TieredFile
+
+_SCHEMES: Final = {"file": "file", "s3": "s3a", "gs": "gs"}
+"""What Spark calls the stores that nodes name."""
+_LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_LISTING_TASKS_MIN: Final = 8
+_PATHS_PER_TASK: Final = 100
+_ANYWAY: Final = (
+    'Say tiered="nodes" to read all of it through nodes, or tiered="files-or-nodes" to do that '
+    "whenever Spark can't reach the store"
+)
+_REMEDIES: Final = (
+    (
+        ("S3AFileSystem not found", "No FileSystem for scheme", "ClassNotFoundException"),
+        "Spark lacks the library of this store: add it, for s3a by --packages "
+        "org.apache.hadoop:hadoop-aws:VERSION (the version of the hadoop-client jars of Spark)",
+    ),
+    (
+        ("AccessDenied", "Forbidden", "403", "NoAuthWithAWS", "credentials", "Unauthorized"),
+        "Spark's own credentials do not suffice: they come from its settings "
+        "(spark.hadoop.fs.s3a.access.key and secret.key) or the environment of drivers and "
+        "executors, never from nodes; another server than Amazon's is named by "
+        "spark.hadoop.fs.s3a.endpoint",
+    ),
+    (
+        ("PATH_NOT_FOUND", "FileNotFound", "does not exist"),
+        "the store has no such object for Spark: a folder has to be on every machine of Spark's, "
+        "and a bucket that Spark knows by another name is given by tier_url",
+    ),
+)
+
+
+def spark_url(tier_url: str) -> str:
+    """The prefix of the cluster as Spark names it.
+
+    Raises:
+        ConfigurationError: Nobody but the caller can know that.
+    """
+    parts = urlsplit(tier_url)
+    if parts.scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"the cluster keeps tiered segments in {tier_url or 'a store that it does not name'}; "
+            "say by tier_url what Spark calls that, such as "
+            f"abfss://container@account.dfs.core.windows.net/prefix. {_ANYWAY}"
+        )
+    if parts.scheme == "file":
+        tier_url = unquote(tier_url)  # Hadoop does not, nodes do
+    return tier_url.replace(parts.scheme, _SCHEMES[parts.scheme], 1).rstrip("/")
+
+
+def scan(
+    spark: SparkSession, url: str, files: Sequence[TieredFile], options: ReadOptions
+) -> DataFrame:
+    """The records of these files, as a DataFrame with all columns.
+
+    Raises:
+        ConfigurationError: Spark can't reach them.
+    """
+    # Else Spark takes a prefix with brackets for a pattern.
+    prefix = re.sub(r"([\\[\]{}*?])", r"\\\1", url)
+    whole = [f"{prefix}/{each.key}" for each in files if each.is_whole]
+    parts = [each for each in files if not each.is_whole]
+    found: list[DataFrame] = []
+    try:
+        if whole:
+            found.append(_scan(spark, whole, options))
+        if parts:
+            rows = _scan(spark, [f"{prefix}/{each.key}" for each in parts], options)
+            found.append(rows.filter(functools.reduce(operator.or_, map(_within, parts))))
+    except Exception as error:
+        if not isinstance(error, PySparkException) and "py4j" not in type(error).__module__:
+            raise
+        raise ConfigurationError(_unreachable(url, error)) from error
+    rows = functools.reduce(DataFrame.unionAll, found)
+    if options.keys:
+        rows = rows.filter(F.col("key").isin(*map(bytearray, options.keys)))
+    if options.tags:
+        rows = rows.filter(F.arrays_overlap("tags", F.array(*map(F.lit, options.tags))))
+    return rows
+
+
+def _scan(spark: SparkSession, paths: Sequence[str], options: ReadOptions) -> DataFrame:
+    """An object that is gone, or damaged, ends the query, whatever the session says of such."""
+    reading = spark.read.schema(SCHEMA).options(
+        ignoreMissingFiles=not options.fail_on_data_loss,
+        ignoreCorruptFiles=False,
+        mergeSchema=False,
+    )
+    # Else Spark looks for each object in a task of its own, and for 10,000 takes half a minute.
+    before = spark.conf.get(_LISTING_TASKS, None)
+    spark.conf.set(_LISTING_TASKS, str(max(_LISTING_TASKS_MIN, len(paths) // _PATHS_PER_TASK)))
+    try:
+        rows = reading.parquet(*paths)
+        assert rows.schema  # of Spark Connect, which looks at nothing before it must
+    finally:
+        if before is None:
+            spark.conf.unset(_LISTING_TASKS)
+        else:
+            spark.conf.set(_LISTING_TASKS, before)
+    return rows
+
+
+def _within(part: TieredFile) -> Column:
+    return (
+        (F.col("partition") == part.partition)
+        & (F.col("offset") >= part.start_offset)
+        & (F.col("offset") < part.end_offset)
+    )
+
+
+def _unreachable(url: str, error: Exception) -> str:
+    text = str(error)
+    remedy = next(
+        (remedy for signs, remedy in _REMEDIES if any(sign in text for sign in signs)),
+        "the store refused",
+    )
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return f"Spark can't read tiered segments at {url}: {remedy}. {_ANYWAY}. Spark says: {first}"

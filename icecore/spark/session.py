@@ -1,0 +1,152 @@
+"""The short way: a Spark session that has what it needs, and a DataFrame of a topic in one call."""
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from pyspark.sql import DataFrame, SparkSession
+
+from icecore.blocking import Admin
+from icecore.errors import ConfigurationError
+from icecore.spark.columns import pruned
+from icecore.spark.options import ENDS, Spans, read_options
+from icecore.spark.scan import scan, spark_url
+from icecore.spark.snapshot import ADMIN_TIMEOUT_S, plan_read
+from icecore.spark.source import IcecoreDataSource
+from icecore.spark.virtual_machine import provide_java
+
+Tiered: TypeAlias = Literal["files", "files-or-nodes", "nodes"]
+"""How records in object storage are read."""
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def check_java(environment: Mapping[str, str] = os.environ) -> None:
+    """Whether Spark will find a JVM.
+
+    Raises:
+        ConfigurationError: It won't; the message says how to get one.
+    """
+    home = environment.get("JAVA_HOME")
+    if home:
+        if not os.access(Path(home) / "bin" / "java", os.X_OK):
+            raise ConfigurationError(f"JAVA_HOME is {home}, where there is no bin/java")
+        return
+    if shutil.which("java", path=environment.get("PATH")) is None:
+        raise ConfigurationError(
+            "Spark needs Java 17 or newer, and there is no java on the PATH: install one "
+            "(Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) "
+            "and, if it is not on the PATH, set JAVA_HOME to its folder"
+        )
+
+
+def session(
+    master: str | None = None, *, app: str = "icecore", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The running Spark session, or a new one that knows topics and hands filters on to them.
+
+    Args:
+        master: Such as ``local[*]`` or ``spark://host:7077``; what Spark is set to unless given.
+        app: Its name.
+        conf: Any other settings.
+
+    Raises:
+        ConfigurationError: There is no Java.
+    """
+    provide_java()
+    check_java()
+    # Spark starts whatever python3 is on the PATH, which may lack all packages of this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app).config(PUSHDOWN, "true")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``icecore`` known to a session, and let it hand filters on.
+
+    For a session whose Python processes don't find ``pyspark_icecore``, such as one to which the
+    package was added after its start.
+    """
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(IcecoreDataSource)
+
+
+def read(
+    spark: SparkSession,
+    topic: str,
+    *,
+    bootstrap: str,
+    tiered: Tiered = "files",
+    tier_url: str = "",
+    **options: Any,
+) -> DataFrame:
+    """A topic as it is now: every use of the DataFrame sees the same records.
+
+    What is in object storage is read there by Spark itself, as Parquet; the rest by the data source
+    from nodes. Where one ends and the other begins is decided once, here.
+
+    Args:
+        spark: The session.
+        topic: Its name.
+        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        tiered: ``files`` = as above; ``nodes`` = all of it through nodes; ``files-or-nodes`` = so
+            when Spark can't reach the store, with a warning.
+        tier_url: What Spark calls the prefix of the cluster, where that is not what nodes call it.
+        options: As in docs/SPARK.md; lists and mappings may be given as such.
+
+    Raises:
+        ConfigurationError, OffsetOutOfRangeError: An option is wrong, or does not fit the topic;
+            or Spark can't reach the store.
+        IcecoreError: There is no such topic, or nobody answered in time.
+    """
+    if tiered not in get_args(Tiered):
+        raise ConfigurationError(f"tiered is one of {get_args(Tiered)}, not {tiered!r}")
+    texts = {name: _text(value) for name, value in options.items()}
+    texts |= {"topic": topic, "bootstrap": bootstrap}
+    asked = read_options(texts, is_stream=False)
+    if asked.offset_ranges is not None or asked.topic_id:
+        raise ConfigurationError("offsetRanges and topicId are what this function plans")
+    wanted = pruned(asked.columns).fieldNames()
+    with Admin(bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
+        planned = plan_read(admin, asked, with_files=tiered != "nodes")
+    rest = _rest(spark, texts, planned.topic_id, planned.division.rest)
+    if not planned.division.files:
+        return rest
+    try:
+        url = tier_url.rstrip("/") or spark_url(planned.tier_url)
+        files = scan(spark, url, planned.division.files, asked).select(*wanted)
+    except ConfigurationError as error:
+        if tiered == "files":
+            raise
+        warnings.warn(f"{topic} is read through nodes: {error.message}", stacklevel=2)
+        return _rest(spark, texts, planned.topic_id, planned.spans)
+    return files.unionAll(rest) if planned.division.rest else files
+
+
+def _rest(
+    spark: SparkSession, texts: Mapping[str, str], topic_id: bytes, spans: Spans
+) -> DataFrame:
+    """What the data source reads: these offsets of this topic, and no other's."""
+    ends = {name.lower() for name in (*ENDS, "asOf")}
+    kept = {name: text for name, text in texts.items() if name.lower() not in ends}
+    kept["topicId"] = topic_id.hex()
+    kept["offsetRanges"] = json.dumps({str(number): list(each) for number, each in spans.items()})
+    return spark.read.format("icecore").options(**kept).load()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps({str(name): each for name, each in value.items()})
+    return json.dumps(list(value))

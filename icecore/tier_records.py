@@ -1,0 +1,166 @@
+"""The records of what lies in object storage: one for each segment, one for each topic.
+
+Pure. A segment's record outlives the segment: it goes when nothing of it is left in the store. What
+an upload may leave there is known by its attempt, a number that no other upload ever gets. An
+attempt that is closed is one whose objects nobody will ever look at.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import ClassVar, Final
+from uuid import UUID
+
+from icecore.model import NO_INCARNATION, NO_NODE, Generation, Incarnation, NodeId, SegmentId
+
+NO_ATTEMPT: Final = 0
+
+
+class TierState(IntEnum):
+    """Of a segment's copy in object storage."""
+
+    UPLOADING = 1
+    """None is published; an attempt may be under way."""
+    PUBLISHED = 2
+    DELETING = 3
+    """The segment is gone; the copy goes once the table does not name it and readers are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierCopy:
+    """What an upload has stored, read back and proved; its manifest says the rest."""
+
+    manifest_sha256: bytes = b""
+    content_digest: bytes = b""
+    length_bytes: int = 0
+    """Of all its objects."""
+    records: int = 0
+    """Rows of its Parquet object."""
+    tier_format: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedAttempt:
+    """An upload that does not count (any more); its objects may go at any time."""
+
+    attempt: int
+    closed_ms: int
+    """When it was closed, in counted time. Whoever carried it out may be paused, and put objects
+    under its keys much later."""
+    is_swept: bool = False
+    """Once; it is again, when nobody can be at it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecord:
+    """The copy of one segment in object storage."""
+
+    prefix: ClassVar[str] = "tier/"
+    segment_id: SegmentId
+    topic_id: bytes
+    partition: int
+    generation: Generation
+    base_offset: int
+    end_offset: int
+    state: TierState
+    tier_format: str
+    attempt: int = NO_ATTEMPT
+    """UPLOADING: the one under way. PUBLISHED and DELETING: the one that counts, until its objects
+    may go."""
+    owner: NodeId = NO_NODE
+    """UPLOADING: who was asked,"""
+    owner_incarnation: Incarnation = NO_INCARNATION
+    """and as which process."""
+    copy: TierCopy = TierCopy()
+    closed_attempts: tuple[ClosedAttempt, ...] = ()
+    since_ms: int = 0
+    """In this state, in counted time."""
+    revision: int = 0
+    """DELETING: the first one of its partition that does not name it."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.segment_id:020d}"
+
+    @property
+    def partition_key(self) -> tuple[bytes, int]:
+        return (self.topic_id, self.partition)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether some node was asked to upload it, and has not failed yet."""
+        return self.state is TierState.UPLOADING and self.attempt != NO_ATTEMPT
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether its copy counts no more and may not be swept yet."""
+        return self.state is TierState.DELETING and self.attempt != NO_ATTEMPT
+
+
+@dataclass(frozen=True, slots=True)
+class TierTopicRecord:
+    """A topic of which something may lie in object storage; it outlives the topic."""
+
+    prefix: ClassVar[str] = "tier_topic/"
+    topic_id: bytes
+    is_swept: bool = False
+    """The topic is gone, and its prefix was emptied once."""
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.prefix}{self.topic_id.hex()}"
+
+
+def closed(tier: TierRecord, counted_ms: int) -> TierRecord:
+    """The next version: its attempt does not count any more."""
+    return replace(
+        tier,
+        attempt=NO_ATTEMPT,
+        owner=NO_NODE,
+        owner_incarnation=NO_INCARNATION,
+        closed_attempts=(*tier.closed_attempts, ClosedAttempt(tier.attempt, counted_ms)),
+        version=tier.version + 1,
+    )
+
+
+def retired(tier: TierRecord, counted_ms: int, revision: int) -> TierRecord:
+    """The next version, as its segment goes: an attempt that is under way is closed, a copy counts
+    no more from this revision of the partition on."""
+    gone = closed(tier, counted_ms) if tier.is_under_way else tier
+    return replace(
+        gone,
+        state=TierState.DELETING,
+        since_ms=counted_ms,
+        revision=revision,
+        version=tier.version + 1,
+    )
+
+
+# --- where copies lie ---------------------------------------------------------------------------
+
+ROWS: Final = ".parquet"
+"""What the key of a copy's rows ends in."""
+
+
+def topic_folder(topic_id: bytes) -> str:
+    """Where all objects of a topic are."""
+    return str(UUID(bytes=topic_id))
+
+
+def copy_name(base_offset: int, segment_id: int, generation: int, attempt: int) -> str:
+    """What the keys of all objects of a copy have in common."""
+    return f"{base_offset:020d}-{segment_id:020d}-{generation}-{attempt}"
+
+
+def rows_key(
+    topic_id: bytes,
+    partition: int,
+    base_offset: int,
+    segment_id: int,
+    generation: int,
+    attempt: int,
+) -> str:
+    """Of the Parquet object of a copy, below the prefix of the cluster."""
+    name = copy_name(base_offset, segment_id, generation, attempt)
+    return f"{topic_folder(topic_id)}/{partition}/{name}{ROWS}"

@@ -1,0 +1,239 @@
+"""``python -m icecore_node.bucket_commands verify | plan | take-over | hive URL``: of a bucket.
+
+What the tier commands of the CLI run in a process of its own, because clients do not have the
+libraries behind object stores. No cluster is asked: what metadata say comes in by stdin. The answer
+is one JSON document on stdout, what is under way is told on stderr.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any, Final
+from uuid import UUID
+
+from icecore.errors import ConfigurationError, IcecoreError, WrongClusterError
+from icecore_node.io.executor import ThreadExecutor
+
+try:
+    from icecore_node.tiering.bucket import Bucket, CountingStore, TopicObjects, read_bucket
+    from icecore_node.tiering.bucket_acts import take_over, write_hive_file
+    from icecore_node.tiering.bucket_check import BucketCheck, Published, TopicReport, name_of
+    from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
+    from icecore_node.tiering.restore_plan import plan_of
+    from icecore_node.tiering.table_look import TableLook, look_at_table, take_over_table
+except ImportError as missing:
+    if missing.name not in ("obstore", "deltalake", "pyarrow"):
+        raise
+    sys.exit(f"icecore: {missing.name} is not installed: pip install 'icecore[tier]'")
+
+READER_THREADS: Final = 2
+
+
+class BucketCommands:
+    """The acts on one bucket, each of which returns what is printed. Loop only.
+
+    Args:
+        given: The arguments.
+        executor: For what blocks.
+    """
+
+    def __init__(self, given: argparse.Namespace, executor: ThreadExecutor) -> None:
+        self._given = given
+        self._executor = executor
+        self._settings = StoreSettings(
+            url=given.url, region=given.region, endpoint=given.endpoint, retries_max=3
+        )
+        self._store = CountingStore(ObstoreStore(self._settings, executor))
+
+    async def verify(self) -> dict[str, Any]:
+        """See ``BucketCheck``."""
+        published = _published(self._given.published)
+        bucket = await self._bucket()
+        check = BucketCheck(self._store, bucket, self._executor, self._told)
+        reports: list[TopicReport] = []
+        for topic, table in await self._chosen(bucket):
+            known = None if published is None else published.pop(topic.topic_id, None)
+            if published is not None and known is None:
+                reports.append(_gone(topic, table))
+                continue
+            report = await check.topic(topic, table, known)
+            if table and bucket.cluster_id and table.cluster_id != bucket.cluster_id:
+                report.strange.append(f"the table says: {table.about!r}")
+            reports.append(report)
+        for topic_id, known in (published or {}).items():
+            report = TopicReport(topic="", topic_id=str(UUID(bytes=topic_id)), has_table=False)
+            if known:
+                report.damage.append(f"{len(known)} copies are published, and nothing lies here")
+            reports.append(report)
+        return {
+            **self._about(bucket),
+            "damaged": sum(each.damaged for each in reports),
+            "topics": [{**asdict(each), "damaged": each.damaged} for each in reports],
+        }
+
+    async def plan(self) -> dict[str, Any]:
+        """See ``plan_of``."""
+        bucket = await self._bucket()
+        plans = [
+            plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps)
+            for topic, table in await self._chosen(bucket)
+        ]
+        return {**self._about(bucket), "topics": [asdict(each) for each in plans]}
+
+    async def take_over(self) -> dict[str, Any]:
+        """See ``bucket_acts.take_over``. The marker first: then the old cluster commits no more."""
+        cluster_id = _id_of(self._given.cluster)
+        bucket = await self._bucket()
+        if bucket.cluster_id and bucket.cluster_id not in (self._given.old, cluster_id.hex()):
+            raise WrongClusterError(
+                f"{self._given.url} belongs to cluster {bucket.cluster_id} by now: look again"
+            )
+        is_new = await take_over(self._store, bucket, cluster_id)
+        for topic in bucket.topics.values():
+            if topic.has_table:
+                await self._executor.run(
+                    take_over_table, self._settings, topic.topic_id, cluster_id
+                )
+        return {**self._about(bucket), "cluster_id": cluster_id.hex(), "was_taken": is_new}
+
+    async def hive(self) -> dict[str, Any]:
+        """See ``write_hive_file``."""
+        bucket, written = await self._bucket(), list[dict[str, Any]]()
+        for topic, table in await self._chosen(bucket):
+            if table is None:
+                continue
+            url = await write_hive_file(
+                self._store, self._given.url, topic.topic_id, sorted(table.paths)
+            )
+            written.append({"topic": name_of(topic, table), "url": url, "files": len(table.paths)})
+        if not written:
+            raise ConfigurationError(f"no table is in {self._given.url}")
+        return {**self._about(bucket), "manifests": written}
+
+    async def _bucket(self) -> Bucket:
+        self._told("listing")
+        topic_ids = [UUID(each).bytes for each in self._given.topic if _is_uuid(each)]
+        everything = len(topic_ids) < len(self._given.topic)
+        return await read_bucket(self._store, [] if everything else topic_ids)
+
+    async def _chosen(self, bucket: Bucket) -> list[tuple[TopicObjects, TableLook | None]]:
+        """Topics that were asked for, with their tables. Raises ConfigurationError."""
+        found, left = list[tuple[TopicObjects, TableLook | None]](), {*self._given.topic}
+        for topic in bucket.topics.values():
+            table = None
+            if topic.has_table:
+                table = await self._executor.run(look_at_table, self._settings, topic.topic_id)
+            names = {name_of(topic, table), str(UUID(bytes=topic.topic_id))}
+            if not self._given.topic or names & {*self._given.topic}:
+                found.append((topic, table))
+                left -= names
+        if left:
+            raise ConfigurationError(
+                f"nothing of topic {', '.join(sorted(left))} is in {self._given.url}"
+            )
+        return found
+
+    def _about(self, bucket: Bucket) -> dict[str, Any]:
+        return {
+            "url": self._given.url,
+            "cluster_id": bucket.cluster_id,
+            "earlier_clusters": bucket.earlier,
+            "objects": bucket.objects,
+            "length_bytes": bucket.length_bytes,
+            "requests": self._store.requests,
+            "read_bytes": self._store.length_bytes,
+            "strange": bucket.strange,
+        }
+
+    def _told(self, what: str) -> None:
+        if self._given.progress:
+            print(f"{what} ({self._store.requests} requests)", file=sys.stderr, flush=True)
+
+
+def _gone(topic: TopicObjects, table: TableLook | None) -> TopicReport:
+    """Of one that metadata do not know, and that is not read."""
+    return TopicReport(
+        topic=name_of(topic, table),
+        topic_id=str(UUID(bytes=topic.topic_id)),
+        has_table=table is not None,
+        strange=["the cluster knows no such topic: the sweeper takes it, or it is to be restored"],
+    )
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def _id_of(text: str) -> bytes:
+    """Of a cluster. Raises ConfigurationError."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise ConfigurationError(f"no id of a cluster: {text[:64]!r}")
+    return found
+
+
+def _published(is_told: bool) -> dict[bytes, Published] | None:
+    """What metadata say, by topic: a list of topics on stdin. Raises ConfigurationError."""
+    if not is_told:
+        return None
+    try:
+        return {
+            bytes.fromhex(topic["topic_id"]): {
+                (each["segment_id"], each["attempt"]): bytes.fromhex(each["manifest_sha256"])
+                for each in topic["copies"]
+            }
+            for topic in json.load(sys.stdin)
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"what metadata say can't be read: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m icecore_node.bucket_commands")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("verify", "plan", "take-over", "hive"):
+        each = commands.add_parser(name)
+        each.add_argument("url")
+        each.add_argument("--region", default="")
+        each.add_argument("--endpoint", default="")
+        each.add_argument("--topic", action="append", default=[], help="name or UUID")
+        each.add_argument("--progress", action="store_true", help="tell on stderr")
+        each.add_argument("--published", action="store_true", help="what metadata say is on stdin")
+        each.add_argument("--skip-gaps", action="store_true", help="begin behind the last hole")
+        each.add_argument("--cluster", default="", help="who takes it over")
+        each.add_argument("--old", default="", help="whose it is thought to be")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: 0 done, 1 it can't be done; what is damaged is in the answer."""
+    given = _parser().parse_args(argv)
+    executor = ThreadExecutor(reader_threads=READER_THREADS)
+    try:
+        commands = BucketCommands(given, executor)
+        acts: dict[str, Callable[[], Coroutine[Any, Any, dict[str, Any]]]] = {
+            "verify": commands.verify,
+            "plan": commands.plan,
+            "take-over": commands.take_over,
+            "hive": commands.hive,
+        }
+        print(json.dumps(asyncio.run(acts[given.command]()), indent=2))
+    except IcecoreError as error:
+        print(f"icecore: {error.message}", file=sys.stderr)
+        return 1
+    finally:
+        executor.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

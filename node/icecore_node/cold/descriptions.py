@@ -1,0 +1,141 @@
+"""What metadata say of tiered segments, asked of the coordinator and kept for a while.
+
+A published copy does not change, but it may be replaced (another attempt) and goes with the last of
+its records. So an answer is asked for again when it is old, and at once when its objects turn out
+not to be what it says. While no coordinator answers, the last answer counts: its objects prove
+themselves, and what is deleted only goes after a grace that is longer than any read.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from icecore.errors import IcecoreError, NotReplicaError
+from icecore.model import PARQUET_FORMAT, Segment, SegmentId
+from icecore.rpc import convert
+from icecore.rpc.ports import Clock
+from icecore.v1 import coordinator_pb2
+
+AGE_MS: Final = 10_000.0
+"""How old an answer may be; deletions are heard of so late."""
+REFUSAL_AGE_MS: Final = 1_000.0
+"""The same of an answer that there is no such copy: who asks again and again asks us only."""
+KNOWN_MAX: Final = 16_384
+
+Ask: TypeAlias = Callable[[SegmentId], Awaitable[coordinator_pb2.TieredSegment]]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A published copy."""
+
+    segment: Segment
+    attempt: int
+    manifest_sha256: bytes
+    tier_format: str
+
+
+@dataclass(slots=True)
+class _Known:
+    asked_ms: float
+    description: Description | None
+    error: IcecoreError | None
+
+
+class Descriptions:
+    """By segment. Loop only.
+
+    Args:
+        ask: The coordinator, of one segment; it gathers what is asked at once.
+        clock: Says how old an answer is.
+    """
+
+    def __init__(self, ask: Ask, clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._known: OrderedDict[SegmentId, _Known] = OrderedDict()
+        self._asking: dict[SegmentId, asyncio.Task[_Known]] = {}
+
+    async def of(
+        self, segment_id: SegmentId, *, newer_than: Description | None = None
+    ) -> Description:
+        """The published copy of a segment.
+
+        Args:
+            segment_id: Of which segment.
+            newer_than: What was known did not hold: ask, whatever its age.
+
+        Raises:
+            NotReplicaError: There is no such segment (any more), or no published copy of it.
+            IcecoreError: No coordinator answered, and nothing was known.
+        """
+        known = self._known.get(segment_id)
+        is_refuted = (
+            newer_than is not None
+            and known is not None
+            and (known.description is None or known.description == newer_than)
+        )
+        if known is None or is_refuted or self._is_old(known):
+            known = await self._renewed(segment_id, known)
+        if known.description is None:
+            assert known.error is not None
+            raise known.error.again()
+        return known.description
+
+    def _is_old(self, known: _Known) -> bool:
+        age_ms = self._clock.monotonic_ms() - known.asked_ms
+        return age_ms >= (REFUSAL_AGE_MS if known.description is None else AGE_MS)
+
+    async def _renewed(self, segment_id: SegmentId, before: _Known | None) -> _Known:
+        task = self._asking.get(segment_id)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._look_up(segment_id))
+            self._asking[segment_id] = task
+            task.add_done_callback(lambda ended: self._ended(segment_id, ended))
+        await asyncio.wait({task})
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if before is not None and isinstance(error, IcecoreError) and error.retriable:
+            return before
+        raise error
+
+    def _ended(self, segment_id: SegmentId, task: "asyncio.Task[_Known]") -> None:
+        del self._asking[segment_id]
+        if not task.cancelled():
+            task.exception()  # looked at, even when everybody has left
+
+    async def _look_up(self, segment_id: SegmentId) -> _Known:
+        asked_ms = self._clock.monotonic_ms()
+        answer = await self._ask(segment_id)
+        found = _known(segment_id, answer, asked_ms)
+        self._known[segment_id] = found
+        self._known.move_to_end(segment_id)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        return found
+
+
+def _known(segment_id: SegmentId, answer: coordinator_pb2.TieredSegment, asked_ms: float) -> _Known:
+    error = convert.error_from_proto(answer.error)
+    if error is None and not (answer.HasField("segment") and answer.HasField("copy")):
+        error = NotReplicaError(f"no copy of segment {segment_id} is described")
+    if error is not None:
+        refusal = NotReplicaError(
+            f"segment {segment_id} is not in object storage: {error.message}",
+            segment_id=segment_id,
+        )
+        return _Known(asked_ms, None, refusal)
+    copy = answer.copy
+    return _Known(
+        asked_ms,
+        Description(
+            convert.segment_from_proto(answer.segment),
+            copy.attempt,
+            copy.manifest_sha256,
+            copy.format or PARQUET_FORMAT,
+        ),
+        None,
+    )

@@ -1,0 +1,334 @@
+"""Reads of segments that lie in object storage: fetches, searches and look-ups by time.
+
+A node that has an object store can answer for any published segment. It asks metadata for the copy,
+proves the manifest by them and everything else by the manifest, and reads only the row groups that
+it needs. Objects that are missing or altered behind our back give no wrong byte: metadata are asked
+again, since there may be another copy by now, and if that does not help either the error names the
+object. Whoever reads on finds the next row group under way.
+"""
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, TypeVarTuple, cast
+
+from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
+from icecore.errors import IcecoreError, InvalidRequestError, StorageError
+from icecore.model import Segment, SegmentId
+from icecore.process.log import event
+from icecore_node.cold.admission import Admission
+from icecore_node.cold.cache import ColdCache
+from icecore_node.cold.cold_log import ColdLog, Held, RawPart, gathered
+from icecore_node.cold.descriptions import Description, Descriptions
+from icecore_node.cold.not_here import NotHere, Part
+from icecore_node.cold.objects import CachedObjects
+from icecore_node.cold.tally import note_request
+from icecore_node.context import Tasks
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.metrics import NodeMetrics
+from icecore_node.ports import Executor
+from icecore_node.tiering.manifest import (
+    MANIFEST_BYTES_MAX,
+    Manifest,
+    RawBatch,
+    TieredDamageError,
+    facts_of,
+    parse_manifest,
+)
+from icecore_node.tiering.object_store import (
+    ByteRange,
+    ObjectMissingError,
+    ObjectStore,
+    ObjectTooShortError,
+    read_whole,
+)
+from icecore_node.tiering.row_batches import RowBatches
+from icecore_node.tiering.tiered_segment import TieredSegment, open_tiered
+
+MANIFEST_MEMORY_PART: Final = 4
+"""A parsed manifest takes so many times the bytes of its JSON."""
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(slots=True)
+class ColdCopy:
+    """A published copy, opened."""
+
+    description: Description
+    manifest: Manifest
+    tiered: TieredSegment
+    objects: CachedObjects
+    last_base_offset: int = -1
+    """Of the part that was read last: who reads the next one probably reads on."""
+
+    @property
+    def segment(self) -> Segment:
+        """Its record."""
+        return self.description.segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdParts:
+    """What a ``ColdReading`` is made of."""
+
+    store: ObjectStore
+    descriptions: Descriptions
+    cache: ColdCache
+    admission: Admission
+    executor: Executor
+    """Threads of cold reads alone."""
+    tasks: Tasks
+    metrics: NodeMetrics
+
+
+class ColdReading:
+    """Loop only. Everything raises NotReplicaError for a segment that is not in object storage,
+    TieredDamageError for one whose objects are not what was published, ThrottledError when too much
+    is under way, and what an ``ObjectStore`` raises."""
+
+    def __init__(self, parts: ColdParts) -> None:
+        self._parts = parts
+        self._heavy_work = HeavyWork(parts.executor)
+
+    @property
+    def is_idle_enough(self) -> bool:
+        """Whether something may be read that perhaps nobody wants."""
+        return self._parts.admission.is_idle_enough
+
+    async def describe(self, segment_id: SegmentId) -> Segment:
+        """The record of a published segment."""
+        return (await self._parts.descriptions.of(segment_id)).segment
+
+    async def read(
+        self, segment_id: SegmentId, offset: int, max_bytes: int
+    ) -> tuple[list[bytes], int]:
+        """Batches from the one that holds ``offset``, one at least and about ``max_bytes``; and the
+        offset after them."""
+
+        async def work(copy: ColdCopy) -> tuple[list[bytes], int]:
+            found: list[bytes] = []
+            at, length = offset, 0
+            while length < max_bytes and at < copy.manifest.facts.end_offset:
+                part = copy.tiered.part_at(at)
+                held = await self._held(copy, part)
+                end = copy.manifest.facts.end_offset
+                data, at = await self._run(gathered, held, at, max_bytes - length, end)
+                found.append(data)
+                length += len(data)
+            return found, at
+
+        return await self._tried(segment_id, work)
+
+    async def offset_for_time(
+        self, segment_id: SegmentId, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """(base offset, append time) of the first batch from that time on; None without one."""
+
+        async def work(copy: ColdCopy) -> tuple[int, int] | None:
+            manifest = copy.manifest
+            parts: list[Part] = [*manifest.row_groups, *manifest.raw_batches]
+            late = [each for each in parts if each.max_append_timestamp_ms >= timestamp_ms]
+            if not late:
+                return None
+            held = await self._held(copy, min(late, key=lambda part: part.base_offset))
+            for at in range(len(held)):
+                if held.appended_ms(at) >= timestamp_ms:
+                    return held.edges[at], held.appended_ms(at)
+            raise TieredDamageError("append times are not those of the manifest")
+
+        return await self._tried(segment_id, work)
+
+    async def open_log(self, segment_id: SegmentId) -> ColdLog:
+        """For a search, whose steps are made with ``step``."""
+
+        async def work(copy: ColdCopy) -> ColdLog:
+            log = ColdLog(copy.manifest)
+            # The first bytes are needed by every search: with them a step less is made in vain.
+            if (span := log.index_start) is not None:
+                data = self._parts.cache.here(_index_key(copy, span))
+                if data is not None:
+                    log.take_index(span, data)
+            return log
+
+        return await self._tried(segment_id, work)
+
+    async def step(self, log: ColdLog, step: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Make a step of a search on a thread, and read what it needs until it has all of that."""
+
+        async def work(copy: ColdCopy) -> T:
+            if copy.manifest != log.manifest:
+                log.reopen(copy.manifest)
+            while True:
+                try:
+                    done = await self._run(step, *args)
+                    await self._drop_refused(copy, log)
+                    return done
+                except NotHere as missing:
+                    await self._bring(copy, log, missing.wanted)
+
+        return await self._tried(log.manifest.facts.segment_id, work)
+
+    async def close(self) -> None:
+        """End what is under way, and the threads."""
+        await self._parts.cache.close()
+        self._parts.executor.close()
+
+    # --- one read -------------------------------------------------------------------------------
+
+    async def _run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self._heavy_work.run(UNCOMPRESSED_BYTES_CAP, function, *args)
+
+    async def _tried(self, segment_id: SegmentId, work: Callable[[ColdCopy], Awaitable[T]]) -> T:
+        """In a place of its own, and once more with what metadata say by then."""
+        parts = self._parts
+        async with parts.admission.place():
+            parts.metrics.cold_reads.inc()
+            description = await parts.descriptions.of(segment_id)
+            try:
+                return await work(await self._open(description))
+            except TieredDamageError as error:
+                self._damaged(description, error)
+            description = await parts.descriptions.of(segment_id, newer_than=description)
+            try:
+                return await work(await self._open(description))
+            except TieredDamageError as error:
+                self._damaged(description, error)
+                raise TieredDamageError(
+                    f"segment {segment_id} can't be read in object storage: {error.message}",
+                    segment_id=segment_id,
+                ) from error
+
+    def _damaged(self, description: Description, error: StorageError) -> None:
+        segment_id = description.segment.segment_id
+        event(
+            _log,
+            logging.ERROR,
+            "tiered_copy_damaged",
+            segment_id=segment_id,
+            attempt=description.attempt,
+            error=error,
+        )
+        self._parts.metrics.cold_damage.inc()
+        self._parts.cache.forget(lambda key: isinstance(key, tuple) and key[:1] == (segment_id,))
+
+    async def _open(self, description: Description) -> ColdCopy:
+        key = (description.segment.segment_id, description.attempt, description.manifest_sha256)
+        opened = await self._parts.cache.parsed(
+            (*key, "copy"), lambda: self._opened(description), is_pinned=True
+        )
+        opened.description = description  # the newest: where the log starts moves on
+        return opened
+
+    async def _opened(self, description: Description) -> tuple[ColdCopy, int]:
+        parts, segment = self._parts, description.segment
+        facts = facts_of(segment)
+        key = facts.key(description.attempt, ".manifest.json")
+        sha256 = description.manifest_sha256
+
+        async def read() -> bytes:
+            try:
+                data = await read_whole(parts.store, key, MANIFEST_BYTES_MAX)
+            except (ObjectMissingError, ObjectTooShortError, InvalidRequestError) as error:
+                raise TieredDamageError(error.message, key=key) from error
+            note_request(len(data))
+            if hashlib.sha256(data).digest() != sha256:  # nothing is kept that is not proved
+                raise TieredDamageError(f"{key} is not what was published", key=key)
+            return data
+
+        name = f"{key}:{sha256.hex()}"
+        data = await parts.cache.raw(name, read, is_pinned=True)
+        manifest = await parts.executor.run(parse_manifest, data, sha256)
+        _check(manifest, segment)
+        objects = CachedObjects(parts.store, parts.cache, manifest)
+        tiered = open_tiered(cast(ObjectStore, objects), manifest, parts.executor)
+        copy = ColdCopy(description, manifest, tiered, objects)
+        return copy, MANIFEST_MEMORY_PART * len(data)
+
+    async def _held(self, copy: ColdCopy, part: Part) -> Held:
+        """A part, read; the next one is read ahead when this looks like a scan."""
+        held = await self._part(copy, part)
+        is_scan = part.base_offset in (copy.last_base_offset, copy.segment.base_offset)
+        copy.last_base_offset = part.end_offset
+        is_last = part.end_offset >= copy.manifest.facts.end_offset
+        if is_scan and not is_last and self._parts.admission.is_idle_enough:
+            self._parts.tasks.start(self._ahead(copy, copy.tiered.part_at(part.end_offset)))
+        return held
+
+    async def _ahead(self, copy: ColdCopy, part: Part) -> None:
+        """Nobody waits for it, so nobody hears what went wrong: who reads there does."""
+        try:
+            async with self._parts.admission.place():
+                await self._part(copy, part)
+        except IcecoreError as error:
+            event(_log, logging.DEBUG, "not_read_ahead", offset=part.base_offset, error=error)
+
+    async def _part(self, copy: ColdCopy, part: Part) -> Held:
+        manifest = copy.manifest
+        key = (manifest.facts.segment_id, manifest.attempt, part.base_offset)
+
+        async def make() -> tuple[Held, int]:
+            held = await self._made(copy, part)
+            return held, held.size_bytes
+
+        return await self._parts.cache.parsed(key, make, is_pinned=False)
+
+    async def _made(self, copy: ColdCopy, part: Part) -> Held:
+        if isinstance(part, RawBatch):
+            return await self._parts.executor.run(RawPart, await copy.tiered.raw(part))
+        table = await copy.tiered.rows(part)
+        headers = copy.segment.settings.indexed_headers
+        covered = (part.base_offset, part.end_offset)
+
+        def cut() -> RowBatches:
+            return RowBatches(table, copy.manifest.facts, covered, indexed_headers=headers)
+
+        return await self._parts.executor.run(cut)
+
+    async def _drop_refused(self, copy: ColdCopy, log: ColdLog) -> None:
+        """What does not parse may have been altered on its way here: let it be read again."""
+        index = copy.manifest.index
+        for start, end in log.take_refused():
+            assert index is not None, "only read with an index"
+            event(_log, logging.WARNING, "cold_index_damaged", key=index.key)
+            self._parts.cache.forget_key(_index_key(copy, (start, end)))
+            await copy.objects.drop(index.key, start, end)
+
+    async def _bring(self, copy: ColdCopy, log: ColdLog, wanted: "Part | ByteRange") -> None:
+        if not isinstance(wanted, tuple):
+            log.take_part(wanted, await self._held(copy, wanted))
+            return
+        index = copy.manifest.index
+        assert index is not None, "only asked with an index"
+
+        async def make() -> tuple[bytes, int]:
+            [data] = await copy.objects.get_ranges(index.key, [wanted])
+            return data, len(data)
+
+        try:
+            data = await self._parts.cache.parsed(_index_key(copy, wanted), make, is_pinned=True)
+        except TieredDamageError as error:
+            # Without it the answer is the same, and comes later.
+            event(_log, logging.WARNING, "cold_index_damaged", key=index.key, error=error)
+            log.refuse_index(error.message)
+        else:
+            log.take_index(wanted, data)
+
+
+def _index_key(copy: ColdCopy, span: ByteRange) -> tuple[int, int, str, ByteRange]:
+    return copy.manifest.facts.segment_id, copy.manifest.attempt, "index", span
+
+
+def _check(manifest: Manifest, segment: Segment) -> None:
+    """Raises TieredDamageError for the manifest of something else."""
+    facts, wanted = manifest.facts, facts_of(segment)
+    same: tuple[Any, ...] = (facts.topic_id, facts.partition, facts.segment_id, facts.generation)
+    if same != (wanted.topic_id, wanted.partition, wanted.segment_id, wanted.generation) or (
+        facts.base_offset,
+        facts.end_offset,
+    ) != (wanted.base_offset, wanted.end_offset):
+        raise TieredDamageError(f"the manifest is that of segment {facts.segment_id}")

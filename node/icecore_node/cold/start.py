@@ -1,0 +1,36 @@
+"""Cold reads of one node, put together: its store, its threads, its caches."""
+
+from icecore_node.cold.admission import Admission
+from icecore_node.cold.cache import ColdCache
+from icecore_node.cold.descriptions import Ask, Descriptions
+from icecore_node.cold.disk_cache import DiskCache
+from icecore_node.cold.ports import ColdPorts
+from icecore_node.cold.reading import ColdParts, ColdReading
+from icecore_node.context import NodeContext
+from icecore_node.tiering.object_store import ObjectStore
+
+
+def make_cold_reading(
+    context: NodeContext, store: ObjectStore, ports: ColdPorts, ask: Ask
+) -> ColdReading:
+    """As the settings say.
+
+    Args:
+        context: Of the node.
+        store: What it reads.
+        ports: Its own.
+        ask: The coordinator.
+    """
+    settings = context.settings
+    disk = DiskCache(ports.files, settings.cold_cache_bytes) if settings.cold_cache_bytes else None
+    return ColdReading(
+        ColdParts(
+            store=store,
+            descriptions=Descriptions(ask, context.clock),
+            cache=ColdCache(disk, settings.cold_memory_bytes, ports.executor),
+            admission=Admission(context.clock),
+            executor=ports.executor,
+            tasks=context.tasks,
+            metrics=context.metrics,
+        )
+    )

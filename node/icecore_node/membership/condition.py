@@ -1,0 +1,48 @@
+"""Whether a node is alive, and whether it is ready: what probes ask, and why not.
+
+Alive: the loop turns, and no write to a disk takes absurdly long. Ready: the coordinator counts on
+this node, heard of it within its lease, and its disk takes records. Nothing in the protocol looks
+at either; they read plain values, and may be asked from another thread.
+"""
+
+from icecore_node.context import NodeContext
+from icecore_node.identity.beat_news import BeatNews
+from icecore_node.identity.lease import Lease
+
+LOOP_LATE_MS_MAX = 10_000.0
+WRITE_MS_MAX = 30_000.0
+
+
+class Condition:
+    """Of one node."""
+
+    def __init__(self, context: NodeContext, lease: Lease, news: BeatNews) -> None:
+        self._context = context
+        self._news = news
+        self._lease = lease
+        self._turned_ms = context.clock.monotonic_ms()
+        self.is_leaving = False
+        """It serves, but others should do without it."""
+
+    def turned(self) -> None:
+        """The loop came around."""
+        self._turned_ms = self._context.clock.monotonic_ms()
+
+    def why_not_live(self) -> str:
+        """Empty while it is."""
+        now_ms = self._context.clock.monotonic_ms()
+        if (late_ms := now_ms - self._turned_ms) > LOOP_LATE_MS_MAX:
+            return f"the event loop has not turned for {late_ms / 1000:.0f} s"
+        if (busy_ms := self._context.pool.busy_ms(now_ms)) > WRITE_MS_MAX:
+            return f"a write to a disk has not returned for {busy_ms / 1000:.0f} s"
+        return ""
+
+    def why_not_ready(self) -> str:
+        """Empty while it is."""
+        if why := self.why_not_live():
+            return why
+        if self.is_leaving:
+            return "it is stopping"
+        if not self._lease.is_valid:
+            return "the coordinator has not heard of it within its lease"
+        return "its disks are full" if self._news.is_full else ""

@@ -1,0 +1,146 @@
+"""Searches of segments that lie in object storage, for one partition of one page of a query.
+
+Most segments have nothing of what is looked for, and all that takes time is a request or two for
+their index. So the first steps of several are made at once. Each of these has the room that the
+page had when it began; where the page has less by then, the step is made again, of what is in the
+cache.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, TypeAlias
+
+from icecore.codec.selection import Selection
+from icecore.errors import IcecoreError, ThrottledError
+from icecore.model import Segment, SegmentId
+from icecore.v1 import data_pb2
+from icecore_node.cold.tally import Tally
+from icecore_node.serving.clear_sink import ClearSink
+from icecore_node.serving.cold_segments import ColdSegments, view_of_cold
+from icecore_node.serving.log_search import LogSearch
+from icecore_node.serving.pieces import Piece
+
+if TYPE_CHECKING:  # for nodes with an object store
+    from icecore_node.cold.cold_log import ColdLog
+
+MakeSink: TypeAlias = Callable[[], ClearSink]
+
+AHEAD_MAX = 16
+
+
+@dataclass(slots=True)
+class ColdSearch:
+    """One search that was begun."""
+
+    log: "ColdLog"
+    search: LogSearch
+    tally: Tally = field(default_factory=Tally)
+
+    def tell(self, done: data_pb2.SegmentSearch) -> None:
+        """What it asked of object storage."""
+        done.cold_requests, done.cold_bytes = self.tally.requests, self.tally.length_bytes
+
+
+class ColdSearches:
+    """Loop only; ``close`` it when the page is over.
+
+    Args:
+        segments: What lies in object storage.
+        selection: What is wanted.
+        newest_first: The order of the search.
+    """
+
+    def __init__(self, segments: ColdSegments, selection: Selection, *, newest_first: bool) -> None:
+        self._segments = segments
+        self._selection = selection
+        self._newest_first = newest_first
+        self._begun: dict[SegmentId, asyncio.Task[tuple[ColdSearch, ClearSink]]] = {}
+
+    async def first(self, ahead: list[Piece], make_sink: MakeSink) -> tuple[ColdSearch, ClearSink]:
+        """The search of the first of these pieces, and what its first step found.
+
+        Args:
+            ahead: That piece and those behind it.
+            make_sink: For what the page has room for.
+
+        Raises:
+            IcecoreError: The step failed.
+        """
+        piece = ahead[0]
+        is_idle = self._segments.reading.is_idle_enough
+        near = islice(takewhile(_is_cold, ahead), AHEAD_MAX if is_idle else 1)
+        for each in near:
+            if each.segment_id not in self._begun:
+                work = self._begin(each, make_sink)
+                self._begun[each.segment_id] = asyncio.get_running_loop().create_task(work)
+        task = self._begun.pop(piece.segment_id)
+        try:
+            begun, found = await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        except ThrottledError:  # when it was begun nobody needed it yet
+            return await self._begin(piece, make_sink)
+        room = make_sink()
+        if found.count > room.max_count or found.size_bytes > room.max_bytes:
+            return await self._begin(piece, make_sink, begun.tally)
+        return begun, found
+
+    async def step(self, begun: ColdSearch, make_sink: MakeSink) -> ClearSink:
+        """One more step."""
+        begun.tally.begin()
+        return await self._segments.reading.step(begun.log, begun.search.step, make_sink)
+
+    async def opened(self, piece: Piece) -> ColdSearch:
+        """A search of which no step was made; only the manifest is read for it."""
+        tally = Tally()
+        tally.begin()
+        return await self._opened(piece, tally)
+
+    async def close(self) -> None:
+        """End what nobody waits for."""
+        for task in self._begun.values():
+            task.cancel()
+        await asyncio.gather(*self._begun.values(), return_exceptions=True)
+
+    async def _begin(
+        self, piece: Piece, make_sink: MakeSink, tally: Tally | None = None
+    ) -> tuple[ColdSearch, ClearSink]:
+        tally = tally or Tally()
+        tally.begin()
+        begun = await self._opened(piece, tally)
+        return begun, await self.step(begun, make_sink)
+
+    async def _opened(self, piece: Piece, tally: Tally) -> ColdSearch:
+        segment = piece.cold
+        assert segment is not None, "only called for what is cold"
+        log = await self._segments.reading.open_log(segment.segment_id)
+        view = view_of_cold(log, segment, log.quiet(self._selection))
+        asked = piece.from_offset, piece.end_offset
+        search = LogSearch(view, self._selection, asked, newest_first=self._newest_first)
+        return ColdSearch(log, search, tally)
+
+
+def _is_cold(piece: Piece) -> bool:
+    return piece.cold is not None
+
+
+async def described(
+    segments: ColdSegments, request: data_pb2.QueryRequest, asked: data_pb2.QueryPartition
+) -> list[Segment]:
+    """Of the segments that a query names, those that no intact replica here can answer for and
+    that lie in object storage."""
+    named = [each for each in asked.segment_ids if not segments.is_held(each)]
+    found = await asyncio.gather(
+        *(segments.named(request.topic_id, request.topic, asked.partition, each) for each in named),
+        return_exceptions=True,
+    )
+    published: list[Segment] = []
+    for each in found:
+        if isinstance(each, Segment):
+            published.append(each)
+        elif isinstance(each, BaseException) and not isinstance(each, IcecoreError):
+            raise each
+    return published

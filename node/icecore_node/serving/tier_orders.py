@@ -1,0 +1,129 @@
+"""Orders of the coordinator that have to do with object storage, as messages.
+
+An upload may take minutes, and the answer says what is stored and proved. Items of one order are
+answered in its order, each with its own error.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from icecore.errors import IcecoreError
+from icecore.model import Generation, SegmentId, Token
+from icecore.rpc import convert
+from icecore.v1 import common_pb2, coordinator_pb2
+from icecore_node.tiering.manifest import CopyName
+from icecore_node.upkeep.sweeping import Sweeper
+from icecore_node.upkeep.tier_tables import PublishedCopy, PublishedPartition, TierTables
+from icecore_node.upkeep.uploads import UploadOrder, Uploads
+
+T = TypeVar("T")
+
+Check = Callable[[], None]
+"""Raises what refuses the order by now."""
+SWEEPS_AT_ONCE = 8
+
+
+class TierOrders:
+    """What the coordinator asks of a node with an object store."""
+
+    def __init__(self, uploads: Uploads, tables: TierTables, sweeper: Sweeper) -> None:
+        self._uploads = uploads
+        self._tables = tables
+        self._sweeper = sweeper
+
+    async def upload(
+        self, request: coordinator_pb2.UploadRequest
+    ) -> list[coordinator_pb2.UploadedSegment]:
+        """All at once: as many are worked on as the settings say."""
+        token = Token(request.token)
+        return await asyncio.gather(*(self._upload(each, token) for each in request.segments))
+
+    async def _upload(
+        self, item: coordinator_pb2.UploadSegment, token: Token
+    ) -> coordinator_pb2.UploadedSegment:
+        try:
+            segment = convert.segment_from_proto(item.segment)
+            asked = UploadOrder(segment, item.attempt, item.format)
+            uploaded = await self._uploads.upload(asked, token)
+        except IcecoreError as error:
+            return coordinator_pb2.UploadedSegment(error=convert.error_to_proto(error))
+        manifest = uploaded.manifest
+        return coordinator_pb2.UploadedSegment(
+            copy=coordinator_pb2.TieredCopy(
+                attempt=manifest.attempt,
+                manifest_sha256=uploaded.manifest_sha256,
+                content_digest=manifest.content_digest,
+                length_bytes=uploaded.length_bytes,
+                records=manifest.records,
+                format=item.format,
+            )
+        )
+
+    async def commit_tables(
+        self, request: coordinator_pb2.CommitTablesRequest, check: Check
+    ) -> list[common_pb2.Error]:
+        """Tables of several topics at once, partitions of one after the other."""
+        return await asyncio.gather(
+            *(
+                _answered(self._tables.commit(_partition(each), check))
+                for each in request.partitions
+            )
+        )
+
+    async def sweep(
+        self, request: coordinator_pb2.SweepRequest, check: Check
+    ) -> tuple[list[common_pb2.Error], list[common_pb2.Error]]:
+        """Of the attempts, and of the topics that are gone."""
+        slots = asyncio.Semaphore(SWEEPS_AT_ONCE)
+
+        async def in_turn(work: Awaitable[None]) -> common_pb2.Error:
+            async with slots:
+                return await _answered(work)
+
+        names = [_name(each) for each in request.attempts]
+        errors = await asyncio.gather(
+            *(in_turn(self._sweeper.sweep(each, check)) for each in names)
+        )
+        topic_errors = await asyncio.gather(
+            *(in_turn(self._sweeper.sweep_topic(each, check)) for each in request.gone_topic_ids)
+        )
+        return errors, topic_errors
+
+
+async def _answered(work: Awaitable[None]) -> common_pb2.Error:
+    """Empty when it was done."""
+    try:
+        await work
+    except IcecoreError as error:
+        return convert.error_to_proto(error)
+    return common_pb2.Error()
+
+
+def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
+    copies = [
+        PublishedCopy(
+            CopyName(
+                topic_id=item.topic_id,
+                partition=item.partition,
+                segment_id=SegmentId(each.segment_id),
+                generation=Generation(each.generation),
+                base_offset=each.base_offset,
+                attempt=each.attempt,
+            ),
+            each.manifest_sha256,
+        )
+        for each in item.segments
+    ]
+    return PublishedPartition(item.topic_id, item.topic, item.partition, item.revision, copies)
+
+
+def _name(item: coordinator_pb2.ClosedAttempt) -> CopyName:
+    return CopyName(
+        topic_id=item.topic_id,
+        partition=item.partition,
+        segment_id=SegmentId(item.segment_id),
+        generation=Generation(item.generation),
+        base_offset=item.base_offset,
+        attempt=item.attempt,
+    )

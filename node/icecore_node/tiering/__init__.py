@@ -1,0 +1,1 @@
+"""Sealed segments in object stores: their format there, how they are put, proved and read."""

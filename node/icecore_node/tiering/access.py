@@ -1,0 +1,141 @@
+"""Whether this node may use its object store, and why not.
+
+A store that is away, or refuses, keeps no node from serving: it is tried again in the background,
+and until then whoever asks for it gets the store's own error. Before anything else the cluster
+leaves its id there, and another cluster's id is respected: two of them never share a prefix.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from typing import Final
+
+from icecore.errors import (
+    IcecoreError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from icecore.process.log import event
+from icecore.rpc.ports import Rng
+from icecore_node.metrics import NodeMetrics
+from icecore_node.tiering.object_store import (
+    ObjectExistsError,
+    ObjectStore,
+    ObjectStoreSetupError,
+    check_store,
+    read_whole,
+)
+from icecore_node.tiering.ports import Table, TierPorts
+
+_log = logging.getLogger(__name__)
+
+MARKER_KEY: Final = "_icecore/cluster.json"
+MARKER_BYTES_MAX: Final = 4096
+RETRY_S: Final = (1.0, 60.0)
+"""After a failure, doubled with each further one."""
+LOOK_AGAIN_S: Final = 300.0
+"""Credentials expire, and somebody may change what they allow."""
+
+
+class TierAccess:
+    """The object store of one node, once it was looked at. Loop only.
+
+    Args:
+        ports: None of a node that has none.
+        rng: For names of probes.
+        metrics: Say whether it is there.
+    """
+
+    def __init__(self, ports: TierPorts | None, rng: Rng, metrics: NodeMetrics) -> None:
+        self._ports = ports
+        self._rng = rng
+        self._metrics = metrics
+        self._cluster_id = b""
+        self._is_proved = False
+        self._problem: IcecoreError | None = (
+            UnsupportedError("this node has no object store: its setting tier_url is empty")
+            if ports is None
+            else UnavailableError("the object store was not looked at yet: try again")
+        )
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether the settings name a store."""
+        return self._ports is not None
+
+    @property
+    def store(self) -> ObjectStore:
+        """For use. Raises what keeps it from being used."""
+        return self._checked().store
+
+    def table(self, topic_id: bytes, topic: str) -> Table:
+        """Of a topic. Raises what keeps the store from being used."""
+        return self._checked().table_of(self._cluster_id, topic_id, topic)
+
+    def _checked(self) -> TierPorts:
+        if self._problem is not None:
+            raise self._problem.again()
+        assert self._ports is not None, "no problem says that there is one"
+        return self._ports
+
+    async def run(self, cluster_id: bytes) -> None:
+        """Look at it now and then; until cancelled. Only where there is one."""
+        assert self._ports is not None
+        self._cluster_id = cluster_id
+        wait_s = RETRY_S[0]
+        while True:
+            try:
+                await self.look(self._ports.store)
+            except IcecoreError as error:
+                if self._problem is None or self._problem.message != error.message:
+                    event(_log, logging.WARNING, "object_store_refused", error=error)
+                self._problem = error
+                self._metrics.tier_up.set(0)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_S[1])
+                continue
+            if self._problem is not None:
+                event(_log, logging.INFO, "object_store_ready")
+            self._problem, wait_s = None, RETRY_S[0]
+            self._metrics.tier_up.set(1)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def look(self, store: ObjectStore) -> None:
+        """Prove that it can be used, and that it is ours.
+
+        Raises:
+            WrongClusterError: Another cluster was first here.
+            ObjectStoreError, ObjectStoreBusyError: As the store says it.
+        """
+        mine = marker_of(self._cluster_id)
+        with contextlib.suppress(ObjectExistsError):
+            await store.put_if_absent(MARKER_KEY, mine)
+        found = await read_whole(store, MARKER_KEY, MARKER_BYTES_MAX)
+        if found == mine:
+            if not self._is_proved:
+                await check_store(store, f"{self._cluster_id.hex()}-{self._rng.bytes(8).hex()}")
+            self._is_proved = True
+            return
+        owner = owner_of(found)
+        raise WrongClusterError(
+            f"the object store belongs to cluster {owner}, this node is of cluster "
+            f"{self._cluster_id.hex()}: give each cluster a prefix of its own in tier_url"
+        )
+
+
+def marker_of(cluster_id: bytes) -> bytes:
+    """What a cluster leaves there, for others to see."""
+    return json.dumps({"version": 1, "cluster_id": cluster_id.hex()}).encode()
+
+
+def owner_of(marker: bytes) -> str:
+    """As the marker has it. Raises ObjectStoreSetupError for one that says nothing."""
+    try:
+        return str(json.loads(marker)["cluster_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ObjectStoreSetupError(
+            f"{MARKER_KEY} does not say whose the object store is: put a cluster's id there, or "
+            "choose another prefix in tier_url"
+        ) from error

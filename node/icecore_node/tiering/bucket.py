@@ -1,0 +1,224 @@
+"""What lies in a bucket: objects by topic and upload, manifests, what the table names, strangers.
+
+For who has nothing but the bucket. Nothing is believed that a manifest does not prove, and nothing
+counts as published because it lies there: the table says that, or metadata do.
+"""
+
+import hashlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from icecore.codec.batch import Buffer
+from icecore.errors import InvalidRequestError
+from icecore.tier_records import topic_folder
+from icecore_node.tiering.access import MARKER_BYTES_MAX, MARKER_KEY, owner_of
+from icecore_node.tiering.manifest import (
+    MANIFEST_BYTES_MAX,
+    Manifest,
+    StoredObject,
+    TieredDamageError,
+    parse_manifest,
+)
+from icecore_node.tiering.object_store import (
+    PROBE_PREFIX,
+    ByteRange,
+    ObjectInfo,
+    ObjectMissingError,
+    ObjectStore,
+    read_whole,
+)
+
+EARLIER_PREFIX: Final = "_icecore/earlier"
+"""Below it are ids of clusters whose objects were taken over."""
+_MANIFEST: Final = ".manifest.json"
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_TOPIC = re.compile(rf"({_UUID})/(.+)")
+_NAME = r"(\d+)/(\d{20})-(\d{20})-(\d+)-(\d+)"
+_OBJECT = re.compile(rf"(?:{_NAME}\.parquet|_icecore/{_NAME}(?:\.manifest\.json|\.idx|\.batches))")
+_TABLE = "_delta_log/"
+_HIVE = "_symlink_format_manifest/"
+
+
+class CountingStore:
+    """A store that counts what is asked of it. See ``ObjectStore``."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.requests = 0
+        self.length_bytes = 0
+        """Of what was read."""
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        """See ``ObjectStore.put_if_absent``."""
+        self.requests += 1
+        await self._store.put_if_absent(key, data)
+
+    async def put_stream(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        """See ``ObjectStore.put_stream``."""
+        self.requests += 1
+        return await self._store.put_stream(key, pieces)
+
+    async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """See ``ObjectStore.get_ranges``."""
+        self.requests += 1
+        found = await self._store.get_ranges(key, ranges)
+        self.length_bytes += sum(map(len, found))
+        return found
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore.head``."""
+        self.requests += 1
+        return await self._store.head(key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See ``ObjectStore.list``."""
+        self.requests += 1
+        async for each in self._store.list(prefix):
+            yield each
+
+    async def delete(self, key: str) -> None:
+        """See ``ObjectStore.delete``."""
+        self.requests += 1
+        await self._store.delete(key)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """A manifest as it lies there."""
+
+    manifest: Manifest
+    sha256: bytes
+
+    @property
+    def path(self) -> str:
+        """Of its Parquet object, as the table would name it."""
+        folder = topic_folder(self.manifest.facts.topic_id)
+        return self.manifest.parquet.key.removeprefix(folder + "/")
+
+    @property
+    def length_bytes(self) -> int:
+        """Of all its objects."""
+        return sum(each.size_bytes for each in objects_of(self.manifest))
+
+
+def objects_of(manifest: Manifest) -> list[StoredObject]:
+    """All that a manifest names."""
+    return [each for each in (manifest.parquet, manifest.index, manifest.side) if each]
+
+
+@dataclass
+class TopicObjects:
+    """What lies below the folder of one topic."""
+
+    topic_id: bytes
+    sizes: dict[str, int] = field(default_factory=dict)
+    """By key: all objects of uploads."""
+    has_table: bool = False
+    manifests: list[FoundManifest] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Why, by key: manifests that are none."""
+
+    def without_manifest(self) -> list[str]:
+        """Keys of objects that no manifest names: somebody uploads, or did not finish."""
+        named = {each.key for found in self.manifests for each in objects_of(found.manifest)}
+        return [key for key in self.sizes if key not in named and not key.endswith(_MANIFEST)]
+
+    def wrong_size(self, manifest: Manifest) -> str:
+        """What the listing says against a manifest; empty = nothing."""
+        for each in objects_of(manifest):
+            size = self.sizes.get(each.key)
+            if size is None:
+                return f"{each.key} is not there"
+            if size != each.size_bytes:
+                return f"{each.key} has {size} bytes, not {each.size_bytes}"
+        return ""
+
+
+@dataclass
+class Bucket:
+    """All of a prefix."""
+
+    cluster_id: str = ""
+    """Whose it is, in hexadecimal; empty = nobody has said."""
+    earlier: tuple[str, ...] = ()
+    """Whose objects it has taken over."""
+    topics: dict[bytes, TopicObjects] = field(default_factory=dict)
+    strange: list[str] = field(default_factory=list)
+    """Keys that nobody of us would use."""
+    objects: int = 0
+    length_bytes: int = 0
+
+    def is_ours(self, manifest: Manifest) -> bool:
+        """Whether its cluster is known here."""
+        found = manifest.facts.cluster_id.hex()
+        return not self.cluster_id or found in (self.cluster_id, *self.earlier)
+
+
+async def read_bucket(store: ObjectStore, topic_ids: Sequence[bytes] = ()) -> Bucket:
+    """List a prefix and read its manifests.
+
+    Args:
+        store: The prefix.
+        topic_ids: Only these topics; none = all.
+
+    Raises what an ObjectStore raises.
+    """
+    bucket, earlier = Bucket(cluster_id=await _owner(store)), list[str]()
+    folders = [topic_folder(each) for each in topic_ids] or [""]
+    if topic_ids:
+        folders.append(EARLIER_PREFIX)
+    for folder in folders:
+        async for each in store.list(folder):
+            bucket.objects += 1
+            bucket.length_bytes += each.size_bytes
+            if each.key.startswith(EARLIER_PREFIX + "/"):
+                earlier.append(each.key.removeprefix(EARLIER_PREFIX + "/"))
+            elif not _sort(bucket, each):
+                bucket.strange.append(each.key)
+    bucket.earlier = (*sorted(earlier),)
+    for topic in bucket.topics.values():
+        for key in sorted(each for each in topic.sizes if each.endswith(_MANIFEST)):
+            await _read_manifest(store, topic, key)
+    return bucket
+
+
+async def _owner(store: ObjectStore) -> str:
+    try:
+        return owner_of(await read_whole(store, MARKER_KEY, MARKER_BYTES_MAX))
+    except ObjectMissingError:
+        return ""
+
+
+def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
+    """Whether it has a place."""
+    if found.key == MARKER_KEY or found.key.startswith(PROBE_PREFIX + "/"):
+        return True
+    match = _TOPIC.fullmatch(found.key)
+    if match is None:
+        return False
+    topic_id, path = UUID(match[1]).bytes, match[2]
+    if not (_OBJECT.fullmatch(path) or path.startswith((_TABLE, _HIVE))):
+        return False
+    topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
+    if path.startswith(_TABLE):
+        topic.has_table = True
+    elif not path.startswith(_HIVE):
+        topic.sizes[found.key] = found.size_bytes
+    return True
+
+
+async def _read_manifest(store: ObjectStore, topic: TopicObjects, key: str) -> None:
+    try:
+        data = await read_whole(store, key, MANIFEST_BYTES_MAX)
+        manifest = parse_manifest(data)
+        if manifest.key != key:
+            raise TieredDamageError(f"it is the manifest of {manifest.key}")
+    except ObjectMissingError:
+        del topic.sizes[key]  # swept since it was listed
+    except (TieredDamageError, InvalidRequestError) as error:
+        topic.unreadable[key] = error.message
+    else:
+        topic.manifests.append(FoundManifest(manifest, hashlib.sha256(data).digest()))

@@ -1,0 +1,71 @@
+"""What may be changed in a bucket by hand: whose it is, and the list of files for Hive's readers.
+
+Neither touches an object of a segment.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from icecore.errors import WrongClusterError
+from icecore_node.tiering.access import MARKER_KEY, marker_of
+from icecore_node.tiering.bucket import EARLIER_PREFIX, Bucket
+from icecore_node.tiering.object_store import ObjectExistsError, ObjectStore
+
+HIVE_FILE: Final = "_symlink_format_manifest/manifest"
+
+
+async def take_over(store: ObjectStore, bucket: Bucket, cluster_id: bytes) -> bool:
+    """Give a prefix to another cluster; whether that was news.
+
+    The old one is refused from its next look on, so it must be gone for good: two clusters would
+    sweep each other's objects. Its id stays known, because its manifests bear it. May be repeated.
+
+    Raises:
+        WrongClusterError: Somebody else took it at the same time.
+    """
+    mine, wanted = marker_of(cluster_id), cluster_id.hex()
+    if bucket.cluster_id == wanted:
+        return False
+    clusters = {
+        found.manifest.facts.cluster_id.hex()
+        for topic in bucket.topics.values()
+        for found in topic.manifests
+    }
+    for each in sorted({*clusters, bucket.cluster_id} - {"", wanted, *bucket.earlier}):
+        await _put(store, f"{EARLIER_PREFIX}/{each}", b"{}")
+    await store.delete(MARKER_KEY)
+    try:
+        await store.put_if_absent(MARKER_KEY, mine)
+    except ObjectExistsError as error:
+        raise WrongClusterError(
+            f"another cluster put its id into {MARKER_KEY} just now: stop its nodes, and try again"
+        ) from error
+    return True
+
+
+async def _put(store: ObjectStore, key: str, data: bytes) -> None:
+    """Of what is the same whoever puts it."""
+    try:
+        await store.put_if_absent(key, data)
+    except ObjectExistsError:
+        return
+
+
+async def write_hive_file(
+    store: ObjectStore, url: str, topic_id: bytes, paths: Sequence[str]
+) -> str:
+    """Put the list of a table's files for readers that know Hive's symlink format and no Delta log.
+
+    It is as old as it is: who publishes or retires later does not change it. For a moment there is
+    none.
+
+    Returns:
+        Its URL.
+    """
+    folder = str(UUID(bytes=topic_id))
+    root = f"{url.rstrip('/')}/{folder}"
+    key = f"{folder}/{HIVE_FILE}"
+    await store.delete(key)
+    await store.put_if_absent(key, "".join(f"{root}/{each}\n" for each in sorted(paths)).encode())
+    return f"{root}/{HIVE_FILE}"

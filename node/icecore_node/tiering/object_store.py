@@ -1,0 +1,170 @@
+"""The port of object stores: immutable objects under keys that are never reused.
+
+Production stands in ``obstore_store.py`` (S3, GCS, Azure, a local folder, memory), the simulator
+has a store whose listings come late and whose answers may lie. All pass one conformance suite.
+Nothing here says that an object is *published*: only metadata does. An object that is there may be
+what is left of an upload that nobody finished, so who reads one knows from elsewhere what it has
+to be, and compares.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from icecore.codec.batch import Buffer
+from icecore.errors import InvalidRequestError, ObjectStoreBusyError, ObjectStoreError
+
+__all__ = [
+    "ByteRange",
+    "ObjectDeniedError",
+    "ObjectExistsError",
+    "ObjectInfo",
+    "ObjectMissingError",
+    "ObjectStore",
+    "ObjectStoreBusyError",
+    "ObjectStoreError",
+    "ObjectStoreSetupError",
+    "ObjectTooShortError",
+    "check_key",
+    "check_store",
+    "read_whole",
+]
+
+KEY_CHARACTERS_MAX: Final = 512
+PROBE_PREFIX: Final = "_icecore/probe"
+_KEY = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
+
+ByteRange: TypeAlias = tuple[int, int]
+"""From the first position to the exclusive end."""
+
+
+class ObjectExistsError(ObjectStoreError):
+    """There is an object under this key. It may be our own, put by a request whose answer was lost:
+    compare it."""
+
+
+class ObjectMissingError(ObjectStoreError):
+    """There is no object under this key, in a bucket that exists."""
+
+
+class ObjectTooShortError(ObjectStoreError):
+    """An object ends before the bytes that were asked for, or is not as long as what was put."""
+
+
+class ObjectDeniedError(ObjectStoreError):
+    """The credentials are wrong, have expired, or may not do this."""
+
+
+class ObjectStoreSetupError(ObjectStoreError):
+    """The bucket is missing, or belongs to another region or endpoint: somebody must change the
+    settings. No object counts as missing because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of an object."""
+
+    key: str
+    size_bytes: int
+
+
+class ObjectStore(Protocol):
+    """One prefix of one bucket. Keys are relative to it. Loop only; nothing blocks.
+
+    Every method may raise ObjectStoreBusyError (it was tried again for a while: try later),
+    ObjectDeniedError, ObjectStoreSetupError, or ObjectStoreError for what nobody foresaw; and
+    InvalidRequestError for a key that no store would take.
+    """
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        """Put a small object, which is there whole or not at all, and durable.
+
+        Raises:
+            ObjectExistsError: Something is there already, and stays as it is.
+        """
+        ...
+
+    async def put_stream(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        """Put a large object under a key that nobody else uses, and return its length in bytes.
+
+        It appears when all pieces are there. Whether the key is free is looked up once, before the
+        first piece: two writers at once would replace one another, so keys are never reused. What
+        ``pieces`` raises ends the upload and comes out again.
+
+        Raises:
+            ObjectExistsError: Something is there already, and stays as it is.
+            ObjectTooShortError: The store said that it has all and has not.
+        """
+        ...
+
+    async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of these ranges, each as long as it was asked for; neighbours in one request.
+
+        Raises:
+            ObjectMissingError: It is not there.
+            ObjectTooShortError: It ends before.
+        """
+        ...
+
+    async def head(self, key: str) -> ObjectInfo:
+        """What is there. Raises ObjectMissingError."""
+        ...
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Objects below ``prefix``, a whole number of steps of the path, in no order. A listing may
+        be older than the last put or delete."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; fine when there is none. Only the sweeper does this."""
+        ...
+
+
+def check_key(key: str) -> None:
+    """Raise InvalidRequestError for a key that not every store keeps as it is."""
+    parts = key.split("/")
+    if len(key) > KEY_CHARACTERS_MAX or not _KEY.fullmatch(key) or {".", ".."} & {*parts}:
+        raise InvalidRequestError(f"no key of an object: {key[:80]!r}")
+
+
+async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:
+    """A small object as it is stored.
+
+    Raises:
+        ObjectMissingError: It is not there.
+        InvalidRequestError: It is longer than ``bytes_max``.
+    """
+    size = (await store.head(key)).size_bytes
+    if size > bytes_max:
+        raise InvalidRequestError(f"{key} has {size} bytes, not ≤ {bytes_max}")
+    if not size:
+        return b""
+    [data] = await store.get_ranges(key, [(0, size)])
+    return data
+
+
+async def check_store(store: ObjectStore, probe_id: str) -> None:
+    """Prove at the start that a store can be written, listed, read and cleaned.
+
+    Args:
+        store: That of the settings.
+        probe_id: A name that nobody else uses.
+
+    Raises:
+        ObjectStoreError: As the store says it, with what was tried when it failed.
+    """
+    key, content = f"{PROBE_PREFIX}/{probe_id}", probe_id.encode()
+    step = "write"
+    try:
+        await store.put_if_absent(key, content)
+        step = "read"
+        if await read_whole(store, key, len(content)) != content:
+            raise ObjectStoreError("it returns other bytes than were put")
+        step = "list"
+        async for _ in store.list(PROBE_PREFIX):
+            pass
+        step = "delete"
+        await store.delete(key)
+    except (ObjectStoreError, ObjectStoreBusyError) as error:
+        raise type(error)(f"can't {step} objects: {error.message}", **error.metadata) from error

@@ -1,0 +1,241 @@
+"""Reading a tiered segment: only the row groups that are needed, and nothing that is not proved.
+
+The manifest says where each row group lies, whose offsets it has and what it hashes to, so a fetch
+at an offset is one ranged read of the footer, once, and one of the row group. Bytes are compared
+with the manifest before anything parses them: a Parquet library is no place for a stranger's bytes.
+
+``verify`` is for who has just put the object, and for scrub: it reads everything, every byte once,
+and computes the content digest from what is stored.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icecore.codec.batch import iter_batches
+from icecore.errors import OffsetOutOfRangeError
+from icecore_node.ports import Runner
+from icecore_node.tiering.content_digest import ContentDigest
+from icecore_node.tiering.manifest import (
+    PARQUET_MAGIC,
+    Manifest,
+    RawBatch,
+    RowGroup,
+    TieredDamageError,
+)
+from icecore_node.tiering.object_store import ByteRange, ObjectStore
+from icecore_node.tiering.rows import SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What ``verify`` has read."""
+
+    requests: int
+    length_bytes: int
+    records: int
+
+
+def open_tiered(store: ObjectStore, manifest: Manifest, executor: Runner) -> "TieredSegment":
+    """What reads a published copy, in either format: of ``part_at`` a row group has ``rows``, and
+    batches as they were stored are had with ``raw``."""
+    return TieredSegment(store, manifest, executor)
+
+
+class TieredSegment:
+    """One published segment in a store. Loop only; what decodes runs on a reader thread.
+
+    Everything that reads raises TieredDamageError when the objects are not those of the manifest,
+    and what an ``ObjectStore`` raises.
+
+    Args:
+        store: Where it is.
+        manifest: What was published.
+        executor: For decoding.
+    """
+
+    def __init__(self, store: ObjectStore, manifest: Manifest, executor: Runner) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._executor = executor
+        self._metadata: Any = None
+        parts: list[RowGroup | RawBatch] = [*manifest.row_groups, *manifest.raw_batches]
+        self._parts = sorted(parts, key=lambda part: part.base_offset)
+        self._bases = [each.base_offset for each in self._parts]
+        self._numbers = {each.start: at for at, each in enumerate(manifest.row_groups)}
+
+    @property
+    def manifest(self) -> Manifest:
+        """What was published."""
+        return self._manifest
+
+    def part_at(self, offset: int) -> RowGroup | RawBatch:
+        """What holds an offset.
+
+        Raises:
+            OffsetOutOfRangeError: Nothing of this segment does.
+        """
+        facts = self._manifest.facts
+        if not facts.base_offset <= offset < facts.end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in {facts.base_offset}..{facts.end_offset}"
+            )
+        return self._parts[bisect_right(self._bases, offset) - 1]
+
+    async def rows(self, group: RowGroup) -> pa.Table:
+        """All rows of a row group: one ranged read, and one more for the first of a segment."""
+        if self._metadata is None:
+            await self._read_footer()
+        [data] = await self._store.get_ranges(
+            self._manifest.parquet.key, [(group.start, group.end)]
+        )
+        return await self._executor.run(self._decode, group, data)
+
+    async def raw(self, batch: RawBatch) -> bytes:
+        """Whole batches of the side object, as their leaders stamped them."""
+        side = self._manifest.side
+        assert side is not None, "a manifest with raw batches names a side object"
+        [data] = await self._store.get_ranges(side.key, [(batch.start, batch.end)])
+        if hashlib.sha256(data).digest() != batch.sha256:
+            raise TieredDamageError(f"{side.key} at {batch.start} is not what was put")
+        return data
+
+    async def verify(self) -> Proved:
+        """Read all of it back and compare: sizes, hashes, and the records themselves.
+
+        Raises:
+            TieredDamageError: Something is not what the manifest says.
+        """
+        manifest = self._manifest
+        parquet, digest, whole = manifest.parquet, ContentDigest(), hashlib.sha256()
+        await self._check_size(parquet.key, parquet.size_bytes)
+        await self._read_footer()
+        requests, length_bytes = 2, parquet.size_bytes - manifest.footer_start
+        for start, end in self._spans():
+            [data] = await self._store.get_ranges(parquet.key, [(start, end)])
+            requests, length_bytes = requests + 1, length_bytes + end - start
+            await self._executor.run(whole.update, data)
+            if start in self._numbers:
+                group = manifest.row_groups[self._numbers[start]]
+                table = await self._executor.run(self._decode, group, data)
+                await self._executor.run(_digest_rows, digest, table)
+        if whole.digest() != parquet.sha256:
+            raise TieredDamageError(f"{parquet.key} is not what was put")
+        if manifest.side is not None:
+            await self._check_size(manifest.side.key, manifest.side.size_bytes)
+            requests += 1
+            async for data in self._side():
+                requests, length_bytes = requests + 1, length_bytes + len(data)
+                await self._executor.run(_digest_batches, digest, data)
+        if digest.digest() != manifest.content_digest:
+            raise TieredDamageError(f"{parquet.key} has other records than were sealed")
+        return Proved(requests, length_bytes, manifest.records)
+
+    async def _check_size(self, key: str, size_bytes: int) -> None:
+        found = (await self._store.head(key)).size_bytes
+        if found != size_bytes:
+            raise TieredDamageError(f"{key} has {found} bytes, not {size_bytes}")
+
+    def _spans(self) -> list[ByteRange]:
+        """All of the object: what is before the rows, each row group, what is behind them. The
+        footer is in the last one, and is read twice."""
+        groups = self._manifest.row_groups
+        rows_end = groups[-1].end if groups else len(PARQUET_MAGIC)
+        rows = [(each.start, each.end) for each in groups]
+        return [(0, len(PARQUET_MAGIC)), *rows, (rows_end, self._manifest.parquet.size_bytes)]
+
+    async def _side(self) -> AsyncIterator[bytes]:
+        """Each raw batch, proved to be a part of what was put."""
+        side, whole = self._manifest.side, hashlib.sha256()
+        assert side is not None, "only called with one"
+        for each in self._manifest.raw_batches:
+            data = await self.raw(each)
+            whole.update(data)
+            yield data
+        if whole.digest() != side.sha256:
+            raise TieredDamageError(f"{side.key} is not what was put")
+
+    async def _read_footer(self) -> None:
+        manifest = self._manifest
+        span = (manifest.footer_start, manifest.parquet.size_bytes)
+        [data] = await self._store.get_ranges(manifest.parquet.key, [span])
+        self._metadata = await self._executor.run(self._parse_footer, data)
+
+    def _parse_footer(self, data: bytes) -> Any:
+        """Blocking."""
+        manifest = self._manifest
+        if hashlib.sha256(data).digest() != manifest.footer_sha256:
+            raise TieredDamageError(f"the footer of {manifest.parquet.key} is not what was put")
+        # The library would read more than the footer of the whole object, and needs none of it.
+        metadata = pq.read_metadata(pa.BufferReader(PARQUET_MAGIC + data))
+        if metadata.num_row_groups != len(manifest.row_groups):
+            raise TieredDamageError(f"{metadata.num_row_groups} row groups, not as published")
+        if not metadata.schema.to_arrow_schema().equals(SCHEMA):
+            raise TieredDamageError("columns of another table")
+        return metadata
+
+    def _decode(self, group: RowGroup, data: bytes) -> pa.Table:
+        """Blocking."""
+        manifest, key = self._manifest, self._manifest.parquet.key
+        if hashlib.sha256(data).digest() != group.sha256:
+            raise TieredDamageError(f"{key} at {group.start} is not what was put")
+        source = _Sparse(group.start, data, manifest.parquet.size_bytes)
+        try:
+            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+            table = file.read_row_group(self._numbers[group.start], use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise TieredDamageError(f"{key} at {group.start}: {error}") from error
+        offsets = table.column("offset")
+        low, high = offsets[0].as_py(), offsets[-1].as_py()
+        is_within = group.base_offset <= low <= high < group.end_offset
+        if table.num_rows != group.records or not is_within:
+            raise TieredDamageError(f"{key} at {group.start} has rows {low}..{high}")
+        return table
+
+
+def _digest_rows(digest: ContentDigest, table: pa.Table) -> None:
+    for rows in table.replace_schema_metadata(None).to_batches():
+        digest.update(rows)
+
+
+def _digest_batches(digest: ContentDigest, data: bytes) -> None:
+    for position, header in iter_batches(data):
+        digest.update_undecodable(memoryview(data)[position : position + header.batch_length])
+
+
+class _Sparse:
+    """A file of which only one part is here, for a library that wants a file."""
+
+    def __init__(self, start: int, data: bytes, size: int) -> None:
+        self._start, self._data, self._size = start, data, size
+        self._position = 0
+        self.closed = False
+
+    def read(self, length: int = -1) -> bytes:
+        end = self._size if length < 0 else self._position + length
+        first = self._position - self._start
+        if first < 0 or end - self._start > len(self._data):
+            raise OSError(f"bytes {self._position}..{end} were not read")
+        self._position = end
+        return self._data[first : end - self._start]
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True

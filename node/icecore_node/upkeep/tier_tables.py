@@ -1,0 +1,182 @@
+"""Tables of topics brought to what metadata say is published, on the coordinator's order.
+
+An order names all published copies of a partition and the revision of that. Only manifests of
+copies that the table does not name yet are read, each proved by its hash in metadata. One commit
+at a time for a topic, because commits of this node would only get in each other's way; those of
+other nodes are met with another try.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakValueDictionary
+
+from icecore.errors import ConflictError, IcecoreError, InvalidRequestError
+from icecore.process.log import event
+from icecore_node.context import NodeContext
+from icecore_node.replica.order_checks import (
+    NUMBER_MAX,
+    PARTITION_MAX,
+    TOPIC_ID_LENGTH,
+)
+from icecore_node.tiering.access import TierAccess
+from icecore_node.tiering.manifest import (
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    CopyName,
+    Manifest,
+    TieredDamageError,
+    parse_manifest,
+)
+from icecore_node.tiering.object_store import read_whole
+from icecore_node.tiering.table_file import TableFile, table_file
+
+_log = logging.getLogger(__name__)
+
+TRIES: Final = 4
+"""Of one order, when other nodes commit to the same table."""
+RETRY_S: Final = 0.2
+READS_AT_ONCE: Final = 16
+WITHOUT_ROWS_MAX: Final = 100_000
+TOPIC_CHARACTERS_MAX: Final = 249
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCopy:
+    """A copy that the table of its topic names."""
+
+    name: CopyName
+    manifest_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPartition:
+    """All that is published of a partition, as of a revision."""
+
+    topic_id: bytes
+    topic: str
+    partition: int
+    revision: int
+    copies: Sequence[PublishedCopy]
+
+
+class TierTables:
+    """All tables that this node commits to. Loop only."""
+
+    def __init__(self, context: NodeContext, access: TierAccess) -> None:
+        self._context = context
+        self._access = access
+        self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._without_rows: dict[str, None] = {}
+        """Paths of copies that no table will ever name, newest last: their manifests were read."""
+
+    async def commit(self, asked: PublishedPartition, check: Callable[[], None]) -> None:
+        """Return when the table is at this revision or a later one.
+
+        Args:
+            asked: What it is to be.
+            check: Raises what ends the order; asked before each commit.
+
+        Raises:
+            InvalidRequestError: There can be no such partition or copy.
+            ConflictError: Other nodes came first again and again: look at metadata again.
+            TieredDamageError: A manifest is not the one that was published.
+            UnsupportedError, ObjectStoreError, ObjectStoreBusyError: As the object store has it.
+        """
+        metrics = self._context.metrics
+        try:
+            _check_order(asked)
+            turn = self._turns.setdefault(asked.topic_id, asyncio.Lock())
+            async with turn:
+                if await self._persistently(asked, check):
+                    metrics.tier_commits.inc()
+        except IcecoreError as error:
+            metrics.tier_errors.labels("commit", type(error).__name__).inc()
+            event(
+                _log,
+                logging.WARNING,
+                "table_not_committed",
+                topic=asked.topic,
+                partition=asked.partition,
+                revision=asked.revision,
+                error=error,
+            )
+            raise
+
+    async def _persistently(self, asked: PublishedPartition, check: Callable[[], None]) -> bool:
+        for again in range(TRIES):
+            check()
+            try:
+                return await self._commit(asked, check)
+            except ConflictError:
+                if again == TRIES - 1:
+                    raise
+                await asyncio.sleep(RETRY_S * (again + self._context.rng.random()))
+        raise AssertionError("the last try returns or raises")
+
+    async def _commit(self, asked: PublishedPartition, check: Callable[[], None]) -> bool:
+        table = self._access.table(asked.topic_id, asked.topic)
+        copies = {each.name.path: each for each in asked.copies}
+        run = self._context.executor.run
+        rows = [path for path in copies if path not in self._without_rows]
+        unnamed = await run(table.unnamed, asked.partition, asked.revision, rows)
+        files: list[TableFile] = []
+        for at in range(0, len(unnamed), READS_AT_ONCE):
+            check()
+            some = unnamed[at : at + READS_AT_ONCE]
+            found = await asyncio.gather(*(self._file(copies[path]) for path in some))
+            files += [each for each in found if each is not None]
+        rows = [path for path in rows if path not in self._without_rows]
+        check()
+        now_ms = self._context.clock.now_ms()
+        return await run(table.bring_to, asked.partition, asked.revision, rows, files, now_ms)
+
+    async def _file(self, copy: PublishedCopy) -> TableFile | None:
+        """What its manifest says; None of one without rows."""
+        key = copy.name.key(MANIFEST)
+        data = await read_whole(self._access.store, key, MANIFEST_BYTES_MAX)
+        manifest = await self._context.executor.run(_parsed, data, copy)
+        found = table_file(manifest)
+        if found is None:
+            self._without_rows[copy.name.path] = None
+            if len(self._without_rows) > WITHOUT_ROWS_MAX:
+                del self._without_rows[next(iter(self._without_rows))]
+        return found
+
+
+def _parsed(data: bytes, copy: PublishedCopy) -> Manifest:
+    manifest = parse_manifest(data, copy.manifest_sha256)
+    key = copy.name.key(MANIFEST)
+    if manifest.key != key:
+        raise TieredDamageError(f"{key} is the manifest of {manifest.key}")
+    return manifest
+
+
+def _check_order(asked: PublishedPartition) -> None:
+    if len(asked.topic_id) != TOPIC_ID_LENGTH:
+        raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} bytes")
+    if not 0 < len(asked.topic) <= TOPIC_CHARACTERS_MAX:
+        raise InvalidRequestError(f"no topic has the name {asked.topic[:50]!r}")
+    if not 0 <= asked.partition <= PARTITION_MAX:
+        raise InvalidRequestError(f"no partition {asked.partition}")
+    if not 1 <= asked.revision <= NUMBER_MAX:
+        raise InvalidRequestError(f"no table has revision {asked.revision}")
+    for each in asked.copies:
+        check_name(each.name)
+    if len({each.name.path for each in asked.copies}) != len(asked.copies):
+        raise InvalidRequestError("a copy is named twice")
+
+
+def check_name(name: CopyName) -> None:
+    """Raises InvalidRequestError for numbers that no copy can have: they are parts of keys."""
+    if len(name.topic_id) != TOPIC_ID_LENGTH:
+        raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} bytes")
+    if not 0 <= name.partition <= PARTITION_MAX:
+        raise InvalidRequestError(f"no partition {name.partition}")
+    least = {"segment_id": 1, "generation": 0, "base_offset": 0, "attempt": 1}
+    for field, lowest in least.items():
+        value = getattr(name, field)
+        if not lowest <= value <= NUMBER_MAX:
+            raise InvalidRequestError(f"no copy has {field} {value}")

@@ -1,0 +1,202 @@
+"""Uploads as they are ordered: sealed replicas into the object store, a few at a time.
+
+An order holds its segment while it is carried out, so that nothing changes the replica meanwhile;
+but it is no obstacle: a delete order, a fence, another attempt or a newer coordinator ends it. It
+is never repeated by itself. The coordinator gives each attempt its own number, and takes a new one.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError
+from icecore.model import TIER_FORMATS, Segment, SegmentId, SegmentState, Token
+from icecore.process.log import event
+from icecore_node.context import NodeContext
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.registry.table import ReplicaTable
+from icecore_node.replica.damage import Damage
+from icecore_node.replica.order_checks import NUMBER_MAX, check_identity, check_same
+from icecore_node.replica.orders import Order, Orders
+from icecore_node.replica.reading import ReplicaReading
+from icecore_node.replica.replica import Replica
+from icecore_node.storage.engine import SegmentIdentity
+from icecore_node.tiering.access import TierAccess
+from icecore_node.tiering.manifest import facts_of
+from icecore_node.upkeep.upload_attempt import (
+    SourceDamagedError,
+    Throttle,
+    UploadAttempt,
+    Uploaded,
+)
+from icecore_replication.digest import is_full_digest
+
+_log = logging.getLogger(__name__)
+
+TOPIC_CHARACTERS_MAX: Final = 249
+
+
+@dataclass(frozen=True, slots=True)
+class UploadOrder:
+    """What is to be uploaded."""
+
+    segment: Segment
+    attempt: int
+    tier_format: str
+
+
+class Uploads:
+    """All uploads of one node. Loop only."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        access: TierAccess,
+        table: ReplicaTable,
+        orders: Orders,
+        reading: ReplicaReading,
+        damage: Damage,
+    ) -> None:
+        at_once = context.settings.tier_uploads_at_once
+        self._context = context
+        self._access = access
+        self._table = table
+        self._orders = orders
+        self._reading = reading
+        self._damage = damage
+        self._slots = asyncio.Semaphore(at_once)
+        self._work = HeavyWork(context.executor, calls_max=at_once)
+        bytes_per_s = int(context.settings.tier_upload_bytes_per_s)
+        self._throttle = Throttle(context.clock, bytes_per_s)
+        self._under_way: dict[SegmentId, Order] = {}
+
+    async def upload(self, asked: UploadOrder, token: Token) -> Uploaded:
+        """Carry out one order.
+
+        Raises:
+            InvalidRequestError: There can be no such segment, or it is another one here.
+            NotReplicaError: There is no intact sealed replica here.
+            FencedError: The order was overtaken.
+            UnsupportedError, ObjectStoreError, ObjectStoreBusyError: As the object store has it.
+            StorageError: What is stored is not what was put, or a shortage here.
+        """
+        segment_id = asked.segment.segment_id
+        metrics, clock = self._context.metrics, self._context.clock
+        began_ms = clock.monotonic_ms()
+        try:
+            _check_order(asked)
+            uploaded = await self._alone(asked, token)
+        except IcecoreError as error:
+            metrics.tier_errors.labels("upload", type(error).__name__).inc()
+            event(
+                _log,
+                logging.WARNING,
+                "upload_failed",
+                segment_id=segment_id,
+                attempt=asked.attempt,
+                error=error,
+            )
+            raise
+        took_ms = clock.monotonic_ms() - began_ms
+        metrics.tier_uploads.inc()
+        metrics.tier_upload_bytes.inc(uploaded.length_bytes)
+        metrics.tier_upload_seconds.observe(took_ms / 1000)
+        event(
+            _log,
+            logging.INFO,
+            "uploaded",
+            segment_id=segment_id,
+            attempt=asked.attempt,
+            length_bytes=uploaded.length_bytes,
+            took_ms=round(took_ms),
+        )
+        return uploaded
+
+    async def _alone(self, asked: UploadOrder, token: Token) -> Uploaded:
+        segment_id = asked.segment.segment_id
+        before = self._under_way.get(segment_id)
+        if before is not None:
+            before.overtake(f"attempt {asked.attempt} was ordered")
+        async with self._orders.carry_out(segment_id, token) as order:
+            self._under_way[segment_id] = order
+            try:
+                return await order.unless_overtaken(self._carry_out(order, asked))
+            finally:
+                if self._under_way.get(segment_id) is order:
+                    del self._under_way[segment_id]
+
+    async def _carry_out(self, order: Order, asked: UploadOrder) -> Uploaded:
+        async with self._slots:
+            replica = self._find(asked.segment)
+            store = self._access.store
+
+            def check() -> None:
+                order.check()
+                if not replica.life.is_intact:
+                    raise _not_here(replica.segment_id)
+
+            check()
+            attempt = UploadAttempt(self._context, store, self._work, self._throttle, check)
+            facts = facts_of(asked.segment, self._context.identity.cluster_id)
+            try:
+                return await attempt.run(facts, asked.attempt, asked.tier_format)
+            except SourceDamagedError as error:
+                await self._judge(replica, error)
+                raise _not_here(replica.segment_id) from error
+
+    def _find(self, segment: Segment) -> Replica:
+        """The replica to upload, which must be what the order says."""
+        replica = self._table.get(segment.segment_id)
+        if replica is None or not replica.sealed or not replica.life.is_intact:
+            raise _not_here(segment.segment_id)
+        check_same(replica, _identity(segment, self._context.identity.cluster_id))
+        have = (replica.base_offset, replica.sealed_end_offset, replica.log.tail.digest)
+        if have != (segment.base_offset, segment.end_offset, segment.seal_digest):
+            raise InvalidRequestError(
+                f"segment {segment.segment_id} is sealed here from {have[0]} to {have[1]}, and not "
+                f"from {segment.base_offset} to {segment.end_offset} with that digest"
+            )
+        return replica
+
+    async def _judge(self, replica: Replica, error: SourceDamagedError) -> None:
+        """Who is wrong? Only what our own file shows is damage (R66)."""
+        event(_log, logging.ERROR, "source_damaged", segment_id=replica.segment_id, error=error)
+        if await self._reading.verify(replica):
+            why = "its bytes are not those of the agreed full digest, and nothing else is wrong"
+            self._damage.report_dispute(replica, why)
+
+
+def _not_here(segment_id: SegmentId) -> NotReplicaError:
+    return NotReplicaError(
+        f"there is no intact sealed replica of segment {segment_id} here", segment_id=segment_id
+    )
+
+
+def _check_order(asked: UploadOrder) -> None:
+    """Raises InvalidRequestError for what can't be: it would become a part of keys."""
+    segment = asked.segment
+    what = f"segment {segment.segment_id}"
+    check_identity(_identity(segment, b""), segment.base_offset)
+    if segment.state is not SegmentState.SEALED or not is_full_digest(segment.full_digest):
+        raise InvalidRequestError(f"{what} is not sealed with a full digest")
+    if not segment.base_offset <= segment.end_offset <= NUMBER_MAX:
+        raise InvalidRequestError(f"{what}: no log ends at {segment.end_offset}")
+    if not 0 < len(segment.topic) <= TOPIC_CHARACTERS_MAX:
+        raise InvalidRequestError(f"{what}: no topic has the name {segment.topic[:50]!r}")
+    if not 1 <= asked.attempt <= NUMBER_MAX:
+        raise InvalidRequestError(f"{what}: no attempt has the number {asked.attempt}")
+    if asked.tier_format not in TIER_FORMATS:
+        raise InvalidRequestError(f"{what}: no format is called {asked.tier_format[:50]!r}")
+
+
+def _identity(segment: Segment, cluster_id: bytes) -> SegmentIdentity:
+    return SegmentIdentity(
+        cluster_id=cluster_id,
+        topic_id=segment.topic_id,
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        generation=segment.generation,
+        epoch=segment.epoch,
+        base_offset=segment.base_offset,
+    )

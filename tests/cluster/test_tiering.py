@@ -1,0 +1,245 @@
+"""Sealed segments in object storage, from the outside: a local folder and a real S3 server."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from uuid import UUID
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from examples.flights import read_departures
+from examples.flights_table import count, wait_until_tiered
+from icecore import Admin, Lookup, Producer
+from icecore.dev import LocalCluster
+from tests.cluster.traffic import create, merged, numbered, produce, read_all
+from tests.support.minio import Minio, minio_program, running_minio
+from tests.support.tier_places import (
+    Place,
+    has_store,
+    run_cli,
+    run_json,
+    s3_credentials,
+    s3_place,
+    tiering,
+    until,
+    until_tiered,
+)
+
+SEGMENT_BYTES = 64 << 10
+WHY = {
+    "bucket": "the bucket does not exist",
+    "credentials": "check the credentials",
+    "endpoint": "is the endpoint right",
+}
+NEEDS_MINIO = pytest.mark.skipif(
+    minio_program() is None, reason="needs MinIO: see tests/support/minio.py"
+)
+
+
+@pytest.fixture(scope="module")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
+    with running_minio(tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=NEEDS_MINIO)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if request.param == "folder":
+        return Place((tmp_path / "bucket").as_uri())
+    for name, value in s3_credentials().items():
+        monkeypatch.setenv(name, value)
+    return s3_place(request.getfixturevalue("minio"), tmp_path.name)
+
+
+def cluster_of(folder: Path, place: Place, nodes: int = 2) -> LocalCluster:
+    return LocalCluster(
+        folder,
+        nodes,
+        node_settings=place.settings(),
+        coordinator_settings={"tier_reader_grace_ms": 500},
+    )
+
+
+async def fill(address: str, topic: str, count: int = 400, **settings: object) -> dict:  # type: ignore[type-arg]
+    """Records of a topic of which several segments are sealed."""
+    async with Admin(address) as admin:
+        await until(lambda: has_store(admin))
+    given = {"partitions": 2, "replication_factor": 1, "segment_bytes": SEGMENT_BYTES, "tier": "on"}
+    await create(address, topic, **given, **settings)  # type: ignore[arg-type]
+    parts = []
+    for start in range(0, count, 100):
+        values = numbered(start, min(100, count - start), 1000)
+        parts.append(await produce(address, topic, values, batch_bytes=16 << 10))
+        await asyncio.sleep(0.3)  # a leader rolls beside its appends: none would be left to roll
+    return merged(*parts)
+
+
+async def test_from_the_first_record_to_a_restore(tmp_path: Path, place: Place) -> None:
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        sent = await fill(cluster.bootstrap, "flights", local_retention_ms=0)
+        async with Admin(cluster.bootstrap) as admin:
+            found = await until_tiered(admin, "flights", is_remote=True)
+            assert found.published_segments == found.remote_only_segments >= 4
+            assert found.remote_bytes > 0
+            assert not found.last_error
+        assert await read_all(cluster.bootstrap, "flights") == sent
+        key = numbered(7, 1, 1000)[0]
+        async with Lookup(cluster.bootstrap, "flights") as lookup:
+            page = await lookup.find(keys=[key])
+        assert [each.value for each in page.records] == [key]
+        verified = run_json(cluster, "tier", "verify", place.url, *place.arguments)
+        assert verified["damaged"] == 0
+        assert len(verified["topics"][0]["copies"]) == found.published_segments
+        assert cluster.stop() == []
+        cluster.start()
+        assert await read_all(cluster.bootstrap, "flights") == sent
+    await restore(tmp_path / "other", place, sent)
+
+
+async def restore(folder: Path, place: Place, sent: dict) -> None:  # type: ignore[type-arg]
+    """Into an empty cluster, which goes on from there."""
+    with cluster_of(folder, place) as cluster:
+        command = ("tier", "restore", place.url, *place.arguments)
+        plan = run_json(cluster, *command, "--dry-run")
+        assert [each["problems"] for each in plan["topics"]] == [[]]
+        refused = run_cli(cluster, *command, status=1)
+        assert "belongs to cluster" in refused.stderr
+        for _ in range(2):
+            run_cli(cluster, *command, "--take-over", "--yes")
+        for node_id in cluster.addresses:
+            cluster.kill_node(node_id)
+            cluster.start_node(node_id)
+        async with Admin(cluster.bootstrap) as admin:
+            await until(lambda: has_store(admin))
+        assert await read_all(cluster.bootstrap, "flights") == sent
+        more = await produce(cluster.bootstrap, "flights", numbered(9000, 200, 1000))
+        async with Admin(cluster.bootstrap) as admin:
+            await until_tiered(admin, "flights")
+        whole = {each: sorted([*sent[each], *more.get(each, [])]) for each in sent}
+        assert await read_all(cluster.bootstrap, "flights") == whole
+        verified = run_json(cluster, "tier", "verify", place.url, *place.arguments)
+        assert verified["damaged"] == 0
+
+
+async def test_a_table_that_others_read_and_that_goes(tmp_path: Path) -> None:
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        sent = await fill(cluster.bootstrap, "flights", delete_grace_ms=0)
+        async with Admin(cluster.bootstrap) as admin:
+            await until_tiered(admin, "flights")
+            [topic] = await admin.describe_topics(["flights"])
+            folder = tmp_path / "bucket" / str(UUID(bytes=topic.topic_id))
+            assert rows_of(folder) == sent
+            [written] = run_json(cluster, "tier", "export-manifest", place.url)["items"]
+            assert written["files"] == len(DeltaTable(folder).file_uris())
+            await admin.delete_topic("flights", now=True)
+
+            async def is_gone() -> bool:
+                return not [each for each in folder.rglob("*") if each.is_file()]
+
+            await until(is_gone)
+
+
+def rows_of(folder: Path) -> dict[int, list[tuple[int, bytes]]]:
+    """By DuckDB, from the files that the Delta log names."""
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            'select partition, "offset", value from read_parquet(?) order by 1, 2',
+            [DeltaTable(folder).file_uris()],
+        ).fetchall()
+    for partition, offset, value in rows:
+        found.setdefault(partition, []).append((offset, value))
+    return found
+
+
+async def test_what_expires_leaves_the_bucket_too(tmp_path: Path) -> None:
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        await fill(cluster.bootstrap, "flights")
+        async with Admin(cluster.bootstrap) as admin:
+            before = await until_tiered(admin, "flights")
+            [topic] = await admin.describe_topics(["flights"])
+            folder = tmp_path / "bucket" / str(UUID(bytes=topic.topic_id))
+            await admin.alter_topic("flights", retention_bytes=SEGMENT_BYTES)
+
+            async def is_gone() -> bool:
+                found = await tiering(admin, "flights")
+                named = DeltaTable(folder).file_uris()
+                return (
+                    0 < len(named) == found.published_segments == len([*folder.glob("*/*.parquet")])
+                )
+
+            await until(lambda: _less(admin, before.published_segments))
+            await until(is_gone)
+        assert run_json(cluster, "tier", "verify", place.url)["damaged"] == 0
+
+
+async def _less(admin: Admin, than: int) -> bool:
+    return (await tiering(admin, "flights")).published_segments < than
+
+
+async def test_the_departures_of_the_demo_are_a_table(tmp_path: Path) -> None:
+    source = list(islice(read_departures(), 4000))
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path / "cluster", place, nodes=1) as cluster:
+        async with Admin(cluster.bootstrap) as admin:
+            await until(lambda: has_store(admin))
+            topic = await admin.create_topic(
+                "flights", partitions=3, segment_bytes=SEGMENT_BYTES, tier="on"
+            )
+            async with Producer(cluster.bootstrap) as producer:
+                for each in source:
+                    await producer.send_wait("flights", each.value, key=each.key)
+                await producer.flush()
+            tiered = await wait_until_tiered(admin, "flights")
+    found = count(tmp_path / "bucket", topic.topic_id, source)
+    assert found.problems == []
+    assert (found.rows, found.tiered_segments) == (4000, tiered)
+
+
+async def test_whoever_dies_in_the_middle_is_caught_up_with(tmp_path: Path) -> None:
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        address = cluster.bootstrap
+        sent = await fill(address, "flights", count=600, tier_after_ms=1)
+        for node_id in cluster.addresses:
+            cluster.kill_node(node_id)
+            cluster.start_node(node_id)
+        cluster.kill_coordinator()
+        cluster.start_coordinator()
+        async with Admin(address) as admin:
+            await until_tiered(admin, "flights")
+        assert await read_all(address, "flights") == sent
+        verified = run_json(cluster, "tier", "verify", place.url)
+        assert verified["damaged"] == 0
+
+
+@NEEDS_MINIO
+@pytest.mark.parametrize("wrong", ["bucket", "credentials", "endpoint"])
+async def test_a_store_that_refuses_keeps_nobody_from_serving(
+    tmp_path: Path, minio: Minio, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_credentials().items():
+        monkeypatch.setenv(name, "wrong" if wrong == "credentials" else value)
+    place = s3_place(minio, tmp_path.name, "nobodys" if wrong == "bucket" else "icecore-tests")
+    if wrong == "endpoint":
+        changed = {**place.node_settings, "tier_endpoint": "http://127.0.0.1:9"}
+        place = Place(place.url, changed)
+    with cluster_of(tmp_path / "cluster", place, nodes=1) as cluster:
+        await create(cluster.bootstrap, "flights", partitions=1, tier="on")  # type: ignore[arg-type]
+        sent = await produce(cluster.bootstrap, "flights", numbered(0, 10))
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.roll_topic("flights")
+
+            async def is_told() -> bool:
+                return bool((await tiering(admin, "flights")).last_error)
+
+            await until(is_told)
+            found = await tiering(admin, "flights")
+        assert (found.published_segments, found.waiting_segments) == (0, 1)
+        assert WHY[wrong] in found.last_error
+        assert await read_all(cluster.bootstrap, "flights") == sent

@@ -1,0 +1,224 @@
+"""A local folder, memory, a real S3 server and the simulator's store keep the same promises."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+
+from icecore.errors import ConfigurationError, IcecoreError
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.tiering.object_store import (
+    ObjectDeniedError,
+    ObjectInfo,
+    ObjectMissingError,
+    ObjectStore,
+    ObjectStoreBusyError,
+    ObjectStoreSetupError,
+    ObjectTooShortError,
+    check_store,
+    read_whole,
+)
+from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
+from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
+from tests.simulation.object_store import SimBucket, SimObjectStore
+from tests.support.minio import Minio
+
+
+@asynccontextmanager
+async def opened(settings: StoreSettings) -> AsyncIterator[ObstoreStore]:
+    executor = ThreadExecutor()
+    yield ObstoreStore(settings, executor)
+    executor.close()
+
+
+class TestMemory(ObjectStoreConformance):
+    """memory:///"""
+
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[ObjectStore]:
+        async with opened(StoreSettings(url="memory:///")) as store:
+            yield store
+
+
+class TestLocalFolder(ObjectStoreConformance):
+    """file:///"""
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+        async with opened(StoreSettings(url=f"file://{tmp_path}/made%20here")) as store:
+            yield store
+
+    async def test_what_is_put_is_synced(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real, synced = os.fsync, list[str]()
+
+        def fsync(descriptor: int) -> None:
+            synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        await store.put_if_absent("t/0/a", b"1")
+        assert synced == ["a", "0", "t", "made here"]
+        await store.put_stream("t/0/b", pieces_of(b"123", 1))
+        assert synced[4:] == ["b", "0", "t", "made here"]
+
+    async def test_a_store_that_says_it_has_all_and_has_not(
+        self, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = obstore.put_async
+
+        async def put_async(opened: Any, key: str, *arguments: Any, **options: Any) -> None:
+            await real(opened, key, *arguments, **options)
+            os.truncate(tmp_path / "made here" / key, 2)
+
+        monkeypatch.setattr(obstore, "put_async", put_async)
+        with pytest.raises(ObjectTooShortError, match="2 bytes of the 3"):
+            await store.put_stream("t/0/b", pieces_of(b"123", 1))
+
+    async def test_strange_files_are_listed_and_nothing_else(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        await store.put_if_absent("t/a", b"1")
+        (tmp_path / "made here" / "t" / "not ours (1)").write_bytes(b"12")
+        (tmp_path / "made here" / "t" / "empty").mkdir()
+        assert sorted((await keys_below(store, "t")).values()) == [1, 2]
+
+    async def test_a_folder_that_may_not_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(ConfigurationError, match="object store 'file:"):
+            async with opened(StoreSettings(url=f"file://{tmp_path}/file/below")):
+                pass
+
+
+class TestSimulated(ObjectStoreConformance):
+    """tests.simulation.object_store"""
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return SimObjectStore(SimBucket(), None)
+
+    async def test_each_fault_strikes_and_is_counted(self) -> None:
+        bucket = SimBucket()
+        store, faults = SimObjectStore(bucket, None), bucket.faults
+        faults.refused = 1
+        with pytest.raises(ObjectStoreBusyError):
+            await store.put_if_absent("a", b"12")
+        assert "a" not in bucket.objects
+        faults.lost_answers = 1
+        with pytest.raises(ObjectStoreBusyError):
+            await store.put_if_absent("a", b"12")
+        assert await read_whole(store, "a", 2) == b"12"
+        faults.untrue_puts = 1
+        with pytest.raises(ObjectMissingError):
+            await store.put_stream("b", pieces_of(b"1234", 1))
+        faults.cut_puts = 1
+        with pytest.raises(ObjectTooShortError):
+            await store.put_stream("b", pieces_of(b"1234", 1))
+        assert bucket.objects["b"] == b"12"
+        bucket.alter("a", 1)
+        assert await read_whole(store, "a", 2) == b"1\xcd"
+        assert dict(faults.struck) == {
+            "refused": 1,
+            "lost_answers": 1,
+            "untrue_puts": 1,
+            "cut_puts": 1,
+        }
+
+    async def test_a_late_listing(self) -> None:
+        bucket = SimBucket()
+        store = SimObjectStore(bucket, None)
+        await store.put_if_absent("t/a", b"1")
+        await asyncio.sleep(0.02)
+        bucket.faults.listing_lag_s = 0.01
+        await store.put_if_absent("t/b", b"12")
+        await store.delete("t/a")
+        assert await keys_below(store, "t") == {"t/a": 1}
+        await asyncio.sleep(0.02)
+        assert await keys_below(store, "t") == {"t/b": 2}
+
+
+class TestS3(ObjectStoreConformance):
+    """s3:// of MinIO"""
+
+    @pytest.fixture
+    async def store(self, s3: StoreSettings) -> AsyncIterator[ObjectStore]:
+        async with opened(s3) as store:
+            yield store
+
+    @pytest.mark.parametrize(
+        ("change", "error", "text"),
+        [
+            (lambda s, _: replace(s, url="s3://no-such-bucket"), ObjectStoreSetupError, "bucket"),
+            (lambda s, _: replace(s, url="s3://x"), ObjectStoreSetupError, "name is not valid"),
+            (lambda s, _: replace(s, region="us-west-2"), ObjectStoreSetupError, "region"),
+            (lambda s, m: replace(s, endpoint=m.console), ObjectStoreSetupError, "S3 API"),
+            (
+                lambda s, _: replace(s, endpoint="http://127.0.0.1:1"),
+                ObjectStoreBusyError,
+                "endpoint",
+            ),
+        ],
+        ids=["no bucket", "bad bucket", "region", "not S3", "nobody"],
+    )
+    async def test_wrong_settings_are_named(
+        self,
+        s3: StoreSettings,
+        minio: Minio,
+        change: Callable[[StoreSettings, Minio], StoreSettings],
+        error: type[IcecoreError],
+        text: str,
+    ) -> None:
+        async with opened(change(s3, minio)) as store:
+            with pytest.raises(error, match=f"can't write objects: .*{text}"):
+                await check_store(store, "node-1")
+
+    async def test_nothing_is_missing_in_a_bucket_that_is_not_there(
+        self, s3: StoreSettings
+    ) -> None:
+        async with opened(replace(s3, url="s3://no-such-bucket")) as store:
+            with pytest.raises(ObjectStoreSetupError):
+                await store.head("a")
+            with pytest.raises(ObjectStoreSetupError):
+                await store.get_ranges("a", [(0, 1)])
+
+    @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+    async def test_wrong_credentials(
+        self, s3: StoreSettings, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setenv(name, "somebody-else")
+        async with opened(s3) as store:
+            with pytest.raises(ObjectDeniedError, match=r"can't write objects: .*credentials"):
+                await check_store(store, "node-1")
+            with pytest.raises(ObjectDeniedError):
+                await keys_below(store, "t")
+            with pytest.raises(ObjectDeniedError):
+                await store.head("t/a")
+
+    async def test_a_prefix_is_not_left(self, s3: StoreSettings) -> None:
+        async with opened(s3) as store, opened(replace(s3, url=s3.url + "x")) as beside:
+            await store.put_if_absent("a", b"1")
+            assert [each async for each in beside.list("")] == []
+            assert [each async for each in store.list("")] == [ObjectInfo("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (StoreSettings(url="bucket/prefix"), "begins with none of"),
+        (StoreSettings(url="ftp://host/x"), "begins with none of"),
+        (StoreSettings(url="file://relative/x"), "file:///absolute/path"),
+        (StoreSettings(url="file:///x", endpoint="http://h"), "region and endpoint"),
+        (StoreSettings(url="az://container/x"), "Account must be specified"),
+    ],
+)
+async def test_bad_settings_are_refused_at_once(settings: StoreSettings, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        async with opened(settings):
+            pass

@@ -1,0 +1,82 @@
+"""Every order in which uploads, retention, local copies and the sweeper meet; and the mutants."""
+
+import pytest
+
+from icecore.model import NodeId, SegmentId
+from icecore_coordinator.decisions import tiering
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, CounterRecord, updated, without_copies
+from tests.model.tiering import COPY, KEY, SEGMENT, Rules, explore
+
+
+def publishes_closed(state: ClusterState, upload: tiering.Attempt) -> Change:
+    """Whoever answers last wins, closed or not."""
+    tier = state.tiers.segments.get(SEGMENT)
+    if tier is None or SEGMENT not in state.segments:
+        return Change()
+    asked = updated(tier, attempt=upload.attempt, owner=upload.owner, owner_incarnation=1)
+    state.tiers.put(asked)
+    try:
+        return tiering.publish(state, upload, COPY, 0)
+    finally:
+        state.tiers.put(tier)
+
+
+def sweeps_current(state: ClusterState) -> list[tiering.Sweeping]:
+    """Whatever is no published copy by now is swept."""
+    tier = state.tiers.segments.get(SEGMENT)
+    return (
+        []
+        if tier is None or not tier.attempt
+        else [tiering.Sweeping(SEGMENT, tier.attempt, is_last=False)]
+    )
+
+
+def drops_before_publishing(state: ClusterState) -> Change:
+    """Copies on nodes go once an upload is under way."""
+    record = state.segments.get(SEGMENT)
+    if record is None or not record.segment.replicas or not state.tiers.under_way:
+        return Change()
+    return without_copies(record, 0)
+
+
+def releases_at_once(state: ClusterState) -> Change:
+    """The objects may go before the table has heard of it."""
+    tier = state.tiers.segments.get(SEGMENT)
+    if tier is None or not tier.is_retiring:
+        return Change()
+    stored = state.partitions[KEY]
+    state.partitions[KEY] = updated(stored, table_revision=tier.revision)
+    try:
+        return tiering.release(state, SEGMENT, 0)
+    finally:
+        state.partitions[KEY] = stored
+
+
+def same_number_again(state: ClusterState, segment_id: SegmentId, owner: NodeId) -> Change:
+    """The next attempt has the number of the last one."""
+    change = tiering.begin(state, segment_id, owner)
+    puts = [each for each in change.puts if not isinstance(each, CounterRecord)]
+    return Change(tuple(puts))
+
+
+def test_production_is_right_in_all_of_them() -> None:
+    states, wrong = explore(Rules())
+    assert not wrong
+    assert states > 1_000
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (Rules(publish=publishes_closed), "swept|not there"),
+        (Rules(sweepings=sweeps_current), "not there"),
+        (Rules(drop_copies=drops_before_publishing), "no copy at all"),
+        (Rules(release=releases_at_once), "the table names"),
+        (Rules(begin=same_number_again), "two uploads meet|may be swept"),
+        (Rules(uploader_deletes=True), "not there"),
+    ],
+)
+def test_a_mistake_shows(rules: Rules, expected: str) -> None:
+    wrong = explore(rules)[1]
+    assert any(each in wrong for each in expected.split("|")), wrong

@@ -1,0 +1,55 @@
+"""A staged world of segments that move into object storage while everything fails that they need.
+
+It is survivable and must be clean; see ``tiered``. Roles are those of ``directed``.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from tests.simulation.cluster import COORDINATOR
+from tests.simulation.directed import PATIENCE_S, plan, roles
+from tests.simulation.faults import Fault, Kind, Scene
+from tests.simulation.plan import Plan
+from tests.simulation.tiered import TieredTopic
+
+
+def segments_are_tiered_plan(seed: int) -> Plan:
+    """Little traffic beside it; nodes have an object store."""
+    return plan("segments_are_tiered", producers=1, has_store=True)
+
+
+async def segments_are_tiered(scene: Scene, fault: Fault) -> None:
+    """The store fails in each of its ways, and so do those who upload and those who decide."""
+    world, faults = scene.world, scene.world.bucket.faults
+    topic = TieredTopic(
+        world,
+        scene.plan,
+        "tiered",
+        {"retention_bytes": 64 * 1024} if world.seed % 2 else {"tier_format": "segment"},
+    )
+    world.fleeting.append(topic)
+    await topic.live()
+    leader, followers = await roles(world)
+    await asyncio.sleep(PATIENCE_S)
+    for name in ("refused", "lost_answers", "untrue_puts", "cut_puts", "altered_puts"):
+        setattr(faults, name, 3)
+        await asyncio.sleep(PATIENCE_S / 2)
+    faults.request_s = 0.05  # so that whoever dies is in the middle of something
+    for name in (leader, COORDINATOR, followers[0]):
+        world.kill(name, power_cut=name != COORDINATOR)
+        await asyncio.sleep(0.3)
+        world.start(name)
+        await asyncio.sleep(PATIENCE_S)
+    world.pause(followers[1])
+    await asyncio.sleep(PATIENCE_S)
+    world.resume(followers[1])
+    world.take_over()
+    world.count_fault("second_coordinator")
+    await asyncio.sleep(PATIENCE_S)
+    for kind, count in faults.struck.items():
+        for _ in range(count):
+            world.count_fault(f"store_{kind}")
+
+
+PLANS: dict[str, Callable[[int], Plan]] = {"segments_are_tiered": segments_are_tiered_plan}
+KINDS = (Kind("segments_are_tiered", segments_are_tiered),)

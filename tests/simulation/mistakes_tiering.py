@@ -1,0 +1,59 @@
+"""Seeded mistakes in what moves segments into object storage; see ``mistakes``."""
+
+from dataclasses import replace
+from typing import Any
+
+from icecore.model import SegmentId
+from icecore.tier_records import ClosedAttempt, TierState, closed
+from icecore_coordinator.decisions import local_copies, tiering
+from icecore_coordinator.decisions.tiering import Sweeping
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_coordinator.work import tier_sweeping, uploads
+from icecore_node.upkeep.upload_attempt import UploadAttempt
+from tests.simulation.mistakes import Mistake, patch
+
+
+def published_without_proof() -> Mistake:
+    """R85: the store said that it has everything, so nobody reads it back."""
+
+    async def wrong(self: UploadAttempt, *_: Any) -> None:
+        return None
+
+    return patch(UploadAttempt, "_prove", wrong)
+
+
+def copies_leave_first() -> Mistake:
+    """R87: nodes drop their copies of what is old enough, published or not."""
+
+    def wrong(state: ClusterState, record: SegmentRecord) -> bool:
+        return True
+
+    return patch(local_copies, "may_lose_copies", wrong)
+
+
+def current_attempt_is_swept() -> Mistake:
+    """R89: the sweeper takes what is published for what failed."""
+    right = tiering.sweepings
+
+    def wrong(state: ClusterState, segment_id: SegmentId, keep_ms: int) -> list[Sweeping]:
+        tier = state.tiers.segments.get(segment_id)
+        found = right(state, segment_id, keep_ms)
+        if tier is None or tier.state is not TierState.PUBLISHED:
+            return found
+        return [*found, Sweeping(segment_id, tier.attempt, is_last=False)]
+
+    return patch(tier_sweeping, "sweepings", wrong)
+
+
+def closed_attempt_is_forgotten() -> Mistake:
+    """R89: an upload that failed is forgotten at once, so nobody sweeps what it left."""
+
+    def wrong(state: ClusterState, segment_id: SegmentId, attempt: int) -> Change:
+        tier = state.tiers.segments.get(segment_id)
+        if tier is None or not tier.is_under_way or tier.attempt != attempt:
+            return Change()
+        forgotten: tuple[ClosedAttempt, ...] = ()
+        return Change((replace(closed(tier, state.counted_ms), closed_attempts=forgotten),))
+
+    return patch(uploads, "close", wrong)

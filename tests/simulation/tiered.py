@@ -1,0 +1,149 @@
+"""A topic whose segments move into object storage under traffic, and leave the nodes after that.
+
+Its traffic and its verdict on records are those of ``expiring``: every record that was acknowledged
+is read, wherever it lies. Here is what has to be true of the bucket in the end (I16): each
+published copy is all there and proves itself, the table names these and no others, and nothing else
+is left of uploads that failed, were overtaken, or belonged to segments that are gone.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+
+from icecore.errors import IcecoreError
+from icecore.tier_records import TierRecord, TierState, topic_folder
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_node.tiering.manifest import (
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    SUFFIXES,
+    parse_manifest,
+)
+from icecore_node.tiering.object_store import read_whole
+from icecore_node.tiering.tiered_segment import open_tiered
+from tests.simulation.cluster import COORDINATOR
+from tests.simulation.expiring import ExpiringTopic
+from tests.simulation.invariants_tiering import copy_name
+from tests.simulation.object_store import SimObjectStore
+from tests.simulation.observer import Observer
+from tests.simulation.plan import Plan
+from tests.simulation.topic_table import SimTopicTable
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import World
+
+SETTLE_S = 90.0
+SETTINGS: Mapping[str, Any] = {"tier": "on", "local_retention_ms": 500}
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _Here:
+    """Runs what decodes where it is called."""
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        return function(*args)
+
+
+class TieredTopic:
+    """One such topic. The world has a bucket.
+
+    Args:
+        world: Where it lives.
+        plan: Of the world.
+        name: Of the topic.
+        settings: Besides ``SETTINGS``.
+    """
+
+    def __init__(
+        self, world: "World", plan: Plan, name: str, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._world = world
+        self.name = name
+        self._inner = ExpiringTopic(world, plan, name, {**SETTINGS, **(settings or {})})
+
+    async def live(self) -> None:
+        """Be made, and be written and read from then on."""
+        await self._inner.live()
+
+    async def finish(self, observer: Observer) -> list[str]:
+        """Stop, read what is there, and judge. Everything is healed by now.
+
+        Raises:
+            TimeoutError: The producer or a consumer is stuck.
+        """
+        self._world.bucket.faults.heal()
+        problems = await self._inner.finish(observer)
+        if unsettled := await self._settle():
+            return [*problems, f"object storage of {self.name}: {unsettled}"]
+        state, topic_id = self._state(), self._topic_id()
+        tiers = [state.tiers.segments[each] for each in state.tiers.of_topic.get(topic_id, ())]
+        for each in tiers:
+            problems += await self._wrong_copy(each)
+        problems += self._wrong_table(tiers) + self._left_behind(tiers)
+        if any(state.segments[each.segment_id].segment.is_remote_only for each in tiers):
+            self._world.count_fault("segments_remote_only")
+        return problems
+
+    # --- until nothing is left to be done -------------------------------------------------------
+
+    async def _settle(self) -> str:
+        """Wait for all uploads, tables and sweeps; what is not done, when time is up."""
+        deadline_s = self._world.loop.time() + SETTLE_S
+        while missing := self._missing():
+            if self._world.loop.time() > deadline_s:
+                return missing
+            await asyncio.sleep(0.5)
+        return ""
+
+    def _missing(self) -> str:
+        if COORDINATOR not in self._world.shells:
+            return "there is no coordinator"
+        tiers, topic_id = self._state().tiers, self._topic_id()
+        records = [tiers.segments[each] for each in tiers.of_topic.get(topic_id, ())]
+        stale = [key for key in tiers.stale_tables if key[0] == topic_id]
+        left = [each for each in records if each.state is not TierState.PUBLISHED]
+        unswept = [each for each in records if each.closed_attempts]
+        found = {
+            "not tiered": list(tiers.untiered.get(topic_id, ())),
+            "not published": [each.segment_id for each in left],
+            "not swept": [each.segment_id for each in unswept],
+            "tables behind": stale,
+        }
+        return ", ".join(f"{what} {which}" for what, which in found.items() if which)
+
+    def _state(self) -> ClusterState:
+        state: ClusterState = self._world.shells[COORDINATOR].ledger.state
+        return state
+
+    def _topic_id(self) -> bytes:
+        return self._state().topic(self.name).topic_id
+
+    # --- what has to be true (I16) --------------------------------------------------------------
+
+    async def _wrong_copy(self, tier: TierRecord) -> list[str]:
+        store = SimObjectStore(self._world.bucket, None)
+        try:
+            data = await read_whole(store, copy_name(tier).key(MANIFEST), MANIFEST_BYTES_MAX)
+            manifest = parse_manifest(data, tier.copy.manifest_sha256)
+            await open_tiered(store, manifest, _Here()).verify()
+        except IcecoreError as error:
+            return [f"published copy of segment {tier.segment_id} is damaged: {error}"]
+        return []
+
+    def _wrong_table(self, tiers: list[TierRecord]) -> list[str]:
+        table = SimTopicTable(self._world.bucket, None, self._state().cluster_id, self._topic_id())
+        wanted = {copy_name(each).path for each in tiers if each.copy.records}
+        named = set(table.files())
+        return [f"the table of {self.name} differs in {sorted(named ^ wanted)}"] * (named != wanted)
+
+    def _left_behind(self, tiers: list[TierRecord]) -> list[str]:
+        folder = topic_folder(self._topic_id()) + "/"
+        wanted = {copy_name(each).key(suffix) for each in tiers for suffix in SUFFIXES}
+        found = [
+            key
+            for key in self._world.bucket.objects
+            if key.startswith(folder) and "/_delta_log/" not in key and key not in wanted
+        ]
+        return [f"nobody sweeps {key}" for key in found]

@@ -1,0 +1,96 @@
+"""The table of a topic over a simulated bucket: what ``TopicTable`` promises, without its format.
+
+Commits are numbered objects that are put if absent, as in a Delta log. The bucket's faults strike
+here, too: a commit may be refused, or be done and nobody hears of it.
+"""
+
+import json
+from collections.abc import Sequence
+
+from icecore.errors import ConflictError, ObjectStoreBusyError, ObjectStoreError
+from icecore.tier_records import topic_folder
+from icecore_node.tiering.table_file import TableFile, check_paths, to_add
+from tests.simulation.object_store import SimBucket
+from tests.simulation.process import SimProcess
+
+
+class SimTopicTable:
+    """See ``Table``.
+
+    Args:
+        bucket: Where it lies.
+        process: Whose it is; None = nobody's that could be killed.
+        cluster_id: Whose table it must be.
+        topic_id: Whose folder.
+    """
+
+    def __init__(
+        self, bucket: SimBucket, process: SimProcess | None, cluster_id: bytes, topic_id: bytes
+    ) -> None:
+        self._bucket = bucket
+        self._process = process
+        self._cluster = cluster_id.hex()
+        self._folder = f"{topic_folder(topic_id)}/_delta_log"
+
+    def unnamed(self, partition: int, revision: int, paths: Sequence[str]) -> list[str]:
+        """See ``Table.unnamed``."""
+        check_paths(partition, paths)
+        revisions, named, _ = self._state()
+        if revisions.get(partition, -1) >= revision:
+            return []
+        return [path for path in paths if path not in named]
+
+    def bring_to(
+        self,
+        partition: int,
+        revision: int,
+        paths: Sequence[str],
+        added: Sequence[TableFile],
+        now_ms: int,
+    ) -> bool:
+        """See ``Table.bring_to``."""
+        check_paths(partition, paths)
+        revisions, named, commits = self._state()
+        if revisions.get(partition, -1) >= revision:
+            return False
+        gone = [each for each in named if each.startswith(f"{partition}/") and each not in paths]
+        new = {each.path: each.records for each in to_add(named, paths, added)}
+        commit = {"cluster": self._cluster, "partition": partition, "revision": revision}
+        data = json.dumps({**commit, "add": new, "remove": gone}).encode()
+        key = f"{self._folder}/{commits:020d}.json"
+        if key in self._bucket.objects:
+            raise ConflictError(f"commit {commits} was made meanwhile")
+        self._bucket.put(key, data)
+        self._check()
+        if self._bucket.faults.strikes("lost_answers"):
+            raise ObjectStoreBusyError("the answer was lost")
+        return True
+
+    def files(self) -> list[str]:
+        """Paths of all objects that the table names."""
+        return sorted(self._state()[1])
+
+    def records(self) -> int:
+        """Of all objects together."""
+        return sum(self._state()[1].values())
+
+    def _state(self) -> tuple[dict[int, int], dict[str, int], int]:
+        """Revisions by partition, records by path, how many commits there are."""
+        self._check()
+        if self._bucket.faults.strikes("refused"):
+            raise ObjectStoreBusyError("503 Slow Down")
+        revisions, named, commits = dict[int, int](), dict[str, int](), 0
+        while data := self._bucket.objects.get(f"{self._folder}/{commits:020d}.json"):
+            commit = json.loads(data)
+            if commit["cluster"] != self._cluster:
+                raise ObjectStoreError(f"it is a table of {commit['cluster']}")
+            revisions[commit["partition"]] = commit["revision"]
+            for path in commit["remove"]:
+                del named[path]
+            named |= commit["add"]
+            commits += 1
+        return revisions, named, commits
+
+    def _check(self) -> None:
+        if self._process is not None:
+            self._process.check()

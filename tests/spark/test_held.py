@@ -1,0 +1,94 @@
+"""Reads as of one moment that is held: retention waits for them, and what has ended says so."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icecore import spark as icecore_spark
+from icecore.blocking import Admin, Producer
+from icecore.dev import LocalCluster
+from icecore.errors import ConfigurationError, ConflictError, UnknownTopicError
+from tests.spark.test_tiered_read import create, source, tier
+
+KEPT_MS = 1_500
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Objects of what retention takes are swept at once."""
+    folder = tmp_path_factory.mktemp("kept")
+    (folder / "bucket").mkdir()
+    url = (folder / "bucket").as_uri()
+    settings = {"tier_reader_grace_ms": 0}
+    with LocalCluster(folder / "c", 1, tier_url=url, coordinator_settings=settings) as running:
+        yield running
+
+
+def produce(cluster: LocalCluster, topic: str, start: int, end: int) -> None:
+    keys = list(source(start, end).key)
+    with Producer(cluster.bootstrap) as producer:
+        producer.send_batch(topic, [b"%d" % number for number in range(start, end)], keys=keys)
+
+
+def start_of(cluster: LocalCluster, topic: str) -> int:
+    with Admin(cluster.bootstrap) as admin:
+        (described,) = admin.describe_topics([topic])
+    return sum(each.log_start_offset for each in described.partitions)
+
+
+def test_retention_waits_for_whom_holds(spark: SparkSession, kept: LocalCluster) -> None:
+    create(kept, "held", partitions=2)
+    produce(kept, "held", 0, 1_000)
+    tier(kept, "held")
+    produce(kept, "held", 1_000, 1_500)
+    with icecore_spark.hold("held", bootstrap=kept.bootstrap, hold_s=60, owner="a job") as held:
+        with Admin(kept.bootstrap) as admin:
+            admin.alter_topic("held", retention_ms=KEPT_MS)
+            (described,) = admin.describe_topics(["held"])
+        assert [each.owner for each in described.holds] == ["a job"]
+        produce(kept, "held", 1_500, 1_600)
+        time.sleep(2 * KEPT_MS / 1000)
+        assert start_of(kept, "held") == 0
+        rows = icecore_spark.read(spark, "held", bootstrap=kept.bootstrap, asOf=held.as_of)
+        assert rows.select("partition", "offset").distinct().count() == rows.count() == 1_500
+        given = {"topic": "held", "bootstrap": kept.bootstrap, "asOf": held.as_of}
+        assert spark.read.format("icecore").options(**given).load().count() == 1_500
+        late = icecore_spark.read(
+            spark, "held", bootstrap=kept.bootstrap, asOf=held.as_of, startingTimestamp=1
+        )
+        assert late.count() == 1_500
+    deadline = time.monotonic() + 30
+    while start_of(kept, "held") < 1_000:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    with pytest.raises(ConflictError, match="has ended"):
+        icecore_spark.read(spark, "held", bootstrap=kept.bootstrap, asOf=held.as_of)
+    with pytest.raises(Exception, match="has ended"):
+        spark.read.format("icecore").options(**given).load().count()
+
+
+def test_a_hold_is_renewed_while_a_job_works(kept: LocalCluster) -> None:
+    create(kept, "renewed", partitions=1)
+    with icecore_spark.hold("renewed", bootstrap=kept.bootstrap, hold_s=1) as held:
+        time.sleep(2.5)
+        with Admin(kept.bootstrap) as admin:
+            (described,) = admin.describe_topics(["renewed"])
+        assert len(described.holds) == 1
+    held.close()
+    with Admin(kept.bootstrap) as admin:
+        (described,) = admin.describe_topics(["renewed"])
+        assert not described.holds
+        admin.hold_snapshot("renewed", 1)
+        time.sleep(1.5)
+        assert not admin.describe_topics(["renewed"])[0].holds, "it ends by itself"
+
+
+def test_wrong_holds(spark: SparkSession, kept: LocalCluster) -> None:
+    with pytest.raises(UnknownTopicError):
+        icecore_spark.hold("nothing", bootstrap=kept.bootstrap)
+    with pytest.raises(ConfigurationError, match="hold_s is 1 to"):
+        icecore_spark.hold("held", bootstrap=kept.bootstrap, hold_s=0)
+    with pytest.raises(ConfigurationError, match=r"hold\(…\).as_of"):
+        icecore_spark.read(spark, "held", bootstrap=kept.bootstrap, asOf="yesterday")

@@ -1,0 +1,97 @@
+"""A driver that is killed (SIGKILL, its JVM with it) at random points of its micro-batches and
+restarted from its checkpoints: reads and writes leave each record once.
+
+``SPARK_KILLS=20`` is the long form; a start takes ten seconds, so it takes minutes.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icecore.blocking import Admin, Consumer, Producer
+from icecore.dev import LocalCluster
+from tests.support.spark_pipeline import SOURCE, TARGET
+from tests.tidy.tree import ROOT
+
+KILLS = int(os.environ.get("SPARK_KILLS", "2"))
+RECORDS = 1_000 + 1_000 * KILLS
+RECORDS_PER_BATCH = 40
+START_S = 90.0
+
+
+def begin(cluster: LocalCluster, folder: Path, records: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "tests.support.spark_pipeline", cluster.bootstrap]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [*command, str(folder), str(records)],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def planned(folder: Path) -> int:
+    """How many micro-batches were begun, by both queries."""
+    return sum(
+        name.name.isdecimal()
+        for query in ("to-table", "to-topic")
+        for name in (folder / query / "offsets").glob("*")
+    )
+
+
+def kill_at_work(running: "subprocess.Popen[bytes]", folder: Path, rng: random.Random) -> bool:
+    """Kill it somewhen after it has begun another micro-batch; whether it was still running."""
+    before, deadline = planned(folder), time.monotonic() + START_S
+    was_running = False
+    try:
+        while planned(folder) == before and running.poll() is None:
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-4_000:]
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 2.0))
+        was_running = running.poll() is None
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    return was_running
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180 + 60 * KILLS)
+def test_each_record_once_over_kills(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    with Admin(cluster.bootstrap) as admin:
+        for topic in (SOURCE, TARGET):
+            admin.create_topic(topic, partitions=3, replication_factor=1)
+    values = [b"%d" % number for number in range(RECORDS)]
+    with Producer(cluster.bootstrap) as producer:
+        producer.send_batch(SOURCE, values, keys=values)
+    kills = 0
+    for _ in range(KILLS):
+        kills += kill_at_work(begin(cluster, tmp_path, RECORDS_PER_BATCH), tmp_path, rng)
+    assert kills == KILLS, "there is too little to read"
+    last = begin(cluster, tmp_path, RECORDS)
+    try:
+        assert last.wait(timeout=120) == 0, (tmp_path / "log").read_text()[-4_000:]
+    finally:
+        if last.poll() is None:
+            os.killpg(last.pid, signal.SIGKILL)
+        last.wait()
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert Counter(int(row.value) for row in rows) == Counter(range(RECORDS))
+    with Consumer(cluster.bootstrap, TARGET, stop_at_end=True) as consumer:
+        found = Counter(int(record.value or b"-1") for record in consumer)
+    assert found == Counter(range(RECORDS))

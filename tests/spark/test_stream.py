@@ -1,0 +1,268 @@
+"""Streaming queries with a real Spark: each record once, however often a query is ended."""
+
+import json
+import shutil
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from icecore.blocking import Admin, Consumer, Producer
+from icecore.dev import LocalCluster
+from icecore.model import Segment, SegmentState
+
+
+def create(cluster: LocalCluster, topic: str, partitions: int = 2, copies: int = 1) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(topic, partitions=partitions, replication_factor=copies)
+
+
+def produce(cluster: LocalCluster, topic: str, start: int, count: int) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        values = [b"%d" % number for number in range(start, start + count)]
+        producer.send_batch(topic, values, keys=values)
+
+
+def stream(spark: SparkSession, cluster: LocalCluster, topic: str, **options: str) -> DataFrame:
+    given = {"startingOffsets": "earliest"} | options
+    reading = spark.readStream.format("icecore").options(topic=topic, bootstrap=cluster.bootstrap)
+    return reading.options(**given).load()
+
+
+def to_table(rows: DataFrame, folder: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    writing = rows.selectExpr("partition", "offset", "cast(value as string) value")
+    return (
+        writing.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / checkpoint))
+        .trigger(availableNow=True)
+        .start(str(folder / "table"))
+    )
+
+
+def to_topic(rows: DataFrame, cluster: LocalCluster, topic: str, folder: Path) -> StreamingQuery:
+    return (
+        rows.select("key", "value", "timestamp")
+        .writeStream.format("icecore")
+        .options(topic=topic, bootstrap=cluster.bootstrap)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def numbers(spark: SparkSession, folder: Path) -> Counter[int]:
+    rows = spark.read.parquet(str(folder / "table")).select("value").collect()
+    return Counter(int(row.value) for row in rows)
+
+
+def values(cluster: LocalCluster, topic: str) -> Counter[int]:
+    with Consumer(cluster.bootstrap, topic, stop_at_end=True) as consumer:
+        return Counter(int(record.value or b"-1") for record in consumer)
+
+
+def test_available_now_goes_on_from_its_checkpoint(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "steps", partitions=2)
+    total = 0
+    for step, added in enumerate((500, 300, 0, 200)):
+        if step == 1:
+            with Admin(cluster.bootstrap) as admin:
+                admin.add_partitions("steps", 3)
+        if added:
+            produce(cluster, "steps", total, added)
+        total += added
+        query = to_table(stream(spark, cluster, "steps", maxOffsetsPerTrigger="180"), tmp_path)
+        query.awaitTermination()
+        assert numbers(spark, tmp_path) == Counter(range(total))
+        if step == 0:
+            batches = [each["numInputRows"] for each in query.recentProgress]
+            assert sum(batches) == 500
+            assert max(batches) <= 180
+
+
+def test_killed_query_sees_each_record_once(
+    spark: SparkSession, own_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Stopped in the middle of batches, while a node dies and comes back."""
+    cluster = own_cluster
+    create(cluster, "killed", partitions=3, copies=3)
+    produce(cluster, "killed", 0, 4_000)
+    for attempt in range(4):
+        query = to_table(stream(spark, cluster, "killed", maxOffsetsPerTrigger="150"), tmp_path)
+        if attempt == 1:
+            cluster.kill_node(1)
+        query.awaitTermination(3 + attempt)
+        query.stop()
+    cluster.start_node(1)
+    produce(cluster, "killed", 4_000, 500)
+    query = to_table(stream(spark, cluster, "killed", maxOffsetsPerTrigger="2000"), tmp_path)
+    query.awaitTermination()
+    assert numbers(spark, tmp_path) == Counter(range(4_500))
+
+
+def test_killed_writes_leave_each_record_once(
+    spark: SparkSession, own_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    cluster = own_cluster
+    create(cluster, "from", partitions=3, copies=3)
+    create(cluster, "to", partitions=2, copies=3)
+    produce(cluster, "from", 0, 3_000)
+    for attempt in range(4):
+        rows = stream(spark, cluster, "from", maxOffsetsPerTrigger="200")
+        query = to_topic(rows, cluster, "to", tmp_path)
+        if attempt == 1:
+            threading.Timer(1.0, cluster.kill_node, [2]).start()
+        query.awaitTermination(3 + attempt)
+        query.stop()
+    cluster.start_node(2)
+    query = to_topic(stream(spark, cluster, "from"), cluster, "to", tmp_path)
+    query.awaitTermination()
+    assert values(cluster, "to") == Counter(range(3_000))
+
+
+def test_batch_that_was_written_is_not_written_again(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Killed between the write and the note of it: the note is taken away here."""
+    create(cluster, "noted")
+    create(cluster, "again")
+    produce(cluster, "noted", 0, 1_000)
+    query = to_topic(stream(spark, cluster, "noted"), cluster, "again", tmp_path)
+    query.awaitTermination()
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    query = to_topic(stream(spark, cluster, "noted"), cluster, "again", tmp_path)
+    query.awaitTermination()
+    assert query.lastProgress["numInputRows"] == 1_000
+    assert values(cluster, "again") == Counter(range(1_000))
+
+
+def test_checkpoint_of_another_topic(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "one")
+    create(cluster, "two")
+    produce(cluster, "one", 0, 10)
+    to_table(stream(spark, cluster, "one"), tmp_path).awaitTermination()
+    with pytest.raises(Exception, match="checkpoint is of topic one, the query reads two"):
+        to_table(stream(spark, cluster, "two"), tmp_path).awaitTermination()
+
+
+def test_topic_that_is_gone(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    create(cluster, "gone")
+    produce(cluster, "gone", 0, 10)
+    to_table(stream(spark, cluster, "gone"), tmp_path).awaitTermination()
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_topic("gone")
+        create(cluster, "gone")
+        with pytest.raises(Exception, match="made again, or is another one"):
+            to_table(stream(spark, cluster, "gone"), tmp_path).awaitTermination()
+        admin.delete_topic("gone")
+    with pytest.raises(Exception, match="does not exist, or was deleted"):
+        to_table(stream(spark, cluster, "gone"), tmp_path).awaitTermination()
+
+
+def test_records_deleted_before_they_were_read(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "late", partitions=1)
+    produce(cluster, "late", 0, 100)
+    to_table(stream(spark, cluster, "late"), tmp_path).awaitTermination()
+    produce(cluster, "late", 100, 100)
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_records("late", {0: 150})
+    shutil.copytree(tmp_path, tmp_path.with_name("strict"))
+    with pytest.raises(Exception, match="deleted before they were read"):
+        to_table(stream(spark, cluster, "late"), tmp_path.with_name("strict")).awaitTermination()
+    lenient = stream(spark, cluster, "late", failOnDataLoss="false")
+    to_table(lenient, tmp_path).awaitTermination()
+    assert numbers(spark, tmp_path) == Counter([*range(100), *range(150, 200)])
+
+
+def test_latest_is_where_a_query_begins(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "begins")
+    produce(cluster, "begins", 0, 50)
+    to_table(
+        stream(spark, cluster, "begins", startingOffsets="latest"), tmp_path
+    ).awaitTermination()
+    produce(cluster, "begins", 50, 20)
+    to_table(
+        stream(spark, cluster, "begins", startingOffsets="latest"), tmp_path
+    ).awaitTermination()
+    assert numbers(spark, tmp_path) == Counter(range(50, 70))
+
+
+def test_limits_by_bytes_and_segments(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "limited", partitions=1)
+    with Admin(cluster.bootstrap) as admin:
+        for start in (0, 100, 200):
+            produce(cluster, "limited", start, 100)
+            sealed: list[Segment] = []
+            while sum(each.end_offset - each.base_offset for each in sealed) < start + 100:
+                admin.roll_topic("limited")  # until the coordinator has heard of the records
+                found = admin.list_segments("limited")
+                sealed = [
+                    each
+                    for each in found
+                    if each.state is SegmentState.SEALED and each.end_offset > each.base_offset
+                ]
+                time.sleep(0.1)
+        assert len(sealed) == 3
+    produce(cluster, "limited", 300, 50)
+    for name, options, expected in (
+        ("files", {"maxFilesPerTrigger": "1"}, [100, 100, 100, 50]),
+        ("two", {"maxFilesPerTrigger": "2", "maxOffsetsPerTrigger": "150"}, [150, 150, 50]),
+        ("bytes", {"maxBytesPerTrigger": str(sealed[0].length_bytes)}, None),
+    ):
+        query = to_table(stream(spark, cluster, "limited", **options), tmp_path / name)
+        query.awaitTermination()
+        batches = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+        assert numbers(spark, tmp_path / name) == Counter(range(350))
+        if expected is None:
+            assert 3 <= len(batches) <= 6 and max(batches) <= 130, batches
+        else:
+            assert batches == expected
+
+
+def test_lag_is_in_the_progress(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    create(cluster, "lagging", partitions=2)
+    produce(cluster, "lagging", 0, 100)
+    query = to_table(stream(spark, cluster, "lagging", maxOffsetsPerTrigger="30"), tmp_path)
+    query.awaitTermination()
+    told = [each["sources"][0] for each in query.recentProgress]
+    behind = [_lag(each["latestOffset"]) for each in told if each["numInputRows"]]
+    assert behind == [70, 40, 10, 0]
+
+
+def _lag(offset: object) -> int:
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return int(found["lag"])  # type: ignore[index]
+
+
+def test_topic_deleted_while_streaming(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "leaving")
+    produce(cluster, "leaving", 0, 100)
+    rows = stream(spark, cluster, "leaving")
+    query = (
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
+    while not any(each["numInputRows"] for each in query.recentProgress):
+        time.sleep(0.1)
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_topic("leaving", now=True)
+    with pytest.raises(Exception, match="does not exist, or was deleted"):
+        query.awaitTermination(90)

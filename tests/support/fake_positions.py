@@ -1,0 +1,80 @@
+"""Saved positions of a fake cluster: a compare-and-set in a dict, which can be told to fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+from icecore.errors import IcecoreError, PositionOvertakenError, UnknownTopicError
+from icecore.rpc import convert
+from icecore.rpc.ports import CallContext
+from icecore.v1 import admin_pb2
+
+
+class FakePositions:
+    """What is saved, by name, topic id and partition: offset, version, instance."""
+
+    def __init__(self, name_of: Callable[[bytes], str]) -> None:
+        self._name_of = name_of
+        self.saved: dict[tuple[str, bytes, int], tuple[int, int, int]] = {}
+        self.calls = 0
+        self.on_save: Callable[[], IcecoreError | None] = lambda: None
+        self.on_saved: Callable[[], IcecoreError | None] = lambda: None
+
+    def handlers(self) -> dict[str, Any]:
+        methods = {"SavePositions": self._save, "ListPositions": self._list}
+        return {f"/icecore.v1.AdminService/{name}": each for name, each in methods.items()}
+
+    def offsets(self, name: str) -> dict[tuple[str, int], int]:
+        """By topic and partition."""
+        return {
+            (self._name_of(topic_id), partition): offset
+            for (of, topic_id, partition), (offset, _, _) in self.saved.items()
+            if of == name
+        }
+
+    async def _save(self, body: bytes, _: CallContext) -> bytes:
+        self.calls += 1
+        request = admin_pb2.SavePositionsRequest.FromString(body)
+        if (error := self.on_save()) is not None:
+            raise error
+        answer = admin_pb2.SavePositionsResponse()
+        for each in request.positions:
+            outcome = answer.outcomes.add()
+            try:
+                outcome.version = self._store(request, each)
+            except IcecoreError as refused:
+                outcome.error.CopyFrom(convert.error_to_proto(refused))
+        if (error := self.on_saved()) is not None:
+            raise error
+        return answer.SerializeToString()
+
+    def _store(self, request: Any, each: Any) -> int:
+        if not self._name_of(each.topic_id):
+            raise UnknownTopicError("gone")
+        key = (request.name, each.topic_id, each.partition)
+        offset, version, instance = self.saved.get(key, (0, 0, 0))
+        if version != each.version:
+            raise PositionOvertakenError(offset=offset, version=version, instance=instance)
+        self.saved[key] = (each.offset, version + 1, request.instance)
+        return version + 1
+
+    async def _list(self, body: bytes, _: CallContext) -> bytes:
+        """One position to a page."""
+        request = admin_pb2.ListPositionsRequest.FromString(body)
+        answer = admin_pb2.ListPositionsResponse()
+        keys = sorted(key for key in self.saved if key[0] == request.name or not request.name)
+        start = int(request.after or "0")
+        for name, topic_id, partition in keys[start : start + 1]:
+            topic = self._name_of(topic_id)
+            if topic and (topic in request.topics or not request.topics):
+                offset, version, instance = self.saved[name, topic_id, partition]
+                answer.positions.add(
+                    name=name,
+                    topic=topic,
+                    topic_id=topic_id,
+                    partition=partition,
+                    offset=offset,
+                    version=version,
+                    instance=instance,
+                )
+        answer.next = str(start + 1) if start + 1 < len(keys) else ""
+        return answer.SerializeToString()

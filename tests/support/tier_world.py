@@ -1,0 +1,155 @@
+"""The coordinator's workers of object storage with nodes that answer as a test says, and a ledger
+without a store."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from icecore.errors import IcecoreError
+from icecore.rpc.convert import error_to_proto
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.config import Timing
+from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change
+from icecore_coordinator.work.local_copies import LocalCopies
+from icecore_coordinator.work.tiering import Tiering
+from tests.support.cluster_states import ALL, Cluster, commit
+from tests.support.tier_states import COPY, tiered_topic
+
+REQUESTS: dict[str, Any] = {
+    "Upload": pb.UploadRequest,
+    "CommitTables": pb.CommitTablesRequest,
+    "Sweep": pb.SweepRequest,
+}
+
+
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def now_ms(self) -> int:
+        return int(self.now)
+
+    def monotonic_ms(self) -> float:
+        return self.now
+
+
+class TierWorld:
+    """Three nodes with an object store, one topic with ``tier=on``."""
+
+    def __init__(self, state: Cluster | None = None) -> None:
+        self.state = state or tiered_topic()
+        self.state.token = 1
+        self.clock = Clock()
+        self.lost = asyncio.Event()
+        self.asked: list[tuple[int, Any]] = []
+        """(node id, request), in order."""
+        self.fails: dict[int, IcecoreError] = {}
+        """What nodes answer, as an error of every item."""
+        self.breaks: dict[int, IcecoreError] = {}
+        """What calls to nodes end with."""
+        self.holds: asyncio.Event | None = None
+        """What answers to uploads wait for."""
+        self.pages: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.listeners: list[Callable[[Change], None]] = []
+        self.timing = Timing(tier_reader_grace_ms=100, tier_closed_keep_ms=1_000)
+        self.restarted()
+
+    def restarted(self) -> None:
+        """The workers of the next coordinator."""
+        self.listeners.clear()
+        ports = SimpleNamespace(
+            ledger=self,
+            calls=NodeCalls(cast(Any, self), self.state),
+            live=self.state.live,
+            copies=CopyReports(),
+            clock=self.clock,
+            timing=self.timing,
+            pages=SimpleNamespace(page=lambda _, why: self.pages.append(why)),
+        )
+        self.tiering = Tiering(cast(Any, ports), self._spawn)
+        self.local = LocalCopies(cast(Any, ports))
+        self.local.start()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+
+    async def uploads(self) -> None:
+        """Begin what is due, and wait until all of it has ended."""
+        await self.tiering.begin()
+        await asyncio.gather(*self.tasks)
+        self.tasks.clear()
+
+    def asked_for(self, kind: type[Any]) -> list[tuple[int, Any]]:
+        """The calls of one kind."""
+        return [each for each in self.asked if isinstance(each[1], kind)]
+
+    # --- as a ledger ----------------------------------------------------------------------------
+
+    async def decide(self, decision: Callable[[ClusterState], Change]) -> Change:
+        change = decision(self.state)
+        if change.puts or change.deletes:
+            self.commit(change)
+        return change
+
+    def commit(self, change: Change) -> None:
+        """As if somebody had decided it."""
+        commit(self.state, change)
+        for listener in self.listeners:
+            listener(change)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> None:
+        self.listeners.append(listener)
+
+    async def decide_each(
+        self, items: Iterable[Any], decision: Callable[[ClusterState, Any], Change]
+    ) -> list[Change]:
+        return [await self.decide(lambda state, each=item: decision(state, each)) for item in items]  # type: ignore[misc]
+
+    # --- as the network -------------------------------------------------------------------------
+
+    async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        assert timeout_s > 0
+        node_id = int(address.removeprefix("n").partition(":")[0])
+        request = REQUESTS[method.rpartition("/")[2]].FromString(body)
+        self.asked.append((node_id, request))
+        if isinstance(request, pb.UploadRequest) and self.holds is not None:
+            await self.holds.wait()
+        if node_id in self.breaks:
+            raise self.breaks[node_id]
+        answer = self._answer(request, self.fails.get(node_id))
+        answer.incarnation = ALL[node_id]
+        return cast(bytes, answer.SerializeToString())
+
+    def _answer(self, request: Any, error: IcecoreError | None) -> Any:
+        told = error_to_proto(error) if error else None
+        if isinstance(request, pb.CommitTablesRequest):
+            return pb.CommitTablesResponse(errors=[told or pb.CommitTablesResponse().errors.add()])
+        if isinstance(request, pb.SweepRequest):
+            empty = pb.SweepResponse().errors.add()
+            return pb.SweepResponse(
+                errors=[told or empty for _ in request.attempts],
+                topic_errors=[told or empty for _ in request.gone_topic_ids],
+            )
+        copies = [
+            pb.UploadedSegment(error=told)
+            if told
+            else pb.UploadedSegment(
+                copy=pb.TieredCopy(
+                    attempt=each.attempt,
+                    manifest_sha256=COPY.manifest_sha256,
+                    content_digest=COPY.content_digest,
+                    length_bytes=COPY.length_bytes,
+                    records=COPY.records,
+                    format=each.format,
+                )
+            )
+            for each in request.segments
+        ]
+        return pb.UploadResponse(results=copies)

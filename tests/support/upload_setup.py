@@ -1,0 +1,236 @@
+"""A node with sealed segments in a real engine on a simulated disk, that uploads them."""
+
+import hashlib
+from types import SimpleNamespace
+from typing import Any, cast
+
+from icecore.codec.batch import Codec
+from icecore.model import (
+    PARQUET_FORMAT,
+    Epoch,
+    Generation,
+    Incarnation,
+    Segment,
+    SegmentId,
+    SegmentState,
+    Token,
+)
+from icecore.rpc import convert
+from icecore.v1 import common_pb2
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.replica.orders import Orders
+from icecore_node.replica.reading import ReplicaReading
+from icecore_node.serving.node_service import NodeService
+from icecore_node.serving.tier_orders import TierOrders
+from icecore_node.tiering.access import TierAccess
+from icecore_node.tiering.manifest import MANIFEST, CopyName, Manifest, parse_manifest
+from icecore_node.tiering.object_store import ObjectStore
+from icecore_node.tiering.ports import Table, TierPorts
+from icecore_node.upkeep.sweeping import Sweeper
+from icecore_node.upkeep.tier_tables import TierTables
+from icecore_node.upkeep.uploads import Uploads
+from tests.conformance.log_builder import CLUSTER, TOPIC
+from tests.simulation.object_store import SimBucket, SimObjectStore
+from tests.simulation.topic_table import SimTopicTable
+from tests.support import poison
+from tests.support.query_setup import CALL, QueryNode, Stored
+
+TOPIC_NAME = "flights"
+SEGMENT = SegmentId(7)
+
+
+class Chance:
+    """Always the same."""
+
+    def random(self) -> float:
+        return 0.5
+
+    def bytes(self, count: int) -> bytes:
+        return bytes(count)
+
+
+class UploadNode(QueryNode):
+    """One node and its object store.
+
+    Args:
+        tier: The store; a simulated one if none is given.
+        settings: Those of a node that have to do with it.
+    """
+
+    def __init__(self, tier: TierPorts | None = None, **settings: int) -> None:
+        super().__init__()
+        self.bucket = SimBucket()
+        self.sim_tier = TierPorts(SimObjectStore(self.bucket, None), self.sim_table)
+        self.tier = tier or self.sim_tier
+        self.disputes: list[str] = []
+        fields = {"tier_uploads_at_once": 2, "tier_upload_bytes_per_s": 0, **settings}
+        shared = cast(Any, self.context)
+        shared.store, shared.rng = self.store, Chance()
+        shared.settings = SimpleNamespace(**fields)
+        shared.identity.register(CLUSTER, Incarnation(11), Token(1))
+        self.orders = Orders(self.context.identity)
+        self.access = TierAccess(self.tier, cast(Any, Chance()), self.context.metrics)
+        reading = ReplicaReading(self.context, cast(Any, self))
+        self.uploads = Uploads(
+            self.context, self.access, self.table, self.orders, reading, cast(Any, self)
+        )
+        nothing = cast(Any, None)
+        self.service = NodeService(
+            self.context,
+            fencing=nothing,
+            opening=nothing,
+            write_backs=nothing,
+            leader_orders=nothing,
+            tier_orders=TierOrders(
+                self.uploads,
+                TierTables(self.context, self.access),
+                Sweeper(self.context, self.access),
+            ),
+        )
+
+    def run_on(self, executor: Any) -> None:
+        """Real threads from now on."""
+        cast(Any, self.context).executor = executor
+        self.uploads._work = HeavyWork(executor)
+
+    def sim_table(self, cluster_id: bytes, topic_id: bytes, topic: str) -> Table:
+        return SimTopicTable(self.bucket, None, cluster_id, topic_id)
+
+    async def ready(self) -> None:
+        """The store was looked at."""
+        self.access._cluster_id = CLUSTER
+        await self.access.look(self.tier.store)
+        self.access._problem = None
+
+    def report_dispute(self, replica: object, why: str) -> None:
+        """As ``Damage.report_dispute``."""
+        self.disputes.append(why)
+
+    # --- segments -------------------------------------------------------------------------------
+
+    def sealed(self, segment_id: SegmentId = SEGMENT, batches: int = 6) -> Segment:
+        """A sealed segment with everything that a record may have, and its index file."""
+        self.begin(segment_id)
+        for at in range(batches):
+            self.append(segment_id, _records(at), codec=Codec(at % 3))
+        self.append(segment_id, [], raw=poison.garbage(Codec.ZSTD))
+        self.append(segment_id, _records(99), deltas=[0, 3, 4])
+        self.seal(segment_id)
+        while self.store.index.tend():
+            pass
+        return self.segment(segment_id)
+
+    def segment(self, segment_id: SegmentId) -> Segment:
+        """As the coordinator has it."""
+        log = self.logs[segment_id]
+        return Segment(
+            segment_id=segment_id,
+            topic_id=TOPIC,
+            topic=TOPIC_NAME,
+            partition=0,
+            state=SegmentState.SEALED,
+            epoch=Epoch(log.identity.epoch),
+            generation=Generation(0),
+            base_offset=log.identity.base_offset,
+            end_offset=log.tail.end_offset,
+            length_bytes=log.tail.length_bytes,
+            seal_digest=log.tail.digest,
+            full_digest=self.store.reader.full_digest(segment_id),
+        )
+
+    # --- orders ---------------------------------------------------------------------------------
+
+    async def upload(
+        self, segment: Segment, attempt: int = 1, format_: str = PARQUET_FORMAT, **changes: Any
+    ) -> pb.UploadedSegment:
+        """One order, as the coordinator sends it."""
+        item = pb.UploadSegment(
+            segment=convert.segment_to_proto(segment), attempt=attempt, format=format_
+        )
+        request = pb.UploadRequest(**self._head(changes), segments=[item])
+        answer = await self.service.upload(request.SerializeToString(), CALL)
+        [result] = pb.UploadResponse.FromString(answer).results
+        return result
+
+    async def commit(
+        self, revision: int, copies: dict[SegmentId, pb.TieredCopy], **changes: Any
+    ) -> common_pb2.Error:
+        """The table of the partition, as of a revision."""
+        segments = [
+            pb.PublishedSegment(
+                segment_id=segment_id,
+                generation=0,
+                base_offset=self.logs[segment_id].identity.base_offset,
+                attempt=copy.attempt,
+                manifest_sha256=copy.manifest_sha256,
+            )
+            for segment_id, copy in copies.items()
+        ]
+        table = pb.PartitionTable(
+            topic_id=TOPIC, topic=TOPIC_NAME, partition=0, revision=revision, segments=segments
+        )
+        request = pb.CommitTablesRequest(**self._head(changes), partitions=[table])
+        answer = await self.service.commit_tables(request.SerializeToString(), CALL)
+        [error] = pb.CommitTablesResponse.FromString(answer).errors
+        return error
+
+    async def sweep(
+        self, names: list[CopyName], topics: list[bytes] | None = None, **changes: Any
+    ) -> pb.SweepResponse:
+        """Closed attempts, and topics that are gone."""
+        attempts = [
+            pb.ClosedAttempt(
+                topic_id=each.topic_id,
+                partition=each.partition,
+                segment_id=each.segment_id,
+                generation=each.generation,
+                base_offset=each.base_offset,
+                attempt=each.attempt,
+            )
+            for each in names
+        ]
+        request = pb.SweepRequest(
+            **self._head(changes), attempts=attempts, gone_topic_ids=topics or []
+        )
+        answer = await self.service.sweep(request.SerializeToString(), CALL)
+        return pb.SweepResponse.FromString(answer)
+
+    def _head(self, changes: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "cluster_id": CLUSTER,
+            "token": self.context.identity.token,
+            "incarnation": 11,
+            "node_id": 1,
+            **changes,
+        }
+
+    # --- what is stored -------------------------------------------------------------------------
+
+    def name(self, segment: Segment, attempt: int) -> CopyName:
+        return CopyName(
+            topic_id=segment.topic_id,
+            partition=segment.partition,
+            segment_id=segment.segment_id,
+            generation=segment.generation,
+            base_offset=segment.base_offset,
+            attempt=attempt,
+        )
+
+    async def manifest(self, segment: Segment, copy: pb.TieredCopy) -> Manifest:
+        """Of a copy, as it is stored; its hash is what was answered."""
+        store: ObjectStore = self.tier.store
+        key = self.name(segment, copy.attempt).key(MANIFEST)
+        size = (await store.head(key)).size_bytes
+        [data] = await store.get_ranges(key, [(0, size)])
+        assert hashlib.sha256(data).digest() == copy.manifest_sha256
+        return parse_manifest(data, copy.manifest_sha256)
+
+
+def _records(at: int) -> list[Stored]:
+    """Keys and tombstones, with nulls; tags; headers."""
+    return [
+        Stored(b"v%d" % at * 20, b"k%d" % (at % 3), 1_000 + at, ("UA", "ü"), (("h", b"1"),)),
+        Stored(None, b"k%d" % at, 2_000 + at),
+        Stored(b"", None, -5, (), (("", None), ("h", b""))),
+    ]

@@ -1,0 +1,159 @@
+"""A topic that is made of copies in object storage: all of it or nothing, and as often as asked."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
+from icecore.model import (
+    KEEP_ALL,
+    Epoch,
+    Generation,
+    Segment,
+    SegmentId,
+    SegmentSettings,
+    SegmentState,
+    Tiering,
+)
+from icecore.tier_records import TierCopy, TierState
+from icecore_coordinator.decisions import tier_import, topic_deletion
+from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+
+TOPIC = ImportedTopic(
+    name="flights",
+    topic_id=b"t" * 16,
+    partitions=2,
+    settings=SegmentSettings(replication_factor=1, min_insync=1, on_total_loss="unavailable"),
+    delete_grace_ms=1000,
+    retention=KEEP_ALL,
+    tiering=Tiering(is_on=True),
+)
+COPY = TierCopy(b"m" * 32, b"\x01" + b"c" * 32, 700, 10, "parquet")
+
+
+def segment(number: int, base: int, end: int, partition: int = 0, **facts: Any) -> ImportedSegment:
+    found = Segment(
+        segment_id=SegmentId(number),
+        topic_id=TOPIC.topic_id,
+        topic=TOPIC.name,
+        partition=partition,
+        state=SegmentState.SEALED,
+        epoch=Epoch(number),
+        generation=Generation(1),
+        base_offset=base,
+        end_offset=end,
+        seal_digest=b"s" * 32,
+        full_digest=b"\x01" + b"f" * 32,
+    )
+    return ImportedSegment(found.changed(**facts), 5, number + 100, COPY)
+
+
+def begun(segment_ids_max: int = 50, attempts_max: int = 200) -> ClusterState:
+    state = ClusterState()
+    state.apply(tier_import.begin_import(state, TOPIC, nodes=1))
+    state.apply(tier_import.raise_counters(state, segment_ids_max, attempts_max))
+    return state
+
+
+def add(state: ClusterState, *segments: ImportedSegment) -> None:
+    state.apply(tier_import.add_segments(state, TOPIC.topic_id, segments))
+
+
+def finish(state: ClusterState, revisions: tuple[int, ...] = ()) -> None:
+    for change in tier_import.missing_records(state, TOPIC.topic_id, revisions):
+        state.apply(change)
+    change, _ = topic_deletion.undelete_topic(state, "", TOPIC.topic_id)
+    state.apply(change)
+
+
+def test_a_topic_comes_back_whole() -> None:
+    state = begun()
+    assert not tier_import.is_imported(state, TOPIC)
+    add(state, segment(7, 30, 40), segment(3, 10, 30), segment(9, 0, 5, partition=1))
+    assert "flights" not in state.topic_ids
+    finish(state, (4,))
+    assert tier_import.is_imported(state, TOPIC)
+    first = state.partitions[TOPIC.topic_id, 0]
+    assert (first.log_start_offset, first.next_base_offset, first.last_epoch) == (10, 40, 7)
+    assert (first.table_revision, first.tier_revision) == (4, 5)
+    assert state.segments[SegmentId(3)].segment.is_remote_only
+    tier = state.tiers.segments[SegmentId(3)]
+    assert (tier.state, tier.attempt, tier.copy) == (TierState.PUBLISHED, 103, COPY)
+    assert TOPIC.topic_id in state.tiers.topics
+
+
+def test_numbers_are_never_given_out_again() -> None:
+    state = begun(50, 200)
+    assert next_of(state, "segment_id").next_value == 51
+    assert next_of(state, "tier_attempt").next_value == 201
+    assert not tier_import.raise_counters(state, 20, 20).puts
+    with pytest.raises(InvalidRequestError, match="counted to"):
+        tier_import.raise_counters(state, 1 << 62, 0)
+
+
+def test_every_step_may_be_repeated() -> None:
+    state = begun()
+    add(state, segment(3, 10, 30))
+    assert not tier_import.begin_import(state, TOPIC, nodes=1).puts
+    assert not tier_import.add_segments(state, TOPIC.topic_id, [segment(3, 10, 30)]).puts
+    assert tier_import.missing_records(state, TOPIC.topic_id, ())
+    finish(state)
+    assert tier_import.is_imported(state, TOPIC)
+
+
+@pytest.mark.parametrize(
+    "second", [segment(7, 31, 40), segment(7, 29, 40)], ids=["hole", "overlap"]
+)
+def test_a_partition_that_is_not_whole_is_not_shown(second: ImportedSegment) -> None:
+    state = begun()
+    add(state, segment(3, 10, 30), second)
+    with pytest.raises(InvalidRequestError, match="segments end at 30"):
+        tier_import.missing_records(state, TOPIC.topic_id, ())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        segment(3, 10, 10),
+        segment(3, -1, 10),
+        segment(3, 0, 10, partition=2),
+        segment(51, 0, 10),
+        segment(3, 0, 10, full_digest=b""),
+        replace(segment(3, 0, 10), attempt=0),
+        replace(segment(3, 0, 10), attempt=201),
+        replace(segment(3, 0, 10), copy=replace(COPY, manifest_sha256=b"")),
+        replace(segment(3, 0, 10), copy=replace(COPY, content_digest=b"")),
+    ],
+)
+def test_what_is_no_segment_with_a_copy_is_refused(bad: ImportedSegment) -> None:
+    state = begun()
+    with pytest.raises(InvalidRequestError):
+        add(state, bad)
+    assert not state.segments
+
+
+def test_ids_of_others_are_respected() -> None:
+    state = begun()
+    add(state, segment(3, 10, 30))
+    with pytest.raises(ConflictError, match="is another one"):
+        add(state, segment(3, 10, 31))
+    other = replace(segment(3, 10, 30), copy=replace(COPY, manifest_sha256=b"x" * 32))
+    with pytest.raises(ConflictError, match="is another one"):
+        add(state, other)
+
+
+def test_a_topic_that_is_there_stays_as_it_is() -> None:
+    state = begun()
+    add(state, segment(3, 10, 30))
+    finish(state)
+    with pytest.raises(TopicExistsError):
+        tier_import.is_imported(state, replace(TOPIC, partitions=3))
+    with pytest.raises(TopicExistsError):
+        tier_import.begin_import(state, replace(TOPIC, topic_id=b"u" * 16), nodes=1)
+    with pytest.raises(ConflictError, match="not being imported"):
+        add(state, segment(4, 30, 31))
+    renamed = replace(TOPIC, name="others")
+    with pytest.raises(TopicExistsError):
+        tier_import.begin_import(state, renamed, nodes=1)

@@ -1,0 +1,92 @@
+"""What operators are told about object storage, and taking in a topic, through the messages."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from icecore.errors import InvalidRequestError, UnknownTopicError
+from icecore.v1 import admin_pb2 as pb
+from icecore_coordinator.config import TopicDefaults
+from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.services.tier_admin import TierAdmin
+from tests.support.cluster_states import TOPIC, Cluster
+from tests.support.tier_states import COPY, begun, published, sealed, tiered_topic
+
+
+@dataclass
+class OneLedger:
+    """That has a state."""
+
+    state: Cluster
+
+
+class Imports:
+    """Remembers what it is given."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[ImportedTopic, list[ImportedSegment], int, int]] = []
+
+    async def take(self, *given: Any) -> None:
+        self.taken.append(given)  # type: ignore[arg-type]
+
+
+def admin_of(state: Cluster, imports: Any = None) -> TierAdmin:
+    ledger: Any = OneLedger(state)
+    describer: Any = None
+    return TierAdmin(ledger, imports, describer, TopicDefaults(), lambda _: ("refused", 7))
+
+
+async def described(state: Cluster, **asked: Any) -> pb.DescribeTieringResponse:
+    context: Any = None
+    body = pb.DescribeTieringRequest(**asked).SerializeToString()
+    found = await admin_of(state).describe(body, context)
+    return pb.DescribeTieringResponse.FromString(bytes(found))
+
+
+async def test_each_segment_is_counted_where_it_is() -> None:
+    state = tiered_topic()
+    kept = published(state)
+    begun_id = sealed(state)
+    begun(state, begun_id)
+    sealed(state)
+    state.counted_ms += 40
+    answer = await described(state, with_copies=True)
+    [topic] = answer.topics
+    assert (topic.name, topic.topic_id, topic.on) == ("events", TOPIC, True)
+    assert (topic.waiting_segments, topic.uploading_segments) == (2, 1)
+    assert (topic.published_segments, topic.remote_only_segments) == (1, 0)
+    assert (topic.local_bytes, topic.remote_bytes) == (300, COPY.length_bytes)
+    assert topic.lag_ms == 40
+    assert topic.stale_tables == 1
+    assert (topic.last_error, topic.last_error_ms) == ("refused", 7)
+    [copy] = topic.copies
+    assert (copy.segment_id, copy.manifest_sha256) == (kept, COPY.manifest_sha256)
+    segment = state.segments[kept].segment
+    assert (copy.partition, copy.end_offset) == (segment.partition, segment.end_offset)
+    assert copy.records == COPY.records
+    assert list(answer.tier_urls) == ["s3://bucket"]
+    assert answer.tier_url == "s3://bucket"
+
+
+async def test_copies_are_named_only_when_asked_for() -> None:
+    state = tiered_topic()
+    published(state)
+    [topic] = (await described(state, topics=["events"])).topics
+    assert not topic.copies
+    with pytest.raises(UnknownTopicError):
+        await described(state, topics=["nothing"])
+
+
+async def test_an_import_says_how_many_partitions() -> None:
+    imports, context = Imports(), None
+    admin = admin_of(tiered_topic(), imports)
+    request = pb.ImportTieredRequest(name="flights", topic_id=b"f" * 16, attempts_max=9)
+    with pytest.raises(InvalidRequestError, match="say its partitions"):
+        await admin.import_tiered(request.SerializeToString(), context)  # type: ignore[arg-type]
+    request.settings.partitions = 2
+    request.segments.add(segment_id=4, partition=1, base_offset=3, end_offset=8).copy.attempt = 6
+    await admin.import_tiered(request.SerializeToString(), context)  # type: ignore[arg-type]
+    [(topic, [segment], _, attempts_max)] = imports.taken
+    assert (topic.name, topic.partitions, attempts_max) == ("flights", 2, 9)
+    assert (segment.segment.end_offset, segment.attempt) == (8, 6)

@@ -1,0 +1,55 @@
+"""Stored records: what they share in memory, and what is refused."""
+
+import json
+
+import pytest
+
+from icecore.errors import InternalError
+from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentSettings, SegmentState
+from icecore_coordinator.state.record_json import decode, encode
+from icecore_coordinator.state.records import SegmentRecord
+
+
+def a_record(segment_id: int, indexed_headers: tuple[str, ...] = ("kind",)) -> SegmentRecord:
+    nodes = (NodeId(1), NodeId(2), NodeId(3))
+    segment = Segment(
+        SegmentId(segment_id),
+        b"t" * 16,
+        "orders",
+        3,
+        SegmentState.SEALED,
+        Epoch(7),
+        SegmentSettings(indexed_headers=indexed_headers),
+        seal_digest=bytes([segment_id]) * 32,
+        replicas=nodes,
+        isr=nodes,
+    )
+    return SegmentRecord(segment, nodes, b"p" * 32, 1_000)
+
+
+def test_what_many_records_have_in_common_is_one_object() -> None:
+    one, other = (decode(SegmentRecord, encode(a_record(number))) for number in (1, 2))
+    assert one == a_record(1)
+    assert other == a_record(2)
+    assert one.segment.settings is other.segment.settings
+    assert one.segment.topic_id is other.segment.topic_id
+    assert one.segment.topic is other.segment.topic
+    assert one.segment.replicas is one.segment.isr is other.holders
+
+
+def test_what_differs_in_one_value_is_not_shared() -> None:
+    one = decode(SegmentRecord, encode(a_record(1)))
+    other = decode(SegmentRecord, encode(a_record(2, indexed_headers=("kind", "size"))))
+    assert other == a_record(2, indexed_headers=("kind", "size"))
+    assert one.segment.settings != other.segment.settings
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("settings", {"engine": {}}), ("settings", 3), ("topic_id", "xyz"), ("state", "NEW")],
+)
+def test_a_damaged_record_is_named(part: str, value: object) -> None:
+    stored = json.loads(encode(a_record(1)))
+    stored["segment"][part] = value
+    with pytest.raises(InternalError, match="is damaged"):
+        decode(SegmentRecord, json.dumps(stored))

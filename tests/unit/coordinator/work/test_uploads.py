@@ -1,0 +1,120 @@
+"""Who is asked to upload, what a failed call leaves, and whose answer counts (R84, R85)."""
+
+import asyncio
+
+import pytest
+
+from icecore.errors import (
+    FencedError,
+    IcecoreError,
+    ObjectStoreBusyError,
+    ObjectStoreError,
+    RequestTimeoutError,
+    UnavailableError,
+    WrongClusterError,
+)
+from icecore.tier_records import TierState
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.tiering import close
+from icecore_coordinator.work.uploads import SEGMENT_WAIT_MS
+from tests.support.cluster_states import KEY, TOPIC, commit
+from tests.support.tier_states import begun, sealed, tier_of
+from tests.support.tier_world import TierWorld
+
+
+@pytest.fixture
+async def world() -> TierWorld:
+    return TierWorld()
+
+
+def attempts(world: TierWorld) -> list[tuple[int, int]]:
+    """(node, attempt) of every call."""
+    calls = world.asked_for(pb.UploadRequest)
+    return [(node_id, request.segments[0].attempt) for node_id, request in calls]
+
+
+async def test_what_is_due_is_copied_once_and_published(world: TierWorld) -> None:
+    segment_id = sealed(world.state)
+    await world.uploads()
+    await world.uploads()
+    assert attempts(world) == [(1, 1)]
+    assert tier_of(world.state, segment_id).state is TierState.PUBLISHED
+    assert world.state.segments[segment_id].segment.is_tiered
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FencedError("another incarnation"),
+        WrongClusterError("the prefix is another cluster's"),
+        ObjectStoreError("access denied"),
+        ObjectStoreBusyError("slow down"),
+        RequestTimeoutError("900 s are over"),
+    ],
+)
+@pytest.mark.parametrize("is_call", [True, False])
+async def test_who_fails_is_followed_by_another_node_under_another_number(
+    world: TierWorld, error: IcecoreError, is_call: bool
+) -> None:
+    segment_id = sealed(world.state)
+    (world.breaks if is_call else world.fails)[1] = error
+    await world.uploads()
+    assert tier_of(world.state, segment_id).state is TierState.UPLOADING
+    assert [each.attempt for each in tier_of(world.state, segment_id).closed_attempts] == [1]
+    assert error.message in world.tiering.errors.of(TOPIC)[0]
+    world.clock.now += SEGMENT_WAIT_MS  # far longer than the wait of node 1
+    await world.uploads()
+    assert attempts(world) == [(1, 1), (2, 2)]
+    assert tier_of(world.state, segment_id).attempt == 2
+    assert world.tiering.errors.of(TOPIC) == ("", 0)
+
+
+async def test_a_segment_that_fails_waits_longer_each_time(world: TierWorld) -> None:
+    sealed(world.state)
+    world.fails = dict.fromkeys((1, 2, 3), UnavailableError("no"))
+    tried = []
+    for _ in range(40):
+        before = len(world.asked)
+        await world.uploads()
+        tried.append(len(world.asked) - before)
+        world.clock.now += SEGMENT_WAIT_MS
+    assert [at for at, each in enumerate(tried) if each] == [0, 1, 3, 7, 15, 31]
+    assert len({attempt for _, attempt in attempts(world)}) == 6
+
+
+async def test_an_answer_of_an_overtaken_attempt_changes_nothing(world: TierWorld) -> None:
+    segment_id = sealed(world.state)
+    world.holds = asyncio.Event()
+    await world.tiering.begin()
+    await asyncio.sleep(0)
+    late, world.tasks = world.tasks, []
+    commit(world.state, close(world.state, segment_id, 1))  # by the next coordinator,
+    second = begun(world.state, segment_id, 2)  # which asks somebody else
+    before = tier_of(world.state, segment_id)
+    world.holds.set()
+    await asyncio.gather(*late)
+    assert tier_of(world.state, segment_id) == before
+    assert before.attempt == second.attempt == 2
+    assert not world.state.segments[segment_id].segment.is_tiered
+
+
+async def test_what_another_coordinator_asked_for_is_closed(world: TierWorld) -> None:
+    segment_id = sealed(world.state)
+    begun(world.state, segment_id, 2)
+    await world.uploads()
+    found = tier_of(world.state, segment_id)
+    assert found.attempt == 2 and found.state is TierState.PUBLISHED
+    assert [each.attempt for each in found.closed_attempts] == [1]
+
+
+async def test_a_node_has_two_uploads_at_a_time(world: TierWorld) -> None:
+    for _ in range(8):
+        sealed(world.state)
+    world.holds = asyncio.Event()
+    await world.tiering.begin()
+    await asyncio.sleep(0)
+    assert sorted(node_id for node_id, _ in attempts(world)) == [1, 1, 2, 2, 3, 3]
+    world.holds.set()
+    await world.uploads()
+    await world.uploads()
+    assert len(world.state.tiers.published[KEY]) == 8

@@ -1,0 +1,162 @@
+"""The verdict on a cluster: what makes it, and how a command ends with it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from icecore.cli import health
+from icecore.cli.app import main
+from icecore.cli.health import Health, Reason, Verdict, judge
+from icecore.client.types import (
+    ClusterDescription,
+    DiskUsage,
+    NodeDescription,
+    Page,
+    PartitionDescription,
+    TopicDescription,
+    TopicSettings,
+)
+from icecore.model import NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+
+NODES = tuple(NodeDescription(NodeInfo(i, "h:1", i), 1, 1, 0, 9) for i in (1, 2, 3))
+CLUSTER = ClusterDescription(b"c", 1, NODES, 1, 1, 1, 0, 0, 0, 0, 0)
+TAIL = Segment(
+    7,
+    b"t",
+    "t",
+    0,
+    SegmentState.ACTIVE,
+    1,
+    leader=1,
+    replicas=(1, 2, 3),
+    isr=(1, 2, 3),
+    settings=SegmentSettings(replication_factor=3, min_insync=2),
+)
+PARTITION = PartitionDescription(0, 0, 5, TAIL, 1, 0)
+
+
+def judged(partition: PartitionDescription = PARTITION, **changes: Any) -> Health:
+    topic = TopicDescription("t", b"t", TopicSettings(), (partition,))
+    return judge(replace(CLUSTER, **changes), [topic])
+
+
+def with_node(number: int, **changes: Any) -> tuple[NodeDescription, ...]:
+    return tuple(
+        replace(each, **changes) if each.node.node_id == number else each for each in NODES
+    )
+
+
+def test_a_whole_cluster_is_healthy() -> None:
+    assert judged() == Health(())
+    assert judged().verdict is Verdict.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("tail", "verdict", "said"),
+    [
+        (None, Verdict.UNAVAILABLE, "it has no leader"),
+        (replace(TAIL, leader=0), Verdict.UNAVAILABLE, "it has no leader"),
+        (replace(TAIL, state=SegmentState.RECOVERING), Verdict.UNAVAILABLE, "it has no leader"),
+        (replace(TAIL, isr=(1,)), Verdict.UNAVAILABLE, "1 of 2 replicas needed are in sync"),
+        (replace(TAIL, isr=(1, 2)), Verdict.DEGRADED, "2 of 3 replicas are in sync"),
+    ],
+)
+def test_partitions(tail: Segment | None, verdict: Verdict, said: str) -> None:
+    found = judged(replace(PARTITION, tail=tail))
+    assert found.reasons == (Reason(verdict, said, "t", 0),)
+    assert found.reasons[0].where == "t/0"
+    assert found.verdict is verdict
+
+
+def test_missing_copies() -> None:
+    found = judged(replace(PARTITION, under_replicated_segments=2))
+    assert [each.what for each in found.reasons] == ["2 segments with copies missing"]
+    assert found.verdict is Verdict.DEGRADED
+
+
+def test_nodes_disks_and_what_waits_for_a_person() -> None:
+    down = replace(NODES[1].node, state=NodeState.DOWN)
+    disks = (DiskUsage("/a", 1, 2), DiskUsage("/b", 0, 0, "it failed"))
+    found = judged(nodes=with_node(2, node=down, disks=disks), pages=(Page(9, "it differs", 1, 2),))
+    assert [(each.where, each.what) for each in found.reasons] == [
+        ("node 2", "it is down"),
+        ("node 2", "disk /b: it failed"),
+        ("cluster", "segment 9 waits for a person: it differs"),
+    ]
+    assert found.verdict is Verdict.DEGRADED
+    all_down = tuple(replace(each, node=replace(each.node, state=NodeState.DOWN)) for each in NODES)
+    assert judged(nodes=all_down).reasons[0] == Reason(Verdict.UNAVAILABLE, "no node is up")
+    assert judged(nodes=()).verdict is Verdict.UNAVAILABLE
+
+
+def test_the_worst_comes_first() -> None:
+    found = judged(
+        replace(PARTITION, tail=None), nodes=with_node(1, disks=(DiskUsage("/b", 0, 0, "no"),))
+    )
+    assert [each.verdict for each in found.reasons] == [Verdict.UNAVAILABLE, Verdict.DEGRADED]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["cluster", "health", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Health]:
+    """What the next looks find; the last one is found again and again."""
+    given: list[Health] = []
+
+    def look(_: object) -> tuple[Health, dict[str, Any]]:
+        return (given.pop(0) if len(given) > 1 else given[0]), {}
+
+    monkeypatch.setattr(health, "_look", look)
+    monkeypatch.setattr(health, "_POLL_S", 0.01)
+    return given
+
+
+DEGRADED = Health((Reason(Verdict.DEGRADED, "it is down", node_id=2),))
+UNAVAILABLE = Health((Reason(Verdict.UNAVAILABLE, "it has no leader", "t", 3),))
+
+
+def test_the_status_says_the_verdict(
+    looks: list[Health], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for found, status in ((Health(()), 0), (DEGRADED, 10), (UNAVAILABLE, 20)):
+        looks[:] = [found]
+        assert run() == status
+        document = json.loads(capsys.readouterr().out)
+        assert (document["schema"], document["verdict"]) == (1, found.verdict.value)
+        assert len(document["reasons"]) == len(found.reasons)
+    assert document["reasons"][0]["where"] == "t/3"
+
+
+def test_waiting_ends_when_it_is_healthy_or_too_late(looks: list[Health]) -> None:
+    looks[:] = [UNAVAILABLE, DEGRADED, Health(())]
+    assert run("--wait", "60") == 0
+    looks[:] = [UNAVAILABLE, DEGRADED]
+    assert run("--wait", "0.1") == 10
+    assert run("--wait", "1", "--watch") == 2
+    assert run("--wait", "-1") == 2
+
+
+def test_nobody_there_is_unavailable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-b", "127.0.0.1:1") == 20
+    assert "no coordinator answers" in capsys.readouterr().out
+
+
+def test_people_read_a_word_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    output = health.Output(is_json=False, is_quiet=False)
+    output.is_json = False
+    many = tuple(Reason(Verdict.DEGRADED, "x", "t", i) for i in range(22))
+    health._show(output, Health(many), {"nodes": 3, "nodes_up": 1, "topics": 1, "partitions": 22})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "DEGRADED  1 of 3 nodes up, 1 topic, 22 partitions"
+    assert lines[1] == "  t/0: x"
+    assert lines[-1] == "  and 2 more: --json has them all"

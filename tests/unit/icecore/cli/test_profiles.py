@@ -1,0 +1,63 @@
+"""Profiles of clusters: which one is taken, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from icecore.cli.profiles import Profile, load
+from icecore.errors import ConfigurationError
+
+FILE = """
+profile = "near"
+
+[profiles.near]
+bootstrap = "127.0.0.1:7500"
+
+[profiles.far]
+bootstrap = "c1:7400,c2:7400"
+timeout_s = 5
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "icecore").mkdir()
+    return tmp_path / "icecore" / "config.toml"
+
+
+def test_without_a_file_there_are_the_defaults(path: Path) -> None:
+    assert load("") == Profile("127.0.0.1:7400", 30.0)
+    with pytest.raises(ConfigurationError, match="no profile 'far'"):
+        load("far")
+
+
+def test_the_file_names_the_usual_one(path: Path) -> None:
+    path.write_text(FILE)
+    assert load("") == Profile("127.0.0.1:7500", 30.0)
+    assert load("far") == Profile("c1:7400,c2:7400", 5.0)
+    with pytest.raises(ConfigurationError, match="there are: far, near"):
+        load("fra")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("profile =", "not valid TOML"),
+        ("\x80", "not valid TOML"),
+        ("bootstrap = 'x:1'", "unknown key bootstrap"),
+        ("profile = 3", "profile is a name"),
+        ("profiles = 3", "profile is a name"),
+        ("profile = 'a'\nprofiles.a = 3", "is not a table"),
+        ("profile = 'a'\n[profiles.a]\nbootstrp = 'x'", "unknown key bootstrp"),
+        ("profile = 'a'\n[profiles.a]\nbootstrap = 3", "bootstrap = 3"),
+        ("profile = 'a'\n[profiles.a]\nbootstrap = ''", "bootstrap = ''"),
+        ("profile = 'a'\n[profiles.a]\ntimeout_s = true", "timeout_s = True"),
+        ("profile = 'a'\n[profiles.a]\ntimeout_s = -1", "not from 0.1"),
+    ],
+)
+def test_what_is_wrong_is_named(path: Path, text: str, said: str) -> None:
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        load("")
+    assert "config.toml" in caught.value.message

@@ -1,0 +1,77 @@
+"""Memory that a storm leaves behind goes back to the system, and only that."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from icecore.process.memory import GROWTH_BYTES, MemoryReturn, resident_bytes, trim
+from tests.support.waiting import until
+
+MIB = 1 << 20
+
+
+class Heap:
+    """What a process has, and what of it the allocator could free."""
+
+    def __init__(self) -> None:
+        self.used_bytes, self.free_bytes = 100 * MIB, 0
+        self.looks = self.trims = 0
+
+    def resident(self) -> int:
+        self.looks += 1
+        return self.used_bytes + self.free_bytes
+
+    def trim(self) -> None:
+        self.trims += 1
+        self.free_bytes = 0
+
+    async def looked_at(self, times: int = 3) -> None:
+        before = self.looks
+        await until(lambda: self.looks >= before + times)
+
+
+async def watched(heap: Heap, change: Callable[[], None]) -> None:
+    memory = MemoryReturn(heap.resident, heap.trim, every_s=0.001)
+    memory.start()
+    await heap.looked_at()
+    change()
+    await heap.looked_at(5)
+    await memory.stop()
+
+
+async def test_a_storm_is_forgotten() -> None:
+    heap = Heap()
+
+    def storm() -> None:
+        heap.free_bytes = 500 * MIB
+
+    await watched(heap, storm)
+    assert (heap.free_bytes, heap.trims) == (0, 1)
+
+
+async def test_a_little_more_is_kept_and_what_is_in_use_is_not_asked_for_again() -> None:
+    heap = Heap()
+
+    def grow() -> None:
+        heap.free_bytes = GROWTH_BYTES - 1
+
+    await watched(heap, grow)
+    assert heap.trims == 0
+
+    def use() -> None:
+        heap.used_bytes = 500 * MIB
+
+    await watched(heap, use)
+    assert heap.trims == 1
+
+
+async def test_free_memory_of_this_process_goes_back() -> None:
+    if not resident_bytes():
+        pytest.skip("this system does not tell")
+    await asyncio.to_thread(trim)
+    held = [bytes(1000) + str(number).encode() for number in range(200_000)]
+    before = resident_bytes()
+    del held
+    trim()
+    assert resident_bytes() < before - 50 * MIB

@@ -1,0 +1,178 @@
+"""Requests are counted before they become objects, and nothing honest is refused."""
+
+import asyncio
+import time
+
+import pytest
+
+from icecore.errors import InvalidRequestError
+from icecore.rpc import bounds, framing
+from icecore.rpc.bounds import bound_of, bounded
+from icecore.rpc.methods import ADMIN, DATA, NODE
+from icecore.rpc.ports import Admitted, Body, CallContext, DirectHandler, Handlers, Received
+from icecore.v1 import admin_pb2, common_pb2, data_pb2
+
+CALL = CallContext("peer", "anonymous", None)
+
+
+async def answer(_: Received, __: CallContext) -> bytes:
+    return b"answer"
+
+
+def admit(_: bytes, __: int, ___: CallContext) -> Admitted | Body:
+    return b"admitted"
+
+
+METHODS = (
+    *(DATA["Fetch"], DATA["ListOffsets"], DATA["Query"], DATA["InitProducer"]),
+    *(ADMIN["GetMetadata"], ADMIN["ListSegments"], ADMIN["CreateTopic"]),
+    *(NODE["Fence"], "/t.T/other"),
+)
+HANDLERS = bounded(
+    Handlers(
+        unary=dict.fromkeys(METHODS, answer),
+        streams={},
+        direct={DATA["Produce"]: DirectHandler(data_pb2.ProduceRequest, admit)},
+    )
+)
+
+
+async def call(method: str, body: bytes) -> Body:
+    return await HANDLERS.unary[method](body, CALL)
+
+
+def produce(header: data_pb2.ProduceHeader | bytes) -> Body | Admitted:
+    raw = header if isinstance(header, bytes) else header.SerializeToString()
+    return HANDLERS.direct[DATA["Produce"]].admit(raw, 0, CALL)
+
+
+def lists_of(method: str, count: int) -> bytes:
+    """A request with so many items in its list."""
+    if method == DATA["Fetch"]:
+        header = data_pb2.FetchHeader(partitions=[data_pb2.FetchPartition()] * count)
+        return data_pb2.FetchRequest(header=header).SerializeToString()
+    if method == DATA["ListOffsets"]:
+        items = [data_pb2.ListOffsetsPartition(earliest=True)] * count
+        return data_pb2.ListOffsetsRequest(partitions=items).SerializeToString()
+    if method == DATA["InitProducer"]:
+        return data_pb2.InitProducerRequest(topics=["t"] * count).SerializeToString()
+    if method == ADMIN["ListSegments"]:
+        return admin_pb2.ListSegmentsRequest(partitions=range(count)).SerializeToString()
+    return admin_pb2.GetMetadataRequest(topics=["t"] * count).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        (DATA["Fetch"], bounds.PARTITIONS_MAX),
+        (DATA["ListOffsets"], bounds.PARTITIONS_MAX),
+        (DATA["InitProducer"], bounds.NAMED_TOPICS_MAX),
+        (ADMIN["GetMetadata"], bounds.TOPICS_MAX),
+    ],
+)
+async def test_lists_are_as_long_as_their_bound_and_no_longer(method: str, count: int) -> None:
+    assert await call(method, lists_of(method, count)) == b"answer"
+    with pytest.raises(InvalidRequestError, match=f"more than {count}"):
+        await call(method, lists_of(method, count + 1))
+
+
+async def test_packed_lists_are_counted_by_their_bytes() -> None:
+    method = ADMIN["ListSegments"]
+    assert await call(method, lists_of(method, 5_000)) == b"answer"
+    with pytest.raises(InvalidRequestError, match="partitions"):
+        await call(method, lists_of(method, 50_000))
+
+
+async def test_requests_are_as_large_as_their_method_allows() -> None:
+    method, limit = ADMIN["CreateTopic"], 4 << 20
+    assert await call(method, b"\x0a\x00" * 10) == b"answer"
+    with pytest.raises(InvalidRequestError, match="larger than max 4194304"):
+        await call(method, bytes(limit + 1))
+    assert await call("/t.T/other", bytes(limit + 1)) == b"answer"
+
+
+async def test_fields_are_counted_at_any_depth() -> None:
+    """Also those that are no lists: each costs time."""
+    numbers = b"\x18\x01" * (bounds.FIELDS_MAX + 1)  # FetchPartition.partition again and again
+    entry = b"\x32" + _length(numbers)
+    body = b"\x0a" + _length(entry)
+    with pytest.raises(InvalidRequestError, match="fields in a request"):
+        await call(DATA["Fetch"], body)
+
+
+def _length(data: bytes) -> bytes:
+    value, out = len(data), bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value]) + data
+
+
+async def test_groups_hide_nothing() -> None:
+    body = b"\x0b" + b"\x0a\x00" * 200_000 + b"\x0c"
+    with pytest.raises(InvalidRequestError, match="groups"):
+        await call(ADMIN["GetMetadata"], body)
+
+
+@pytest.mark.parametrize("body", [b"\xff" * 300_000, b"\x0a\xff" * 20_000, bytes(20_000)])
+async def test_what_is_no_message_is_left_to_the_parser_or_refused(body: bytes) -> None:
+    try:
+        assert await call(ADMIN["GetMetadata"], body) == b"answer"
+    except InvalidRequestError:
+        return
+
+
+async def test_others_have_their_turn_while_a_long_request_is_counted() -> None:
+    body = lists_of(DATA["Fetch"], bounds.PARTITIONS_MAX)
+    began, turns = asyncio.ensure_future(call(DATA["Fetch"], body)), 0
+    while not began.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert await began == b"answer"
+    assert turns > 5
+
+
+def test_entries_records_and_labels_of_produce_are_counted() -> None:
+    entry = data_pb2.ProducePartition
+    limit = bounds.PRODUCED_PARTITIONS_MAX
+    assert produce(data_pb2.ProduceHeader(partitions=[entry()] * limit)) == b"admitted"
+    with pytest.raises(InvalidRequestError, match=f"more than {limit} partitions"):
+        produce(data_pb2.ProduceHeader(partitions=[entry()] * (limit + 1)))
+
+    def of(*records: common_pb2.Record) -> data_pb2.ProduceHeader:
+        return data_pb2.ProduceHeader(partitions=[entry(records=records)])
+
+    plain = common_pb2.Record(value=b"v")
+    assert produce(of(*[plain] * bounds.CLEAR_RECORDS_MAX)) == b"admitted"
+    with pytest.raises(InvalidRequestError, match="more than 10000 records"):
+        produce(of(*[plain] * (bounds.CLEAR_RECORDS_MAX + 1)))
+    with pytest.raises(InvalidRequestError, match="more than 100000 tags"):
+        produce(of(common_pb2.Record(tags=["t"] * (bounds.LABELS_MAX + 1))))
+    headers = [common_pb2.Header()] * (bounds.LABELS_MAX + 1)
+    with pytest.raises(InvalidRequestError, match="more than 100000 headers"):
+        produce(of(common_pb2.Record(headers=headers)))
+
+
+def test_a_million_empty_entries_cost_milliseconds() -> None:
+    began_s = time.process_time()
+    with pytest.raises(InvalidRequestError):
+        produce(b"\x22\x00" * 1_000_000)
+    assert time.process_time() - began_s < 0.1
+
+
+def test_only_reads_of_clients_may_be_stopped() -> None:
+    assert bound_of(DATA["Fetch"]).is_read
+    assert bound_of(ADMIN["GetMetadata"]).is_read
+    for method in (DATA["Produce"], DATA["InitProducer"], ADMIN["CreateTopic"], NODE["Fence"]):
+        assert not bound_of(method).is_read
+
+
+def test_a_bulk_message_comes_in_few_parts() -> None:
+    """Those that are framed in another way are understood, but not as a million headers."""
+    header = data_pb2.ProduceHeader(timeout_ms=5)
+    parts = b"\x0a" + _length(header.SerializeToString())
+    read, batches = framing.split_bulk(parts * 3, data_pb2.ProduceRequest)
+    assert data_pb2.ProduceHeader.FromString(read) == header
+    assert not batches
+    with pytest.raises(InvalidRequestError, match="more than 64 parts"):
+        framing.split_bulk(parts * 100_000, data_pb2.ProduceRequest)

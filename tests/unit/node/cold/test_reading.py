@@ -1,0 +1,271 @@
+"""Reads of object storage under faults: right bytes, or an error that says which object."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from icecore.errors import ObjectStoreBusyError, ThrottledError, UnavailableError
+from icecore.v1 import data_pb2
+from icecore_node.cold import cold_log
+from icecore_node.cold.descriptions import AGE_MS, REFUSAL_AGE_MS
+from icecore_node.cold.reading import ColdReading
+from icecore_node.tiering.manifest import TieredDamageError
+from tests.conformance.log_builder import TOPIC
+from tests.simulation.disk import SimDisk
+from tests.support import tiered
+from tests.support.cold_setup import ColdNode
+from tests.support.query_setup import QueryNode, Stored, records_of
+
+
+def source_of(count: int = 1, batches: int = 8) -> QueryNode:
+    """Sealed segments with an index."""
+    node = QueryNode()
+    node.index = node.store.index
+    for number in range(1, count + 1):
+        node.begin(number)
+        for at in range(batches):
+            node.append(number, [Stored(b"v%d" % at * 200, b"k%d-%d" % (number, at), at)])
+        node.seal(number)
+    while node.store.index.tend():
+        pass
+    return node
+
+
+async def read_all(reading: ColdReading, source: QueryNode, number: int = 1) -> bytes:
+    log = source.logs[number]
+    offset, found = log.identity.base_offset, b""
+    while offset < log.tail.end_offset:
+        parts, offset = await reading.read(number, offset, 1)
+        found += b"".join(parts)
+    return found
+
+
+async def test_readers_of_one_row_group_share_a_request() -> None:
+    source, cold = source_of(), ColdNode(running_max=20)
+    cold.publish(source, 1, row_group_bytes=1 << 20)
+    cold.bucket.faults.request_s = 0.01
+    results = await asyncio.gather(*(cold.reading.read(1, 3, 1) for _ in range(20)))
+    assert len({b"".join(each) for each, _ in results}) == 1
+    assert cold.store.by_key == {"json": 1, "parquet": 2}  # the manifest, the footer, the rows
+    assert cold.metadata.calls == 1
+
+
+async def test_who_leaves_takes_nothing_from_others() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1)
+    cold.bucket.faults.request_s = 0.01
+    first = asyncio.ensure_future(cold.reading.read(1, 0, 1))
+    second = asyncio.ensure_future(cold.reading.read(1, 0, 1))
+    await asyncio.sleep(0.005)
+    first.cancel()
+    assert (await second)[1] == 1
+    assert cold.store.by_key["json"] == 1
+
+
+async def test_a_scan_reads_ahead_and_a_look_does_not() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1, row_group_bytes=1)
+    await cold.reading.read(1, 4, 1)
+    await asyncio.sleep(0.01)
+    assert cold.store.by_key["parquet"] == 2  # the footer and one row group
+    await cold.reading.read(1, 5, 1)
+    await asyncio.sleep(0.01)
+    assert cold.store.by_key["parquet"] == 4  # and the one behind it
+    await cold.reading.read(1, 6, 1)
+    await asyncio.sleep(0.01)
+    assert cold.store.by_key["parquet"] == 5
+    assert not cold.unexpected
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".manifest.json", ".batches"])
+@pytest.mark.parametrize("fault", ["missing", "cut", "altered"])
+async def test_damage_is_named_and_never_read(suffix: str, fault: str) -> None:
+    source, cold = source_of(), ColdNode(SimDisk())
+    cold.publish(source, 1, as_rows=suffix != ".batches")
+    key = cold.metadata.published[1].facts.key(1, suffix)
+    objects = cold.bucket.objects
+    whole = objects[key]
+    if fault == "missing":
+        del objects[key]
+    elif fault == "cut":
+        objects[key] = whole[: len(whole) // 2]
+    else:
+        objects[key] = bytes(byte ^ 1 for byte in whole)
+    with pytest.raises(TieredDamageError) as caught:
+        await read_all(cold.reading, source)
+    assert suffix in caught.value.message and "segment 1" in caught.value.message
+    assert cold.metadata.calls == 2, "metadata are asked again"
+    objects[key] = whole
+    assert await read_all(cold.reading, source)
+
+
+async def test_another_copy_is_taken() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1, attempt=1)
+    expected = await read_all(cold.reading, source)
+    cold.cache.forget(lambda _: True)
+    old = cold.metadata.published[1]
+    cold.publish(source, 1, attempt=2, row_group_bytes=1)
+    del cold.bucket.objects[old.parquet.key]
+    assert records(await read_all(cold.reading, source)) == records(expected)
+    assert cold.metadata.calls == 2
+
+
+def records(data: bytes) -> list[Any]:
+    return tiered.records_of([data])
+
+
+async def test_a_search_goes_on_in_another_copy() -> None:
+    source, cold = source_of(batches=40), ColdNode()
+    cold.publish(source, 1, attempt=1, row_group_bytes=1)
+    expected = records_of(await source.pages(partitions=[named(1)], max_count=5))
+    first = await cold.node.query(partitions=[named(1)], max_count=5)
+    old = cold.metadata.published[1]
+    cold.publish(source, 1, attempt=2, row_group_bytes=2000)
+    del cold.bucket.objects[old.parquet.key]
+    found = records_of([first])
+    token = first.continuation
+    while token:
+        page = await cold.node.query(partitions=[named(1)], max_count=5, continuation=token)
+        found += records_of([page])
+        token = page.continuation
+        assert page.complete
+    assert found == expected
+
+
+def named(*segment_ids: int) -> data_pb2.QueryPartition:
+    return data_pb2.QueryPartition(segment_ids=segment_ids)
+
+
+async def test_damage_makes_a_query_incomplete_and_names_the_segment() -> None:
+    source, cold = source_of(3), ColdNode()
+    for number in source.logs:
+        cold.publish(source, number)
+    cold.bucket.remove(cold.metadata.published[2].parquet.key)
+    page = await cold.node.query(partitions=[named(1, 2, 3)], max_count=100)
+    assert not page.complete
+    outcomes = {each.segment_id: each.outcome for each in page.partitions[0].segments}
+    assert outcomes[2] == data_pb2.SEARCH_OUTCOME_UNAVAILABLE
+    assert {each.offset for each in records_of([page])} == {*range(8), *range(16, 24)}
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("fault", ["missing", "altered", "cut", "another"])
+async def test_a_damaged_index_costs_time_only(
+    monkeypatch: pytest.MonkeyPatch, fault: str, whole_bytes: int
+) -> None:
+    monkeypatch.setattr(cold_log, "WHOLE_INDEX_BYTES", whole_bytes)
+    source, cold = source_of(2), ColdNode(SimDisk())
+    for number in source.logs:
+        cold.publish(source, number)
+    index = cold.metadata.published[1].index
+    assert index is not None
+    objects = cold.bucket.objects
+    whole = objects[index.key]
+    if fault == "missing":
+        del objects[index.key]
+    elif fault == "another":
+        other = cold.metadata.published[2].index
+        assert other is not None
+        objects[index.key] = objects[other.key]
+    else:
+        objects[index.key] = (
+            whole[:300] if fault == "cut" else whole[:300] + bytes(len(whole) - 300)
+        )
+    page = await cold.node.query(
+        filter=data_pb2.RecordFilter(keys=[b"k1-5"]), partitions=[named(1)]
+    )
+    assert page.complete and len(records_of([page])) == 1
+    assert page.partitions[0].segments[0].outcome == data_pb2.SEARCH_OUTCOME_SCAN
+    objects[index.key] = whole
+    page = await cold.node.query(
+        filter=data_pb2.RecordFilter(keys=[b"k1-5"]), partitions=[named(1)]
+    )
+    assert page.partitions[0].segments[0].outcome == data_pb2.SEARCH_OUTCOME_INDEX
+
+
+async def test_a_store_that_is_down_is_an_error_of_the_moment() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1)
+    cold.bucket.faults.refused = 1
+    with pytest.raises(ObjectStoreBusyError):
+        await cold.reading.read(1, 0, 1)
+    assert cold.metadata.calls == 1, "the copy is not blamed"
+    assert await read_all(cold.reading, source)
+
+
+async def test_the_cache_survives_a_restart() -> None:
+    source, disk = source_of(), SimDisk()
+    cold = ColdNode(disk)
+    cold.publish(source, 1)
+    expected = await read_all(cold.reading, source)
+    again = ColdNode(disk, cold.bucket, cold.metadata)
+    assert await read_all(again.reading, source) == expected
+    assert again.store.requests == 0, "all of it is on the disk"
+
+
+async def test_budgets_hold_under_a_scan_of_a_hundred_segments() -> None:
+    source, disk = source_of(100, 3), SimDisk()
+    cold = ColdNode(disk, memory_bytes=30_000, disk_bytes=40_000)
+    for number in source.logs:
+        cold.publish(source, number)
+    for number in source.logs:
+        assert await read_all(cold.reading, source, number)
+        assert cold.cache.memory_bytes <= 30_000
+        assert cold.disk is not None and cold.disk.size_bytes <= 40_000
+    pages = await cold.node.pages(partitions=[named(*source.logs)], max_count=100)
+    assert len(records_of(pages)) == 300 and all(page.complete for page in pages)
+    assert cold.cache.memory_bytes <= 30_000 and not cold.unexpected
+
+
+async def test_a_thousand_at_once_are_answered_or_throttled() -> None:
+    source, cold = source_of(100, 2), ColdNode(running_max=4, waiting_max=50)
+    for number in source.logs:
+        cold.publish(source, number)
+    cold.bucket.faults.request_s = 0.001
+    reads = [cold.reading.read(1 + at % 100, 2 * (at % 100), 1) for at in range(1000)]
+    results = await asyncio.gather(*reads, return_exceptions=True)
+    refused = [each for each in results if isinstance(each, ThrottledError)]
+    assert len(refused) == 946 and len(results) == 1000
+    assert cold.store.running_max <= 4
+    assert all(isinstance(each, tuple | ThrottledError) for each in results)
+
+
+async def test_what_metadata_said_is_asked_again_when_it_is_old() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1)
+    clock = cold.node.clock
+    await cold.reading.read(1, 0, 1)
+    clock.ms += AGE_MS - 1
+    await cold.reading.read(1, 0, 1)
+    assert cold.metadata.calls == 1
+    clock.ms += 1
+    cold.metadata.failure = UnavailableError("no coordinator")
+    await cold.reading.read(1, 0, 1)  # the last answer counts
+    assert cold.metadata.calls == 2
+    cold.metadata.failure = None
+    del cold.metadata.published[1]
+    result, _ = await cold.node.fetch_entry(data_pb2.FetchPartition(topic_id=TOPIC, segment_id=1))
+    assert result.HasField("error"), "it is deleted"
+
+
+async def test_a_refusal_is_kept_for_a_moment() -> None:
+    cold = ColdNode()
+    entry = data_pb2.FetchPartition(topic_id=TOPIC, segment_id=5)
+    for _ in range(10):
+        assert (await cold.node.fetch_entry(entry))[0].HasField("error")
+    assert cold.metadata.calls == 1
+    cold.node.clock.ms += REFUSAL_AGE_MS
+    await cold.node.fetch_entry(entry)
+    assert cold.metadata.calls == 2
+
+
+async def test_a_manifest_of_something_else_is_damage() -> None:
+    source, cold = source_of(2), ColdNode()
+    cold.publish(source, 1)
+    cold.publish(source, 2)
+    first, second = cold.metadata.published[1], cold.metadata.published[2]
+    cold.bucket.objects[first.key] = cold.bucket.objects[second.key]
+    with pytest.raises(TieredDamageError):
+        await cold.reading.read(1, 0, 1)

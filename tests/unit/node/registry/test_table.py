@@ -1,0 +1,148 @@
+"""What a node holds of one partition: found by offset and by time, however many segments it has."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import NotReplicaError, OffsetOutOfRangeError
+from icecore.model import SegmentId
+from icecore_node.identity.readers import Readers
+from icecore_node.registry.table import PartitionReplicas, ReplicaTable
+from icecore_node.replica.life import Life, Removed
+from icecore_node.replica.replica import Replica
+
+RECORDS = 10
+MS = 1_000
+
+
+class Counted(SimpleNamespace):
+    """A replica that counts how often it was looked at."""
+
+    looks = 0
+    segment_id: SegmentId
+    base_offset: int
+    sealed_end_offset: int | None
+    life: Life
+    log: Any
+    watermark: int
+
+    @property
+    def sealed(self) -> bool:
+        return self.sealed_end_offset is not None
+
+    @property
+    def high_watermark(self) -> int:
+        Counted.looks += 1
+        return self.watermark
+
+    @property
+    def partition_key(self) -> tuple[bytes, int]:
+        return b"t", 0
+
+    def covers(self, offset: int) -> bool:
+        Counted.looks += 1
+        is_below = self.sealed_end_offset is None or offset < self.sealed_end_offset
+        return self.life.is_intact and self.base_offset <= offset and is_below
+
+    def move(self, event: object) -> None:
+        assert isinstance(event, Removed)
+        self.life = Life.GONE
+
+
+def a_replica(number: int, life: Life = Life.SEALED) -> Replica:
+    """The numbered segment of ten records, appended in the numbered second."""
+    base, end = number * RECORDS, (number + 1) * RECORDS
+    tail = SimpleNamespace(max_append_timestamp_ms=number * MS + RECORDS - 1)
+    is_open = life in (Life.IDLE, Life.LED)
+    made = Counted(
+        segment_id=SegmentId(number + 1),
+        base_offset=base,
+        sealed_end_offset=None if is_open else end,
+        life=life,
+        log=SimpleNamespace(tail=tail),
+        watermark=end,
+    )
+    return cast(Replica, made)
+
+
+def held(*replicas: Replica) -> PartitionReplicas:
+    found = PartitionReplicas(b"t", 0)
+    for replica in replicas:
+        found.place(replica)
+    Counted.looks = 0
+    return found
+
+
+def test_the_order_is_that_of_offsets_however_they_come() -> None:
+    some = [a_replica(number) for number in (3, 0, 2, 1)]
+    found = held(*some, some[0])
+    assert [each.base_offset for each in found.replicas] == [0, 10, 20, 30]
+
+
+def test_a_look_up_does_not_walk_over_all_segments() -> None:
+    found = held(*(a_replica(number) for number in range(5_000)))
+    for offset in (0, 25_005, 49_999):
+        assert found.find(offset).base_offset == offset - offset % RECORDS
+    assert found.high_watermark == 50_000
+    assert found.since(2_500 * MS)[0].base_offset == 25_000
+    with pytest.raises(NotReplicaError):
+        found.find(50_000)
+    assert Counted.looks < 100
+
+
+def test_times_between_and_beyond() -> None:
+    found = held(*(a_replica(number) for number in range(9)), a_replica(9, Life.LED))
+    assert [each.base_offset for each in found.since(8 * MS + RECORDS)] == [90]
+    assert [each.base_offset for each in found.since(8 * MS)] == [80, 90]
+    assert len(found.since(0)) == 10
+    assert [each.base_offset for each in found.since(100 * MS)] == [90]
+
+
+def test_what_is_damaged_says_nothing_about_times() -> None:
+    lives = [Life.UNKNOWN if number in (2, 3, 4) else Life.SEALED for number in range(8)]
+    found = held(*(a_replica(number, life) for number, life in enumerate(lives)))
+    for replica in found.replicas[2:5]:
+        cast(Any, replica).log.tail.max_append_timestamp_ms = 0
+    for second in range(8):
+        numbers = [each.base_offset // RECORDS for each in found.since(second * MS)]
+        assert second in numbers
+        assert numbers == sorted(numbers)
+    assert [each.base_offset for each in held(a_replica(0, Life.UNKNOWN)).since(9 * MS)] == [0]
+
+
+def test_a_gap_is_no_reason_to_walk_to_the_start() -> None:
+    found = held(a_replica(0, Life.IDLE), *(a_replica(number) for number in (1, 2, 8)))
+    with pytest.raises(NotReplicaError):
+        found.find(55)
+    assert found.find(5).base_offset == 0
+    assert found.find(25, SegmentId(3)).base_offset == 20
+    for wrong in (SegmentId(2), SegmentId(77)):
+        with pytest.raises(NotReplicaError):
+            found.find(25, wrong)
+
+
+def test_below_the_start_and_beyond_a_leader() -> None:
+    found = held(a_replica(0), a_replica(1, Life.LED))
+    found.note_start(5)
+    with pytest.raises(OffsetOutOfRangeError, match=r"\[5, 20\]"):
+        found.find(4)
+    with pytest.raises(OffsetOutOfRangeError, match=r"\[5, 20\]"):
+        found.find(21)
+    assert found.find(20).base_offset == 10
+
+
+def test_what_is_removed_is_found_no_more_and_may_come_back() -> None:
+    table = ReplicaTable(Readers())
+    one, two = a_replica(0), a_replica(1)
+    table.add(one)
+    table.add(two)
+    table.remove(one)
+    partition = table.of(b"t", 0)
+    assert partition.replicas == [two]
+    again = a_replica(0)
+    table.add(again)
+    assert partition.replicas == [again, two]
+    partition.displace(one)
+    assert partition.replicas == [again, two]
+    assert partition.only(SegmentId(1)) == [again]

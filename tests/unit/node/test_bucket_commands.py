@@ -1,0 +1,208 @@
+"""What is done with a bucket alone: proving it, planning a restore, taking it over, Hive's list."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from icecore_node import bucket_commands
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.tiering.access import MARKER_KEY, marker_of
+from icecore_node.tiering.manifest import Manifest
+from tests.support.tiered import FACTS, flights, undecodable
+from tests.support.tiered_folder import TieredFolder
+
+TOPIC = str(UUID(bytes=FACTS.topic_id))
+NEW_CLUSTER = b"n" * 16
+
+
+@pytest.fixture
+async def bucket(tmp_path: Path) -> AsyncIterator[TieredFolder]:
+    executor = ThreadExecutor(reader_threads=2)
+    made = TieredFolder(tmp_path / "bucket", executor)
+    await made.mark()
+    yield made
+    executor.close()
+
+
+async def two(bucket: TieredFolder) -> list[Manifest]:
+    """Neighbours, published; the second one has a batch that nobody can decode."""
+    first = await bucket.put(flights(3), 0, 1)
+    second = await bucket.put([*flights(2), undecodable()], first.facts.end_offset, 2)
+    bucket.publish(first, second)
+    return [first, second]
+
+
+async def run(bucket: TieredFolder, command: str, *arguments: str) -> dict[str, Any]:
+    """What a command says."""
+    given = bucket_commands._parser().parse_args([command, bucket.settings.url, *arguments])
+    executor = ThreadExecutor(reader_threads=2)
+    try:
+        acts = bucket_commands.BucketCommands(given, executor)
+        found: dict[str, Any] = await getattr(acts, command.replace("-", "_"))()
+        json.dumps(found)
+        return found
+    finally:
+        executor.close()
+
+
+def damage(bucket: TieredFolder, key: str, position: int = 100) -> None:
+    path = bucket.folder / key
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+async def test_an_intact_bucket_is_proved(bucket: TieredFolder) -> None:
+    manifests = await two(bucket)
+    found = await run(bucket, "verify")
+    [topic] = found["topics"]
+    assert (found["damaged"], found["strange"], topic["strange"]) == (0, [], [])
+    assert [each["attempt"] for each in topic["copies"]] == [1, 2]
+    assert all(each["is_published"] for each in topic["copies"])
+    wanted = sum(each.parquet.size_bytes for each in manifests)
+    assert found["read_bytes"] > wanted
+    assert found["requests"] > 6
+
+
+async def test_damage_is_named(bucket: TieredFolder) -> None:
+    first, second = await two(bucket)
+    damage(bucket, first.parquet.key)
+    assert second.side is not None
+    (bucket.folder / second.side.key).unlink()
+    found = await run(bucket, "verify")
+    problems = [each["problem"] for each in found["topics"][0]["copies"]]
+    assert found["damaged"] == 2
+    assert "is not what was put" in problems[0]
+    assert "is not there" in problems[1]
+
+
+async def test_a_damaged_manifest_is_no_copy(bucket: TieredFolder) -> None:
+    first, _ = await two(bucket)
+    damage(bucket, first.key)
+    [topic] = (await run(bucket, "verify"))["topics"]
+    assert any(first.key in each for each in topic["damage"])
+    assert any("the table names it, no manifest does" in each for each in topic["damage"])
+
+
+async def test_what_nobody_knows_is_strange_and_no_damage(bucket: TieredFolder) -> None:
+    first, _ = await two(bucket)
+    await bucket.put(flights(3), 0, 9)
+    await bucket.store.put_if_absent(first.facts.key(8), b"half an upload")
+    await bucket.store.put_if_absent(f"{TOPIC}/notes.txt", b"hello")
+    await bucket.store.put_if_absent("elsewhere/x.parquet", b"hello")
+    foreign = await bucket.put(flights(1), 5000, 3, cluster_id=b"o" * 16)
+    found = await run(bucket, "verify")
+    [topic] = found["topics"]
+    assert found["damaged"] == 0
+    assert sorted(found["strange"]) == sorted([f"{TOPIC}/notes.txt", "elsewhere/x.parquet"])
+    assert any(first.facts.key(8) in each for each in topic["strange"])
+    assert any(foreign.key in each and "of cluster" in each for each in topic["strange"])
+    states = {each["attempt"]: each["is_published"] for each in topic["copies"]}
+    assert states == {1: True, 2: True, 9: False, 3: False}
+
+
+async def test_metadata_have_the_last_word(
+    bucket: TieredFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await two(bucket)
+    known = {
+        FACTS.topic_id: {(first.facts.segment_id, 1): b"x" * 32, (first.facts.segment_id, 5): b""}
+    }
+    monkeypatch.setattr(bucket_commands, "_published", lambda _: known)
+    [topic] = (await run(bucket, "verify", "--published"))["topics"]
+    damage_told = "\n".join(topic["damage"])
+    assert f"{first.key}: it is not the manifest that was published" in damage_told
+    assert f"segment {first.facts.segment_id}, attempt 5: published, and without" in damage_told
+    assert "in the table (still), and not published" in damage_told
+    assert str(second.facts.base_offset) in damage_told
+
+
+async def test_a_plan_is_what_the_table_names(bucket: TieredFolder) -> None:
+    first, second = await two(bucket)
+    await bucket.put(flights(3), 0, 9)
+    [plan] = (await run(bucket, "plan", "--topic", "flights"))["topics"]
+    assert plan["problems"] == []
+    assert [each["attempt"] for each in plan["segments"]] == [1, 2]
+    assert (plan["attempts_max"], plan["partitions"], plan["topic"]) == (9, 4, "flights")
+    assert plan["segment_ids_max"] == second.facts.segment_id
+    assert plan["segments"][0]["full_digest"] == first.facts.full_digest.hex()
+
+
+async def test_without_a_table_the_newest_copy_counts(bucket: TieredFolder) -> None:
+    first = await bucket.put(flights(3), 0, 1)
+    await bucket.put(flights(3), 0, 9)
+    await bucket.put(flights(3), first.facts.end_offset, 4)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["attempt"] for each in plan["segments"]] == [9, 4]
+    assert plan["problems"] == []
+
+
+async def test_a_segment_without_rows_is_in_no_table_and_in_the_plan(bucket: TieredFolder) -> None:
+    first = await bucket.put(flights(3), 0, 1)
+    second = await bucket.put([undecodable()], first.facts.end_offset, 2)
+    third = await bucket.put(flights(1), second.facts.end_offset, 3)
+    bucket.publish(first, second, third)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["attempt"] for each in plan["segments"]] == [1, 2, 3]
+    assert plan["problems"] == []
+
+
+async def test_holes_and_overlaps_are_named(bucket: TieredFolder) -> None:
+    first = await bucket.put(flights(3), 0, 1)
+    over = await bucket.put(flights(3), 100, 2)
+    far = await bucket.put(flights(1), 4000, 3)
+    bucket.publish(first, over, far)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert any("have the same offsets" in each for each in plan["problems"])
+    hole = f"partition 3: {over.facts.end_offset}..4000"
+    assert any(hole in each for each in plan["problems"])
+    [behind] = (await run(bucket, "plan", "--skip-gaps"))["topics"]
+    assert [each["attempt"] for each in behind["segments"]] == [3]
+    assert any(hole in each for each in behind["left_out"])
+
+
+async def test_a_bucket_changes_hands(bucket: TieredFolder) -> None:
+    await two(bucket)
+    arguments = ("--cluster", NEW_CLUSTER.hex(), "--old", FACTS.cluster_id.hex())
+    taken = await run(bucket, "take-over", *arguments)
+    assert taken["was_taken"]
+    assert (bucket.folder / MARKER_KEY).read_bytes() == marker_of(NEW_CLUSTER)
+    assert not (await run(bucket, "take-over", *arguments))["was_taken"]
+    found = await run(bucket, "verify")
+    assert (found["damaged"], found["topics"][0]["strange"]) == (0, [])
+    assert found["earlier_clusters"] == (FACTS.cluster_id.hex(),)
+
+
+async def test_only_the_cluster_that_was_shown_is_taken_over(
+    bucket: TieredFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await two(bucket)
+    given = bucket_commands._parser().parse_args(
+        ["take-over", bucket.settings.url, "--cluster", NEW_CLUSTER.hex(), "--old", "00" * 16]
+    )
+    executor = ThreadExecutor(reader_threads=1)
+    with pytest.raises(bucket_commands.WrongClusterError, match="look again"):
+        await bucket_commands.BucketCommands(given, executor).take_over()
+    executor.close()
+    assert (bucket.folder / MARKER_KEY).read_bytes() == marker_of(FACTS.cluster_id)
+
+
+async def test_the_list_for_hive_is_what_the_table_names(bucket: TieredFolder) -> None:
+    manifests = await two(bucket)
+    for _ in range(2):
+        [written] = (await run(bucket, "hive", "--topic", TOPIC))["manifests"]
+    lines = (bucket.folder / TOPIC / "_symlink_format_manifest/manifest").read_text().split()
+    assert lines == sorted(f"{bucket.settings.url}/{each.parquet.key}" for each in manifests)
+    assert written["files"] == 2
+    assert (await run(bucket, "verify"))["strange"] == []
+
+
+def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bucket_commands.main(["verify", "nonsense://x"]) == 1
+    assert "begins with none of" in capsys.readouterr().err
+    assert bucket_commands.main(["verify", f"file://{tmp_path}", "--topic", "nothing"]) == 1
+    assert "nothing of topic nothing" in capsys.readouterr().err
