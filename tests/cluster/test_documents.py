@@ -33,7 +33,10 @@ NOT_RUN = (
 """How a block begins, or what is in it; and why it is not run here."""
 SETUP = {
     "README.md": ("icecore dev sample --count 2000 > flights.ndjson",),
-    "docs/COMMANDS.md": ("icecore topic create copy --partitions 6",),
+    "docs/COMMANDS.md": (
+        "icecore topic create copy --partitions 6",
+        "icecore topic create weather",
+    ),
     "docs/CLIENTS.md": (),
 }
 NOT_TYPED = (". .venv/bin/activate", "icecore dev sample > flights.ndjson")
@@ -53,7 +56,7 @@ class Place:
 
     def type(self, line: str) -> None:
         """Run one line of a shell; it must end well."""
-        is_endless = line.endswith("--follow")
+        is_endless = " --follow" in line
         command = f"timeout {FOLLOW_S} {line}; test $? = 124" if is_endless else line
         self._run(["bash", "-o", "pipefail", "-c", command], line)
 

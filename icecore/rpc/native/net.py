@@ -122,6 +122,8 @@ class NativeNet:
         answered = loop.create_future()
 
         def settle(outcome: Received | IcecoreError) -> None:
+            if answered.done():  # given up, and this task hears of it after the answer
+                return
             answered.set_result(None)
             done(outcome)
 

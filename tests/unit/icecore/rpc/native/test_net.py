@@ -165,6 +165,27 @@ async def test_answers_that_nobody_asked_for() -> None:
     listener.close()
 
 
+async def test_an_answer_that_comes_as_its_call_is_given_up() -> None:
+    """Both in one turn of the loop: nobody is told, and nothing is raised behind anybody's back."""
+    listener = RawListener()
+    net = NativeNet()
+    loop = asyncio.get_running_loop()
+    raised: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, what: raised.append(what))
+    outcomes: list[object] = []
+    give_up = net.start_call(listener.address, "/t.T/echo", b"", timeout_s=30, done=outcomes.append)
+    peer = await listener.accept()
+    await peer.greet()
+    request = await peer.frame()
+    assert request is not None
+    peer.socket.send(pack_head(Kind.ANSWER, request.call_id, b"", 1) + b"!")  # not yet read
+    loop.call_soon(give_up)  # runs before what the sockets bring
+    await asyncio.sleep(0.05)
+    assert not raised and not outcomes
+    await net.close()
+    listener.close()
+
+
 @pytest.mark.parametrize("body", [b"", b"\xff\xff\xff"])
 async def test_an_error_that_cannot_be_read(body: bytes) -> None:
     listener = RawListener()
