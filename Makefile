@@ -17,7 +17,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup proto contract references fmt check test demo \
-	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench setup-demo setup-spark sim sim-mutants model chaos clean
+	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench setup-demo setup-minio setup-spark sim sim-mutants model chaos clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,10 @@ setup-spark: setup
 	@$(PY) -c 'import pyspark' 2>/dev/null || \
 		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark]' || \
 		echo 'the extra "spark" could not be installed: tests with Spark are skipped' >&2
+
+# Five minutes of compiling, once; without it the tests of a real S3 server are skipped.
+setup-minio: ## build MinIO with Go, for tests and benchmarks of object storage
+	CGO_ENABLED=0 go install -ldflags '-s -w' github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 
 # The demo's last part.
 setup-demo: setup

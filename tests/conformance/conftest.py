@@ -32,7 +32,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
     if minio_program() is None:
-        pytest.skip("no MinIO: see tests/support/minio.py")
+        pytest.skip("no MinIO: make setup-minio builds it")
     with running_minio(tmp_path_factory.mktemp("minio")) as server:
         yield server
 

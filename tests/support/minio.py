@@ -1,8 +1,7 @@
 """A real S3 server for tests: MinIO, started on loopback and stopped by whoever uses it.
 
 The program is looked for in PATH and where Go installs it; without it these tests are skipped.
-``CGO_ENABLED=0 go install github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c`` makes it in
-five minutes.
+``make setup-minio`` builds it in five minutes.
 """
 
 import contextlib
