@@ -35,7 +35,7 @@ WHY = {
     "endpoint": "is the endpoint right",
 }
 NEEDS_MINIO = pytest.mark.skipif(
-    minio_program() is None, reason="needs MinIO: see tests/support/minio.py"
+    minio_program() is None, reason="needs MinIO: make setup-minio builds it"
 )
 
 
