@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from icecore import Producer
-from icecore.cli.app import main
 from icecore.cli.query import EXIT_INCOMPLETE, parse_continuation
 from icecore.errors import UnavailableError
+from tests.support.cli_cluster import Cli
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 20.0
@@ -48,27 +48,6 @@ def cluster() -> Iterator[FakeCluster]:
     yield found[0]
     stop.set()
     thread.join()
-
-
-class Cli:
-    """Runs commands and keeps what they print."""
-
-    def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._bootstrap, self._capsys = bootstrap, capsys
-        self.err = ""
-
-    def __call__(self, *arguments: str, status: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["-b", self._bootstrap, *arguments])
-        printed = self._capsys.readouterr()
-        self.err = printed.err
-        assert ended.value.code == status, printed.err
-        assert "Traceback" not in printed.err
-        return printed.out
-
-    def values(self, *arguments: str, status: int = 0) -> list[str]:
-        lines = self(*arguments, status=status).splitlines()
-        return [json.loads(line)["value"] for line in lines]
 
 
 @pytest.fixture
