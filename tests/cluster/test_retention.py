@@ -178,6 +178,7 @@ async def test_records_are_deleted_by_hand(cluster: LocalCluster) -> None:
     assert await read_all(address, "hand") == acked
 
 
+@pytest.mark.timeout(120 + SECONDS_PER_ROUND * DISK_ROUNDS)
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
 async def test_a_topic_that_may_goes_round_a_small_disk(tmp_path: Path) -> None:
     """Several times the disk's size, without an error; who keeps up gets all of it."""
