@@ -115,15 +115,10 @@ class OffsetOutOfRangeError(IcecoreError):
 
 
 class OutOfOrderSequenceError(IcecoreError):
-    """A producer's batch leaves a gap after its last accepted sequence number."""
+    """A producer's batch leaves a gap: it overtook the one before it, or that is lost. The metadata
+    hold the sequence number ``expected``, 0 of a producer of which nothing is known here."""
 
     reason = "OUT_OF_ORDER_SEQUENCE"
-
-
-class UnknownProducerError(IcecoreError):
-    """The producer id is unknown here and the batch does not start at sequence 0."""
-
-    reason = "UNKNOWN_PRODUCER"
 
 
 class ProducerFencedError(IcecoreError):
@@ -188,7 +183,8 @@ class UnknownTopicError(IcecoreError):
 
 
 class NotLeaderError(IcecoreError):
-    """This node does not lead the partition; metadata may hold ``leader_node_id``, ``epoch``."""
+    """This node does not lead the partition; metadata may hold ``leader_node_id``,
+    ``leader_address`` (of its gRPC port) and ``epoch``."""
 
     reason = "NOT_LEADER"
     retriable = True

@@ -14,8 +14,8 @@ What an error costs is in ``settling.py``.
 **Rules.** Replicas keep producer state as a function of the log (R20) and hand it on (R24). Here is
 what R21-R23 ask of clients: sequences without holes, from 0 under each identity, and no more
 unresolved batches than the leader recognises, which each answer says (R21, R72); the same number in
-each retry (R22); UNKNOWN_PRODUCER, as after expiry (R23), is a gap. Without ``idempotent`` a retry
-may append twice.
+each retry (R22); a gap shows as OUT_OF_ORDER_SEQUENCE, also after expiry (R23). Without
+``idempotent`` a retry may append twice.
 
 **What may run at the same time.** All of it is on one event loop. A node has up to five requests
 under way; an answer that asks to hold back keeps its slot that long. Of them a partition has one,

@@ -44,14 +44,12 @@ from icecore.errors import (
     RollingError,
     StorageError,
     UnavailableError,
-    UnknownProducerError,
     UnknownTopicError,
 )
 from icecore.model import Acks
 from icecore.rpc import convert
 from icecore.v1 import data_pb2
 
-_GAPS = (OutOfOrderSequenceError, UnknownProducerError)
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 
 
@@ -129,9 +127,9 @@ class Settling:
         if isinstance(queue.error, RollingError) and isinstance(error, _MOVED):
             queue.attempts = 0  # the roll is over and the next leader is known
         queue.error = error
-        if isinstance(error, _GAPS) and not refused[0].was_first:
+        if isinstance(error, OutOfOrderSequenceError) and not refused[0].was_first:
             pass  # it overtook what was acknowledged meanwhile: its number is right by now
-        elif isinstance(error, (*_GAPS, ProducerFencedError)) and self._idempotent:
+        elif isinstance(error, OutOfOrderSequenceError | ProducerFencedError) and self._idempotent:
             self._close_gap(queue, head, error)
         elif isinstance(error, HeaderHashesError) and queue.learn_headers(head, error):
             pass  # it is encoded anew
@@ -142,7 +140,7 @@ class Settling:
     def _close_gap(self, queue: PartitionQueue, head: Batch, error: IcecoreError) -> None:
         """The leader misses batches before ``head``, and we know of none that is unresolved; or
         the epoch is an old one, because another partition's gap made us take the next."""
-        if self._acks is Acks.LEADER and isinstance(error, _GAPS):
+        if self._acks is Acks.LEADER and isinstance(error, OutOfOrderSequenceError):
             self.lost_acks_leader += 1
         if head.indeterminate:
             self._drop_head(queue, error)

@@ -278,7 +278,7 @@ class FetchHeader(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     max_bytes: _builtins.int
-    """of all batches; clamped to [1, fetch_bytes_max]; at least one batch comes"""
+    """of all batches, 0 = 3 MiB; at most fetch_bytes_max; at least one batch comes"""
     max_wait_ms: _builtins.int
     """clamped to [0, 30,000]"""
     min_bytes: _builtins.int

@@ -147,7 +147,7 @@ class Node:
         self._coordinator = CoordinatorLink(context)
         self._links = LeaderLinks(context)
         self.replicas = ReplicaTable(self._readers)
-        self.leaders = Leaders(self.replicas, context.identity.node_id)
+        self.leaders = Leaders(self.replicas, context.identity.node_id, context.peers)
         self.orders = Orders(context.identity)
         self._damage = Damage(context, self._news, self._readers)
         self._reading = ReplicaReading(context, self._damage)

@@ -23,7 +23,6 @@ from icecore.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     StorageError,
-    UnknownProducerError,
 )
 from icecore.model import ProducerEpoch, ProducerId
 
@@ -126,16 +125,18 @@ class ProducerTable:
 
         Raises:
             ProducerFencedError: A newer epoch of this producer has written.
-            UnknownProducerError: No such producer here, and the batch does not start at 0.
-            OutOfOrderSequenceError: A gap, or an old batch that is no longer remembered.
+            OutOfOrderSequenceError: A gap, or an old batch that is no longer remembered; an unknown
+                producer starts at 0.
         """
         if producer_id == 0:
             return _ACCEPTED
         producer = self._producers.get(producer_id)
         if producer is None:
             if base_sequence:
-                raise UnknownProducerError(
-                    f"producer {producer_id} is unknown and starts at sequence {base_sequence}"
+                raise OutOfOrderSequenceError(
+                    f"producer {producer_id} is unknown here: expected sequence 0,"
+                    f" got {base_sequence}",
+                    expected=0,
                 )
             return _ACCEPTED
         if producer_epoch != producer.epoch:

@@ -150,18 +150,20 @@ async def test_not_leader_has_a_hint(client: RawClient, leader: str) -> None:
     answer = await client.produce(other, TOPIC, batch_of(b"x"))
 
     assert answer.partitions[0].error.reason == "NOT_LEADER"
-    assert answer.partitions[0].error.metadata["leader_node_id"] == str(by_address[leader])
+    hint = answer.partitions[0].error.metadata
+    assert hint["leader_node_id"] == str(by_address[leader])
+    assert hint["leader_address"] == leader
 
 
 async def test_sequences_must_follow(client: RawClient, leader: str) -> None:
     async def send(base_sequence: int, producer_id: int) -> str:
         one = batch_of(b"x", producer_id=producer_id, base_sequence=base_sequence)
-        answer = await client.produce(leader, TOPIC, one)
-        return answer.partitions[0].error.reason
+        error = (await client.produce(leader, TOPIC, one)).partitions[0].error
+        return f"{error.reason} {error.metadata['expected']}" if error.reason else ""
 
-    assert await send(5, 987_001) == "UNKNOWN_PRODUCER"
+    assert await send(1, 987_001) == "OUT_OF_ORDER_SEQUENCE 0"  # it overtook the first one
     assert await send(0, 987_001) == ""
-    assert await send(2, 987_001) == "OUT_OF_ORDER_SEQUENCE"
+    assert await send(2, 987_001) == "OUT_OF_ORDER_SEQUENCE 1"
     assert await send(0, 987_001) == ""  # a duplicate is answered like the original
     assert await send(1, 987_001) == ""
 

@@ -6,6 +6,7 @@ from pkgutil import resolve_name
 import pytest
 
 from icecore.errors import NotLeaderError
+from icecore_node.context import Peers
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.table import PartitionReplicas, ReplicaTable
@@ -35,7 +36,7 @@ def test_a_call_is_seen_by_what_it_answers() -> None:
 def test_a_call_is_seen_by_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = PartitionReplicas(b"", 0)
     monkeypatch.setattr(ReplicaTable, "partition", lambda *_: empty)
-    leaders = Leaders(ReplicaTable(Readers()), 1)
+    leaders = Leaders(ReplicaTable(Readers()), 1, Peers())
     with marks.watch() as hit, pytest.raises(NotLeaderError):
         leaders.leader(b"", "events", 0, 0)
     assert hit == {"redirected"}

@@ -21,7 +21,6 @@ from icecore.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     TopicExistsError,
-    UnknownProducerError,
     UnknownTopicError,
 )
 from icecore.model import KEEP_ALL, NodeInfo, Segment, SegmentSettings, SegmentState
@@ -102,10 +101,9 @@ class FakePartition:
             for known_first, known_end, base in recent:
                 if (known_first, known_end) == (first, end):
                     return base, True
-            if not recent and first:
-                raise UnknownProducerError()
-            if recent and recent[-1][1] != first:
-                raise OutOfOrderSequenceError(f"{recent[-1][1]} expected, got {first}")
+            expected = recent[-1][1] if recent else 0
+            if first != expected:
+                raise OutOfOrderSequenceError(f"{expected} expected, got {first}")
         base = self.tail.end
         record = self.tail.record
         stamped, _ = batches.stamp(

@@ -4,8 +4,11 @@ A leader is in here from the record that made it one until its role ends; that i
 by its replica, which knows no role any more then.
 """
 
+from collections.abc import Sequence
+
 from icecore.errors import NotLeaderError
 from icecore.model import NodeId
+from icecore_node.context import Peers
 from icecore_node.identity.readers import PartitionKey
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.replica import Replica
@@ -13,11 +16,18 @@ from icecore_node.roles.leader import Leader
 
 
 class Leaders:
-    """All leaders of a node. Loop only."""
+    """All leaders of a node. Loop only.
 
-    def __init__(self, table: ReplicaTable, node_id: NodeId) -> None:
+    Args:
+        table: All replicas.
+        node_id: Of this node.
+        peers: Who else there is: a client that asks the wrong node is told where to go.
+    """
+
+    def __init__(self, table: ReplicaTable, node_id: NodeId, peers: Peers) -> None:
         self._table = table
         self._node_id = node_id
+        self._peers = peers
         self._leaders: dict[PartitionKey, Leader] = {}
 
     def put(self, leader: Leader) -> None:
@@ -49,10 +59,7 @@ class Leaders:
         held = self._table.partition(topic_id, topic, partition)
         leader = self._at(held.key)
         if leader is None:
-            raise NotLeaderError(
-                f"this node does not lead partition {partition}",
-                leader_node_id=held.tail_replicas[0] if held.tail_replicas else 0,
-            )
+            raise self._elsewhere(partition, held.tail_replicas)
         self._table.names.check_current(leader.segment.topic_id)
         if epoch not in (0, leader.segment.epoch):
             raise NotLeaderError(
@@ -61,6 +68,15 @@ class Leaders:
                 epoch=leader.segment.epoch,
             )
         return leader
+
+    def _elsewhere(self, partition: int, tail_replicas: Sequence[NodeId]) -> NotLeaderError:
+        """Where the coordinator said last that it is led, if it did."""
+        leader = self._peers.get(tail_replicas[0]) if tail_replicas else None
+        return NotLeaderError(
+            f"this node does not lead partition {partition}",
+            leader_node_id=tail_replicas[0] if tail_replicas else 0,
+            leader_address=leader.address if leader else "",
+        )
 
     def _at(self, key: PartitionKey) -> Leader | None:
         leader = self._leaders.get(key)

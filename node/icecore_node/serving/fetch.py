@@ -108,7 +108,7 @@ class FetchHandler:
         limit = int(self._context.settings.fetch_bytes_max)
         if request.as_records:
             limit = min(limit, ANSWER_BYTES_MAX)
-        return min(max(request.max_bytes, 1), limit)
+        return min(request.max_bytes or ANSWER_BYTES_MAX, limit)
 
     async def _read_all(
         self, request: data_pb2.FetchHeader, waiting: "_Waiting", call: CallContext

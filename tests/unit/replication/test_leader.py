@@ -226,7 +226,7 @@ def test_duplicate_from_the_sealed_predecessor() -> None:
     ("fields", "reason"),
     [
         ({"producer_id": 9, "base_sequence": 11}, "OUT_OF_ORDER_SEQUENCE"),
-        ({"producer_id": 8, "base_sequence": 1}, "UNKNOWN_PRODUCER"),
+        ({"producer_id": 8, "base_sequence": 1}, "OUT_OF_ORDER_SEQUENCE"),
         ({"producer_id": 9, "producer_epoch": 0, "base_sequence": 10}, "PRODUCER_FENCED"),
     ],
 )

@@ -10,7 +10,6 @@ from icecore.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     StorageError,
-    UnknownProducerError,
 )
 from icecore_replication import producers
 from icecore_replication.producers import Accepted, Duplicate, ProducerTable
@@ -42,7 +41,7 @@ def table() -> ProducerTable:
         (PID, EPOCH + 1, 70, 1, OutOfOrderSequenceError),
         (PID, EPOCH - 1, 70, 1, ProducerFencedError),
         (PID, EPOCH - 1, 0, 1, ProducerFencedError),
-        (99, 0, 1, 1, UnknownProducerError),
+        (99, 0, 1, 1, OutOfOrderSequenceError),
     ],
 )
 def test_check(

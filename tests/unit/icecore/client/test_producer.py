@@ -31,7 +31,6 @@ from icecore.errors import (
     ThrottledError,
     TopicExistsError,
     UnavailableError,
-    UnknownProducerError,
     UnknownTopicError,
 )
 from icecore.model import SegmentSettings
@@ -300,8 +299,8 @@ async def test_acks_lost_with_a_leader_are_counted(cluster: FakeCluster) -> None
         assert (await p.send_and_wait("t", b"2")).offset == 1
         assert p.lost_acks_leader == 1
         partition.sequences.clear()
-        with pytest.raises(UnknownProducerError):
-            cluster.on_produce = lambda *_: Fate(UnknownProducerError(), append=False)
+        with pytest.raises(OutOfOrderSequenceError):
+            cluster.on_produce = lambda *_: Fate(OutOfOrderSequenceError(), append=False)
             await asyncio.wait_for(producer_gives_up(cluster), 5)
     assert values(partition) == [0, 2]
 

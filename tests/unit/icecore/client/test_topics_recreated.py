@@ -24,6 +24,7 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import Segment, SegmentState
+from icecore_node.context import Peers
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.table import ReplicaTable
@@ -404,7 +405,7 @@ def test_a_name_means_the_topic_of_its_newest_segment() -> None:
 def test_a_node_appends_nothing_to_a_topic_whose_name_another_has() -> None:
     """It leads the old one until the delete reaches it."""
     table = ReplicaTable(Readers())
-    leaders, held = Leaders(table, 1), table.of(b"old", 0)
+    leaders, held = Leaders(table, 1, Peers()), table.of(b"old", 0)
     leader: Any = SimpleNamespace(segment=segment(3, b"old"))
     leader.replica = SimpleNamespace(role=leader, partition_key=held.key)
     leaders.put(leader)
