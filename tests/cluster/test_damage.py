@@ -131,7 +131,8 @@ async def verified(cluster: LocalCluster, *, copies: int = 3) -> None:
             command, capture_output=True, text=True, check=False
         )
         report = json.loads(done.stdout)
-        assert report["damaged"] == 0, [each for each in report["replicas"] if each["problem"]]
+        problems = [each["problem"] for each in report["replicas"] if each["problem"]]
+        assert report["damaged"] == 0, problems
         for each in report["replicas"]:
             if each["state"] == "sealed":
                 digests.setdefault(each["segment_id"], []).append(each["full_digest"])
