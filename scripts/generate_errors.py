@@ -26,7 +26,8 @@ A failed call has a gRPC status with a `google.rpc.ErrorInfo` among its details:
 reason of this table, and metadata, which are strings and may be absent. Answers about many
 partitions carry the same reasons in an `Error` for each partition. A status without `ErrorInfo` was
 made by gRPC itself: take UNAVAILABLE and CANCELLED as UNAVAILABLE, DEADLINE_EXCEEDED as TIMEOUT. An
-unknown reason is to be taken as INTERNAL.
+unknown reason is to be taken as INTERNAL. Generated code has them as names of the enum `Reason`,
+with the prefix `REASON_`.
 
 - **definite**: the request has changed nothing and never will.
 - **indeterminate**: a produce may be there, or may yet become visible. Sent again without a

@@ -12,6 +12,7 @@ import grpc
 
 _POLL_S = 0.5
 LIVENESS, READINESS = "liveness", "readiness"
+REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 
 
 class HealthPoll:
@@ -63,11 +64,28 @@ async def add_standard_services(
         is_ready: Whether clients should use them.
     """
     from grpc_health.v1 import health, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection
+    from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     poll = HealthPoll(servicer, ["", READINESS, *names], is_ready)
     await poll.tell()
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    known = reflection.aio.ReflectionServicer([*names, reflection.SERVICE_NAME])
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(known, server)
+    server.add_generic_rpc_handlers((_reflection_v1(known),))
     return poll
+
+
+def _reflection_v1(servicer: Any) -> grpc.GenericRpcHandler:
+    """The same service under its newer name, which newer clients ask for first.
+
+    grpcio-reflection knows the older one only; the messages of both are the same on the wire.
+    """
+    from grpc_reflection.v1alpha import reflection_pb2
+
+    method = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(REFLECTION_V1, {"ServerReflectionInfo": method})

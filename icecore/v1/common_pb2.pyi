@@ -131,6 +131,98 @@ NODE_STATE_READ_ONLY: NodeState.ValueType  # 4
 """disk watermark passed: gets no new replicas"""
 Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
+class _Reason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REASON_UNSPECIFIED: _Reason.ValueType  # 0
+    REASON_INTERNAL: _Reason.ValueType  # 1
+    REASON_INVALID_REQUEST: _Reason.ValueType  # 2
+    REASON_INVALID_TOPIC_NAME: _Reason.ValueType  # 3
+    REASON_CORRUPT_BATCH: _Reason.ValueType  # 4
+    REASON_RECORD_TOO_LARGE: _Reason.ValueType  # 5
+    REASON_BATCH_TOO_LARGE: _Reason.ValueType  # 6
+    REASON_HEADER_HASHES: _Reason.ValueType  # 7
+    REASON_TOPIC_EXISTS: _Reason.ValueType  # 8
+    REASON_TOPIC_RECREATED: _Reason.ValueType  # 9
+    REASON_POSITION_OVERTAKEN: _Reason.ValueType  # 10
+    REASON_OFFSET_OUT_OF_RANGE: _Reason.ValueType  # 11
+    REASON_OUT_OF_ORDER_SEQUENCE: _Reason.ValueType  # 12
+    REASON_PRODUCER_FENCED: _Reason.ValueType  # 13
+    REASON_UNSUPPORTED: _Reason.ValueType  # 14
+    REASON_PERMISSION_DENIED: _Reason.ValueType  # 15
+    REASON_WRONG_CLUSTER: _Reason.ValueType  # 16
+    REASON_SUPERSEDED: _Reason.ValueType  # 17
+    REASON_CONFIGURATION: _Reason.ValueType  # 18
+    REASON_OBJECT_STORE: _Reason.ValueType  # 19
+    REASON_FORKED: _Reason.ValueType  # 20
+    REASON_UNKNOWN_TOPIC_OR_PARTITION: _Reason.ValueType  # 21
+    REASON_NOT_LEADER: _Reason.ValueType  # 22
+    REASON_FENCED: _Reason.ValueType  # 23
+    REASON_ROLLING: _Reason.ValueType  # 24
+    REASON_NOT_REPLICA: _Reason.ValueType  # 25
+    REASON_NOT_ENOUGH_REPLICAS: _Reason.ValueType  # 26
+    REASON_READ_ONLY: _Reason.ValueType  # 27
+    REASON_THROTTLED: _Reason.ValueType  # 28
+    REASON_NOT_COORDINATOR: _Reason.ValueType  # 29
+    REASON_CONFLICT: _Reason.ValueType  # 30
+    REASON_OBJECT_STORE_BUSY: _Reason.ValueType  # 31
+    REASON_NOT_ENOUGH_REPLICAS_AFTER_APPEND: _Reason.ValueType  # 32
+    REASON_LEADER_LOST: _Reason.ValueType  # 33
+    REASON_TIMEOUT: _Reason.ValueType  # 34
+    REASON_UNAVAILABLE: _Reason.ValueType  # 35
+    REASON_STORAGE: _Reason.ValueType  # 36
+    REASON_OUT_OF_SPACE: _Reason.ValueType  # 37
+    REASON_OUT_OF_RESOURCES: _Reason.ValueType  # 38
+
+class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+    """Reasons of errors: in an ErrorInfo or an Error they stand as text, without the prefix. What each of
+    them means is in docs/ERRORS.md; one that is not known is to be taken as INTERNAL.
+    """
+
+REASON_UNSPECIFIED: Reason.ValueType  # 0
+REASON_INTERNAL: Reason.ValueType  # 1
+REASON_INVALID_REQUEST: Reason.ValueType  # 2
+REASON_INVALID_TOPIC_NAME: Reason.ValueType  # 3
+REASON_CORRUPT_BATCH: Reason.ValueType  # 4
+REASON_RECORD_TOO_LARGE: Reason.ValueType  # 5
+REASON_BATCH_TOO_LARGE: Reason.ValueType  # 6
+REASON_HEADER_HASHES: Reason.ValueType  # 7
+REASON_TOPIC_EXISTS: Reason.ValueType  # 8
+REASON_TOPIC_RECREATED: Reason.ValueType  # 9
+REASON_POSITION_OVERTAKEN: Reason.ValueType  # 10
+REASON_OFFSET_OUT_OF_RANGE: Reason.ValueType  # 11
+REASON_OUT_OF_ORDER_SEQUENCE: Reason.ValueType  # 12
+REASON_PRODUCER_FENCED: Reason.ValueType  # 13
+REASON_UNSUPPORTED: Reason.ValueType  # 14
+REASON_PERMISSION_DENIED: Reason.ValueType  # 15
+REASON_WRONG_CLUSTER: Reason.ValueType  # 16
+REASON_SUPERSEDED: Reason.ValueType  # 17
+REASON_CONFIGURATION: Reason.ValueType  # 18
+REASON_OBJECT_STORE: Reason.ValueType  # 19
+REASON_FORKED: Reason.ValueType  # 20
+REASON_UNKNOWN_TOPIC_OR_PARTITION: Reason.ValueType  # 21
+REASON_NOT_LEADER: Reason.ValueType  # 22
+REASON_FENCED: Reason.ValueType  # 23
+REASON_ROLLING: Reason.ValueType  # 24
+REASON_NOT_REPLICA: Reason.ValueType  # 25
+REASON_NOT_ENOUGH_REPLICAS: Reason.ValueType  # 26
+REASON_READ_ONLY: Reason.ValueType  # 27
+REASON_THROTTLED: Reason.ValueType  # 28
+REASON_NOT_COORDINATOR: Reason.ValueType  # 29
+REASON_CONFLICT: Reason.ValueType  # 30
+REASON_OBJECT_STORE_BUSY: Reason.ValueType  # 31
+REASON_NOT_ENOUGH_REPLICAS_AFTER_APPEND: Reason.ValueType  # 32
+REASON_LEADER_LOST: Reason.ValueType  # 33
+REASON_TIMEOUT: Reason.ValueType  # 34
+REASON_UNAVAILABLE: Reason.ValueType  # 35
+REASON_STORAGE: Reason.ValueType  # 36
+REASON_OUT_OF_SPACE: Reason.ValueType  # 37
+REASON_OUT_OF_RESOURCES: Reason.ValueType  # 38
+Global___Reason: _TypeAlias = Reason  # noqa: Y015
+
 @_typing.final
 class DiskUsage(_message.Message):
     """One folder for segments of a node."""
@@ -193,7 +285,7 @@ class Error(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """a reason of icecore/errors.py"""
+    """the name of a Reason, without its prefix"""
     message: _builtins.str
     """for people"""
     @_builtins.property

@@ -168,6 +168,12 @@ def test_errors(cls: type[IcecoreError]) -> None:
     assert error.metadata == {"leader_node_id": "2"}
 
 
+def test_generated_code_has_all_reasons() -> None:
+    names = common_pb2.DESCRIPTOR.enum_types_by_name["Reason"].values_by_name
+    named = {each.removeprefix("REASON_") for each in names}
+    assert named == {"UNSPECIFIED", *(cls.reason for cls in all_errors())}
+
+
 def test_no_error() -> None:
     assert convert.error_from_proto(convert.error_to_proto(None)) is None
     unknown = convert.error_from_proto(common_pb2.Error(reason="FROM_THE_FUTURE"))

@@ -1,14 +1,15 @@
-"""gRPC health follows what the server says of itself, for those who ask and those who watch."""
+"""gRPC health follows what the server says of itself; reflection answers by both of its names."""
 
 import asyncio
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from icecore.rpc import standard_services
 from icecore.rpc.grpc_net import GrpcNet
-from icecore.rpc.ports import Handlers
+from icecore.rpc.ports import Body, CallContext, Handlers, Received
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -40,3 +41,29 @@ async def test_health_follows(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.cancel()
     await server.stop(0)
     await net.close()
+
+
+@pytest.mark.parametrize("version", ["v1alpha", "v1"])
+async def test_reflection(version: str) -> None:
+    net = GrpcNet()
+    handlers = Handlers({"/icecore.v1.DataService/Fetch": nobody}, {})
+    server = await net.serve("127.0.0.1:0", handlers)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        call = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        names = {each.name for each in (await call.read()).list_services_response.service}
+        assert "icecore.v1.DataService" in names
+        for name in names:  # all that is listed can be described
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+            assert (await call.read()).file_descriptor_response.file_descriptor_proto
+        await call.done_writing()
+    await server.stop(0)
+    await net.close()
+
+
+async def nobody(_: Received, __: CallContext) -> Body:
+    raise AssertionError
