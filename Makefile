@@ -49,6 +49,7 @@ check: setup ## lint, format, types, generated code fresh, tidy rules
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	scripts/check_protos.sh
 	$(PY) scripts/generate_protos.py --check
 	$(PY) scripts/generate_format_vectors.py --check
 	$(PY) scripts/generate_errors.py --check

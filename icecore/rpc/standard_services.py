@@ -64,15 +64,16 @@ async def add_standard_services(
         is_ready: Whether clients should use them.
     """
     from grpc_health.v1 import health, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
 
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     poll = HealthPoll(servicer, ["", READINESS, *names], is_ready)
     await poll.tell()
-    known = reflection.aio.ReflectionServicer([*names, reflection.SERVICE_NAME])
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(known, server)
-    server.add_generic_rpc_handlers((_reflection_v1(known),))
+    described = [*names, reflection.SERVICE_NAME]
+    reflection.enable_server_reflection(described, server)
+    newer = _reflection_v1(reflection.aio.ReflectionServicer(described))
+    server.add_generic_rpc_handlers((newer,))
     return poll
 
 
