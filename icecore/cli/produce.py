@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,10 @@ def produce(
     }
     producer = Producer(session.bootstrap, **settings)  # type: ignore[arg-type]
     sources = files or [Path("-")]
-    ledger = Acknowledged(_print_offset if offsets else None)
+    on_record = _print_offset if offsets else None
+    if on_record is None and any(map(is_typed, sources)):
+        on_record = partial(_say_offset, session.output)
+    ledger = Acknowledged(on_record)
     job = _Job(session.output, topic, sources, form, partition, same_partition, from_line, ledger)
     _conclude(job, asyncio.run(_produce(job, producer)), is_json=not offsets)
 
@@ -232,6 +236,11 @@ def _print_offset(source: str, line: int, found: RecordMetadata) -> None:
     row = {"file": source, "line": line, "partition": found.partition, "offset": found.offset}
     sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def _say_offset(output: Output, source: str, line: int, found: RecordMetadata) -> None:
+    """For who types: below the line that was typed."""
+    output.note(f"  partition {found.partition}, offset {found.offset}")
 
 
 def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
