@@ -198,8 +198,9 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
     for key, field in cls.model_fields.items():
         is_switch = field.annotation is bool
         default = "required" if field.is_required() else f"default {shown(field.default)}"
+        names = dict.fromkeys((flag_of(cls, key), "--" + key.replace("_", "-")))
         parser.add_argument(
-            flag_of(cls, key),
+            *names,
             dest=key,
             default=None,
             help=f"{field.description or key} ({default})".replace("%", "%%"),
