@@ -20,6 +20,7 @@ from icecore.cli.produce_options import AcksOption, Compression, Format
 from icecore.cli.records import RECORDS, LineFormat, TimeUnit, parse_lines
 from icecore.cli.session import TopicName, session_of
 from icecore.client.producer import Producer
+from icecore.client.retries import Retry
 from icecore.client.types import RecordMetadata
 from icecore.codec.record import Codec, Record
 from icecore.errors import IcecoreError
@@ -132,7 +133,7 @@ async def _produce(job: _Job, producer: Producer) -> _End:
     failure: IcecoreError | None = None
     is_interrupted = False
     ledger = job.ledger
-    watching = asyncio.ensure_future(_watch(job))
+    watching = asyncio.ensure_future(_watch(job, producer))
     try:
         await producer.start()
         try:
@@ -214,7 +215,7 @@ class _Hints:
             self._output.note("there are times before the year 2000: is --time-unit right?")
 
 
-async def _watch(job: _Job) -> None:
+async def _watch(job: _Job, producer: Producer) -> None:
     """Say it when nothing is acknowledged for long."""
     ledger, before, since_s, said_s = job.ledger, -1, time.monotonic(), 0.0
     while True:
@@ -226,10 +227,16 @@ async def _watch(job: _Job) -> None:
         elif now_s - since_s >= max(_SILENCE_S, 2 * said_s):
             said_s = now_s - since_s
             waiting = counted(ledger.waiting, "record")
+            last = producer.metrics().last_retry
+            why = f" ({_place(last)}{last.error.message})" if last is not None else ""
             job.output.note(
-                f"waiting: {waiting} not acknowledged for {said_s:.0f} s; "
+                f"waiting: {waiting} not acknowledged for {said_s:.0f} s{why}; "
                 "`icecore cluster health` says what is wrong"
             )
+
+
+def _place(retry: Retry) -> str:
+    return f"{retry.topic}/{retry.partition}: " if retry.topic else ""
 
 
 def _print_offset(source: str, line: int, found: RecordMetadata) -> None:

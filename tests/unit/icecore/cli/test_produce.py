@@ -12,9 +12,9 @@ import pytest
 
 from icecore.cli.acknowledged import Acknowledged
 from icecore.client.types import RecordMetadata
-from icecore.errors import NotEnoughReplicasError
+from icecore.errors import NotEnoughReplicasError, ReadOnlyError
 from tests.support.cli_cluster import Cli, serving
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, Fate
 
 
 @pytest.fixture
@@ -114,6 +114,21 @@ def test_times_that_are_probably_seconds(cli: Cli, tmp_path: Path) -> None:
     path.write_text('{"t": 1700000000}\n' * 2)
     cli("produce", "t", "-f", "ndjson", "--time-field", "t", str(path))
     assert cli.err.count("is --time-unit right?") == 1
+
+
+def test_who_waits_is_told_why(
+    cli: Cli, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icecore.cli.produce._SILENCE_S", 0.3)
+    full = ReadOnlyError("the disk of node 1 is full")
+    cluster.on_produce = lambda node, partition, header: Fate(full, append=False)
+    path = tmp_path / "in"
+    path.write_text("a\n")
+    cli("produce", "t", str(path), "--delivery-timeout", "2", status=1)
+    waiting, *_ = cli.err.splitlines()
+    assert waiting.startswith("waiting: 1 record not acknowledged for ")
+    assert ": the disk of node 1 is full); `icecore cluster health` says" in waiting
+    assert "no record is acknowledged; go on with --from-line 1" in cli.err
 
 
 def test_an_interruption_says_what_is_in(cluster: FakeCluster) -> None:
