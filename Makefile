@@ -17,7 +17,8 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup proto contract references fmt check test demo \
-	bench bench-matrix bench-peers bench-gates bench-check bench-report setup-bench setup-demo setup-minio setup-spark sim sim-mutants model chaos clean
+	bench bench-matrix bench-peers bench-gates bench-check bench-install bench-report setup-bench setup-demo \
+	setup-minio setup-spark sim sim-mutants model chaos clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +77,9 @@ bench-gates: setup-bench ## the figures that must hold: RUNS=5, OUT=file.jsonl, 
 
 bench-check: setup ## compare ratios with those in benchmarks/baseline.json
 	$(PY) -m benchmarks.check
+
+bench-install: setup ## size of a client's environment, its import, the first help
+	$(PY) -m benchmarks.install
 
 bench-report: setup-bench ## table and plots of RESULTS=file.jsonl, into build/bench
 	$(PY) -m benchmarks.report $(RESULTS) --plots build/bench

@@ -31,6 +31,14 @@ class Missing(Exception):
     """A system can't run here, or lacks what a case needs; the text says what is missing."""
 
 
+class NotStarted(Exception):
+    """A system is here and did not come up; the text says what it said."""
+
+
+class PeerFailed(RuntimeError):
+    """A system that ours are compared with failed in the middle of a measurement."""
+
+
 class System(Protocol):
     """What is measured."""
 
@@ -109,8 +117,9 @@ class Icecore:
         return self._cluster.pids
 
     def lacks(self, case: Case) -> str:
-        """See ``System``: nothing."""
-        return ""
+        """See ``System``: some engines know one way only to sync."""
+        is_bound = self.name in (IN_MEMORY, IN_ROCKSDB, SHARED_FILES)
+        return f"flush={case.flush}" if is_bound and case.flush == "async" else ""
 
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
         """See ``System``."""

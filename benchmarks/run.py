@@ -5,9 +5,10 @@
     python -m benchmarks.run --preset peers --systems icecore kafka nats --out peers.jsonl
 
 The first line is about the machine. Then one line per case and system: the median of all runs and
-each of them, settings, what each process has cost in the last run, and ratios: to what disk and
-transport allow, measured once per replication factor right before, and to the other systems, within
-each run. Ctrl-C ends everything and keeps the lines so far.
+each of them, settings, what each process has cost in the last run, how much of the machine others
+used meanwhile, in how many runs a peer failed, and ratios: to what disk and transport allow,
+measured once per replication factor right before, and to the other systems, within each run. Ctrl-C
+ends everything and keeps the lines so far; so does a failure of ours, and a peer's is left out.
 """
 
 import argparse
@@ -19,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import OURS, PRESETS, Case
-from benchmarks.cluster import Missing
+from benchmarks.cluster import Missing, PeerFailed
 from benchmarks.figures import bound_ratios, median_of
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
+from benchmarks.others import OTHERS_SHARE_MAX, Others
 from benchmarks.report import table
 from benchmarks.runner import Runner, Times, progress
 from benchmarks.systems import PEERS
+from icecore.errors import IcecoreError
 
 SYSTEMS = (*OURS, *PEERS)
 SHORT = Times(seconds=1.5, warm_s=1.0)
@@ -65,24 +68,34 @@ def measure(
 def _one_run(runner: Runner, case: Case, systems: Sequence[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for name in systems:
+        others = Others()
         try:
             found[name] = runner.run(name, case)
         except Missing as error:
             progress(f"{name} is skipped: missing {error}")
+        except PeerFailed as error:
+            progress(f"{name} is left out of this run: {error}")
+        else:
+            share = found[name]["others_share"] = round(others.share(), 3)
+            if share > OTHERS_SHARE_MAX:
+                progress(f"others used {share:.0%} of the machine meanwhile")
     return found
 
 
 def results(
     case: Case, by_run: Sequence[Mapping[str, Mapping[str, Any]]], bounds: Mapping[str, float]
 ) -> Iterator[dict[str, Any]]:
-    """One line per system."""
-    for name in by_run[0]:
-        runs = [run[name]["figures"] for run in by_run]
+    """One line per system, of the runs that it did not fail in."""
+    names = list(dict.fromkeys(name for run in by_run for name in run))
+    for name in names:
+        mine = [run[name] for run in by_run if name in run]
+        runs = [each["figures"] for each in mine]
         median = median_of(runs)
         ratios = bound_ratios(case, median, bounds)
-        for other in by_run[0]:
-            if other != name:
-                of_runs = [_over(run[name]["figures"], run[other]["figures"]) for run in by_run]
+        for other in names:
+            both = [run for run in by_run if name in run and other in run]
+            if other != name and both:
+                of_runs = [_over(run[name]["figures"], run[other]["figures"]) for run in both]
                 ratios |= {f"{figure}_to_{other}": v for figure, v in median_of(of_runs).items()}
         yield {
             "benchmark": case.kind,
@@ -92,7 +105,9 @@ def results(
             **ratios,
             "bounds": bounds,
             "runs": runs,
-            "processes": by_run[-1][name]["processes"],
+            "failed_runs": len(by_run) - len(runs),
+            "others_share": [each["others_share"] for each in mine],
+            "processes": mine[-1]["processes"],
         }
 
 
@@ -124,7 +139,9 @@ def main() -> int:
     try:
         cases = list(choose(options.preset, options.only))
     except AttributeError as error:
-        parser.error(str(error))
+        parser.error(f"a case has no field {error.name}")
+    if not cases:
+        parser.error(f"no case of {options.preset} fits {' '.join(options.only)}")
     each_s = times.seconds + times.warm_s + EXTRA_S
     minutes = len(cases) * options.runs * len(options.systems) * each_s / 60
     progress(f"{len(cases)} cases, about {minutes:.0f} minutes")
@@ -141,6 +158,9 @@ def main() -> int:
     try:
         with Runner(options.folder, times) as runner:
             measure(runner, cases, options.systems, options.runs, emit)
+    except (RuntimeError, IcecoreError, OSError) as error:
+        progress(f"ended early: {error}")
+        return 1
     finally:
         print(table(lines), file=sys.stderr)
     return 0

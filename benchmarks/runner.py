@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from benchmarks import hop, limit
 from benchmarks.cases import OURS, Case
-from benchmarks.cluster import Missing, System
+from benchmarks.cluster import Missing, PeerFailed, System
 from benchmarks.lifetime import uninterrupted
 from benchmarks.machine import available_memory_bytes, warm_memory
 from benchmarks.systems import Systems
@@ -104,10 +104,34 @@ class Runner:
         try:
             yield
         finally:
-            for system, topic in self._topics.values():
-                system.delete_topic(topic)
+            for system, topic in list(self._topics.values()):
+                with self._forgiving(system.name):
+                    system.delete_topic(topic)
             self._topics.clear()
             self._filled.clear()
+
+    @contextlib.contextmanager
+    def _failures_told(self, name: str) -> Iterator[None]:
+        """Whatever a peer or its client raises is PeerFailed; the peer ends, others go on."""
+        try:
+            yield
+        except Missing:
+            raise
+        except Exception as error:
+            if name in OURS:
+                raise
+            self._topics = {key: each for key, each in self._topics.items() if key.system != name}
+            self._systems.drop(name)
+            raise PeerFailed(f"{name}: {type(error).__name__}: {error}") from error
+
+    @contextlib.contextmanager
+    def _forgiving(self, name: str) -> Iterator[None]:
+        """As the above, where nothing is lost by it."""
+        try:
+            with self._failures_told(name):
+                yield
+        except PeerFailed as error:
+            progress(str(error))
 
     def _topic(self, system: System, case: Case) -> str:
         """The topic of all cases of one shape; made when first needed."""
@@ -190,8 +214,13 @@ class Runner:
 
         Raises:
             Missing: The system can't run here, or lacks what the case needs.
+            PeerFailed: It is none of ours, and it or its client failed.
             RuntimeError: The client failed.
         """
+        with self._failures_told(name):
+            return self._run(name, case)
+
+    def _run(self, name: str, case: Case) -> dict[str, Any]:
         system = self._systems.get(name, case.rf)
         if lack := system.lacks(case):
             raise Missing(lack)

@@ -16,6 +16,11 @@ from benchmarks.peers.nats import Nats
 PEERS: dict[str, Callable[[Path], System]] = {"kafka": Kafka, "nats": Nats}
 """What ours are compared with; each has as many nodes as it likes, three."""
 
+PEER_STARTS = 2
+"""Of a peer that does not come up: ports, a slow disk and its own haste are not its figures."""
+PEER_FAILURES_MAX = 3
+"""Of a peer that came up, until it is left out for good."""
+
 
 class Systems:
     """Use as a context manager.
@@ -29,6 +34,7 @@ class Systems:
         self._folder, self._on_start = folder, on_start
         self._running: dict[str, tuple[System, contextlib.ExitStack]] = {}
         self._missing: dict[str, Missing] = {}
+        self._failures: dict[str, int] = {}
         self._started = 0
 
     def __enter__(self) -> Self:
@@ -55,7 +61,29 @@ class Systems:
             if name not in OURS or system.nodes == rf:
                 return system
             self._stop(name)
-        return self._start(name, rf)
+        for left in reversed(range(1 if name in OURS else PEER_STARTS)):
+            try:
+                return self._start(name, rf)
+            except Missing as error:
+                self._missing[name] = error
+                raise
+            except Exception as error:
+                if name in OURS:
+                    raise
+                if not left:
+                    self._missing[name] = Missing(str(error))
+                    raise self._missing[name] from error
+        raise AssertionError("every try returned or raised")
+
+    def drop(self, name: str) -> None:
+        """A peer that failed; it is started anew when it is needed, a few times."""
+        if name in self._running:
+            self._stop(name)
+        self._failures[name] = self._failures.get(name, 0) + 1
+        if self._failures[name] >= PEER_FAILURES_MAX:
+            self._missing[name] = Missing(
+                f"{name} that does not fail: it did {self._failures[name]} times"
+            )
 
     def _start(self, name: str, rf: int) -> System:
         self._started += 1
@@ -63,11 +91,7 @@ class Systems:
         system: System = Icecore(name, folder, rf) if name in OURS else PEERS[name](folder)
         with contextlib.ExitStack() as stack:  # undone unless the last line is reached
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            try:
-                stack.enter_context(system)
-            except Missing as error:
-                self._missing[name] = error
-                raise
+            stack.enter_context(system)
             self._on_start(system)
             self._running[name] = (system, stack.pop_all())
         return system

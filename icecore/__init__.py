@@ -64,7 +64,7 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING", "importlib"})
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.cases import Case
-from benchmarks.cluster import Missing
+from benchmarks.cluster import Missing, NotStarted
 from benchmarks.peers.maven import jars
 from benchmarks.peers.processes import HOST, Processes, free_ports
 
@@ -141,7 +141,7 @@ class Kafka:
                 if len(self._admin.list_topics(timeout=2).brokers) == BROKERS:
                     return
             if self._processes.have_ended() or time.monotonic() > end_s:
-                raise Missing(f"Kafka did not start: {self._processes.complaint()}")
+                raise NotStarted(f"Kafka did not start: {self._processes.complaint()}")
             time.sleep(0.2)
 
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
@@ -194,4 +194,4 @@ def _format(java: list[str], cluster_id: str, properties: list[Path]) -> None:
         for each in properties
     ]
     if any(each.wait(START_S) for each in running):
-        raise Missing("Kafka's storage could not be formatted")
+        raise NotStarted("Kafka's storage could not be formatted")

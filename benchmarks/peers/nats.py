@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from benchmarks.cases import IN_FLIGHT_BYTES, RECORD_BYTES, Case
-from benchmarks.cluster import Missing
+from benchmarks.cluster import Missing, NotStarted
 from benchmarks.peers.processes import HOST, Processes, free_ports
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Nats:
                     await asyncio.sleep(PAUSE_S)
         except TimeoutError:
             pass
-        raise Missing(f"NATS did not start: {self._processes.complaint()}")
+        raise NotStarted(f"NATS did not start: {self._processes.complaint()}")
 
     async def _create_streams(self, topic: str, partitions: int, rf: int) -> None:
         at_a_time = asyncio.Semaphore(AT_A_TIME)

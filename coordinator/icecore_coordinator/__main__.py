@@ -7,19 +7,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvloop
+from icecore.extras import as_one_line
 
-from icecore.errors import IcecoreError
-from icecore.process.log import event, set_up
-from icecore.process.memory import MemoryReturn
-from icecore.process.settings import check_listen, load_from_arguments
-from icecore.process.status_page import StatusServer
-from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
-from icecore.rpc.transports import Transports
-from icecore_coordinator.config import CoordinatorSettings, Timing
-from icecore_coordinator.coordinator import Coordinator
-from icecore_coordinator.metrics import CoordinatorPages
-from icecore_coordinator.stores.sqlite_store import SqliteStore
+with as_one_line("icecore-coordinator", "server"):
+    import uvloop
+
+    from icecore.errors import IcecoreError
+    from icecore.process.log import event, set_up
+    from icecore.process.memory import MemoryReturn
+    from icecore.process.settings import check_listen, load_from_arguments
+    from icecore.process.status_page import StatusServer
+    from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
+    from icecore.rpc.transports import Transports
+    from icecore_coordinator.config import CoordinatorSettings, Timing
+    from icecore_coordinator.coordinator import Coordinator
+    from icecore_coordinator.metrics import CoordinatorPages
+    from icecore_coordinator.stores.sqlite_store import SqliteStore
 
 _log = logging.getLogger(__name__)
 

@@ -63,41 +63,42 @@ class CoordinatorSettings(Settings):
     section: ClassVar[str] = "coordinator"
     flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
 
-    data: str = Field(description="folder of the metadata store")
-    listen: str = Field("127.0.0.1:7400", description="address to serve on")
+    data: str = Field(description="Folder of the metadata store.")
+    listen: str = Field("127.0.0.1:7400", description="Address to serve on.")
     native_listen: str = Field(
-        "", description="address to serve on for native:// bootstraps; empty = gRPC only"
+        "", description="Address to serve on for native:// bootstraps; empty = gRPC only."
     )
     metrics_listen: str = Field(
-        "", description="HOST:PORT for Prometheus and probes; empty = neither"
+        "", description="HOST:PORT for Prometheus and probes; empty = neither."
     )
-    insecure_bind: bool = Field(False, description="allow other machines to connect without TLS")
+    insecure_bind: bool = Field(False, description="Allow other machines to connect without TLS.")
     descriptors_min: int = Field(
-        DESCRIPTORS_MIN, ge=64, description="least limit of open files (hard) to start with"
+        DESCRIPTORS_MIN, ge=64, description="Least limit of open files (hard) to start with."
     )
-    heartbeat_ms: int = Field(500, ge=10, description="interval of nodes' heartbeats")
-    lease_ms: int = Field(6_000, ge=100, description="how long a silent node stays up")
+    heartbeat_ms: int = Field(500, ge=10, description="Interval of nodes' heartbeats.")
+    lease_ms: int = Field(6_000, ge=100, description="How long a silent node stays up.")
     recovery_wait_ms: int = Field(
-        1_000, ge=10, description="how long a recovery waits for replicas it could do without"
+        1_000, ge=10, description="How long a recovery waits for replicas it could do without."
     )
     lost_replica_grace_ms: int = Field(
-        1_200_000, ge=0, description="how long a copy on a node that is down still counts"
+        1_200_000, ge=0, description="How long a copy on a node that is down still counts."
     )
     tier_reader_grace_ms: int = Field(
         600_000,
         ge=0,
-        description="how long objects of segments that are gone stay for those who read them",
+        description="How long objects of segments that are gone stay for those who read them.",
     )
     topic_defaults: TopicDefaults = Field(
         TopicDefaults(),
-        description="settings of topics whose creation does not say them: a table"
+        description="Settings of topics whose creation does not say them: a table"
         " [coordinator.topic_defaults], or JSON in the environment and in flags; keys are "
-        + ", ".join(TopicDefaults.model_fields),
+        + ", ".join(TopicDefaults.model_fields)
+        + ".",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least severe messages to log"
+        "info", description="Least severe messages to log."
     )
-    log_format: LogFormat = Field("text", description="of the log: text, or json")
+    log_format: LogFormat = Field("text", description="Of the log: text, or json.")
 
     @field_validator("log_level", mode="before")
     @classmethod

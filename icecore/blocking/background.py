@@ -17,7 +17,7 @@ class Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="icecore-client", daemon=True)
+        self._thread: threading.Thread | None = None
         self.is_forked = False
         """This process is a fork: the thread stayed behind, and locks may be held for ever."""
         os.register_at_fork(after_in_child=self._note_fork)
@@ -45,6 +45,10 @@ class Background:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                # Made here: Python 3.13 takes one that was made before a fork for started.
+                self._thread = threading.Thread(
+                    target=self._run, name="icecore-client", daemon=True
+                )
                 self._thread.start()
             return self._loop
 

@@ -1,25 +1,36 @@
 """``icecore cluster``: nodes and health."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from icecore.cli.output import Output, plain, size
 from icecore.cli.session import confirm_final, session_of
-from icecore.client.types import ClusterDescription, NodeDescription
+from icecore.cli.times import iso_time
+from icecore.client.types import ClusterDescription, NodeDescription, TopicDescription
+
+if TYPE_CHECKING:
+    from icecore.client.admin import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
+_NODE: Final = "node_id address native state rack leads replicas disk_used disk_free"
 
 
 @app.command()
 def describe(context: typer.Context) -> None:
     """Show the nodes, and how many copies are missing."""
     session = session_of(context)
-    cluster = session.admin(lambda admin: admin.describe_cluster())
+    cluster, topics = session.admin(_ask)
+    data_bytes = sum(part.length_bytes for topic in topics for part in topic.partitions)
     if session.output.is_json:
-        session.output.json(plain(cluster))
-    else:
-        show_cluster(session.output, cluster)
+        session.output.json({"data_bytes": data_bytes, **document(cluster)})
+        return
+    show_cluster(session.output, cluster)
+    session.output.note(f"all topics hold {size(data_bytes)}, each copied byte counted once")
+
+
+async def _ask(admin: "Admin") -> tuple[ClusterDescription, list[TopicDescription]]:
+    return await admin.describe_cluster(), await admin.describe_topics()
 
 
 @app.command("accept-disk")
@@ -41,50 +52,81 @@ def accept_disk(
     )
 
 
+def document(cluster: ClusterDescription) -> dict[str, Any]:
+    """A cluster for programs, nodes in the order of their ids."""
+    totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "pages")}
+    return {
+        **totals,
+        "min_copies": cluster.min_copies if cluster.sealed_segments else None,
+        "nodes": [_node(each) for each in sorted(cluster.nodes, key=_by_id)],
+        "pages": [
+            {
+                "segment_id": each.segment_id,
+                "why": each.why,
+                "first_at": iso_time(each.first_at_ms),
+                "last_at": iso_time(each.last_at_ms),
+            }
+            for each in cluster.pages
+        ],
+    }
+
+
+def _node(each: NodeDescription) -> dict[str, Any]:
+    """A line of a table, too."""
+    return {
+        "node_id": each.node.node_id,
+        "address": each.node.address,
+        "native_address": each.node.native_address,
+        "state": each.node.state.name.lower(),
+        "rack": each.node.rack,
+        "leads": each.leads,
+        "replicas": each.replicas,
+        "disk_used_bytes": each.disk_used_bytes,
+        "disk_free_bytes": each.disk_free_bytes,
+        "disks": [plain(disk) for disk in each.disks],
+    }
+
+
 def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     """Print a table of the nodes, and the totals above it."""
+    found = document(cluster)
     rows = [
         {
-            **plain(each),
-            **plain(each.node),
-            "disk_used": size(each.disk_used_bytes),
-            "disk_free": size(each.disk_free_bytes),
+            **each,
+            "native": _short(each["native_address"], each["address"]),
+            "disk_used": size(each["disk_used_bytes"]),
+            "disk_free": size(each["disk_free_bytes"]),
         }
-        for each in sorted(cluster.nodes, key=_by_id)
+        for each in found.pop("nodes")
     ]
-    totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "pages")}
-    columns = (
-        "node_id",
-        "address",
-        "native_address",
-        "state",
-        "rack",
-        "leads",
-        "replicas",
-        "disk_used",
-        "disk_free",
+    pages = found.pop("pages")
+    title = ", ".join(
+        f"{key.replace('_', ' ')} {'-' if value is None else value}" for key, value in found.items()
     )
-    if not cluster.sealed_segments:
-        totals["min_copies"] = "-"  # of sealed segments: there are none
-    title = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in totals.items())
-    output.table(rows, columns, title)
+    output.table(rows, _NODE.split(), title)
     disks = [
         {
-            "node_id": each.node.node_id,
-            "path": disk.path,
-            "used": size(disk.used_bytes),
-            "free": size(disk.free_bytes),
-            "problem": disk.problem,
+            "node_id": row["node_id"],
+            "path": disk["path"],
+            "used": size(disk["used_bytes"]),
+            "free": size(disk["free_bytes"]),
+            "problem": disk["problem"],
         }
-        for each in sorted(cluster.nodes, key=_by_id)
-        if len(each.disks) > 1
-        for disk in each.disks
+        for row in rows
+        if len(row["disks"]) > 1
+        for disk in row["disks"]
     ]
     if disks:
         output.table(disks, ("node_id", "path", "used", "free", "problem"), "disks")
-    if cluster.pages:
-        pages = [plain(each) for each in cluster.pages]
-        output.table(pages, ("segment_id", "why", "first_at_ms", "last_at_ms"), "look at these")
+    if pages:
+        output.table(
+            pages, ("segment_id", "why", "first_at", "last_at"), "a person must judge these"
+        )
+
+
+def _short(native_address: str, address: str) -> str:
+    """The port alone, where the host is the same."""
+    return native_address.removeprefix(address.rpartition(":")[0])
 
 
 def _by_id(node: NodeDescription) -> int:

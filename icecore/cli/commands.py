@@ -50,6 +50,7 @@ def load(name: str) -> Any:
             if part not in known:
                 found.command(part)(_object(where))
         found.rich_markup_mode = None
+        found.info.cls = Group
         command: Any = get_group(found)
     else:
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -78,6 +79,18 @@ def _epilog(examples: Sequence[str]) -> str | None:
         return None
     # \b keeps the lines as they are.
     return "\n".join(["\b", "Examples:", *(f"  {each}" for each in examples)])
+
+
+class Group(TyperGroup):
+    """The commands of one kind of thing, such as ``topic``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A typo is answered with all names: the most similar one may be ``delete``."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(
+                f"No such command {args[0]!r}; there are {', '.join(self.list_commands(ctx))}."
+            )
+        return super().resolve_command(ctx, args)
 
 
 class Commands(TyperGroup):

@@ -4,13 +4,18 @@ import json
 import subprocess
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icecore.cli.session import session_of
+from icecore.cli.output import size
+from icecore.cli.session import Session, session_of
 from icecore.errors import ConfigurationError
 from icecore.process import launch
+
+if TYPE_CHECKING:
+    from icecore.client.admin import Admin
+    from icecore.v1 import data_pb2
 
 app = typer.Typer(no_args_is_help=True, help="Settings of the servers.")
 
@@ -30,32 +35,94 @@ Whose = Annotated[Process, typer.Argument(help="Whose settings.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", exists=True, dir_okay=False, help="TOML file to read.")
 ]
+RunningNode = Annotated[
+    int | None,
+    typer.Option("--node", metavar="ID", help="What this node of the cluster runs with."),
+]
 
 
 @app.command()
-def show(context: typer.Context, whose: Whose = Process.NODE, config: ConfigFile = None) -> None:
-    """Show the settings that a server would take from a file and this environment.
+def show(
+    context: typer.Context,
+    whose: Whose = Process.NODE,
+    config: ConfigFile = None,
+    node: RunningNode = None,
+) -> None:
+    """Show settings, and where each of them is from.
 
-    Settings that must be given and are not show as null.
+    They are those that a server would take from a file and this environment; with --node those
+    that a node of the cluster has taken. Required settings that nobody gives are empty.
     """
-    output = session_of(context).output
-    file = ["--config", str(config)] if config else []
-    values = _ask(whose, "--show-config", *file)
-    if output.is_json:
-        output.json(values)
-        return
-    described = _ask(whose, "--config-schema")["properties"]
-    rows = [
-        {"setting": key, "value": str(value), "meaning": described[key].get("description", "")}
-        for key, value in values.items()
-    ]
-    output.table(rows, ("setting", "value", "meaning"), f"[{whose}]")
+    session = session_of(context)
+    if node is None:
+        rows = _rows(_ask(whose, *([str(config)] if config else [])))
+        title = f"[{whose}]"
+    elif whose is not Process.NODE or config is not None:
+        raise typer.BadParameter("asks a node that runs: give nothing else", param_hint="--node")
+    else:
+        rows, title = _rows_of_node(session, node), f"node {node}"
+    if not session.output.is_json:
+        rows = [{**each, "value": _shown(each["setting"], each["value"])} for each in rows]
+    session.output.rows(rows, ("setting", "value", "from", "meaning"), title)
 
 
 @app.command()
 def schema(context: typer.Context, whose: Whose = Process.NODE) -> None:
     """Print the JSON schema of the settings."""
-    typer.echo(json.dumps(_ask(whose, "--config-schema"), indent=2))  # a standard of its own
+    typer.echo(json.dumps(_ask(whose)["schema"], indent=2))  # a standard of its own
+
+
+def _shown(setting: str, value: Any) -> Any:
+    """Sizes as they are typed."""
+    return size(value) if "_bytes" in setting and isinstance(value, int) else value
+
+
+def _rows(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "setting": key,
+            "value": value,
+            "from": source,
+            "meaning": asked["schema"]["properties"][key].get("description", ""),
+        }
+        for key, (value, source) in asked["values"].items()
+    ]
+
+
+def _rows_of_node(session: Session, node_id: int) -> list[dict[str, Any]]:
+    found = session.admin(lambda admin: _ask_node(session, admin, node_id))
+    return [
+        {"setting": each.name, "value": json.loads(each.value), "from": each.source}
+        for each in found.settings
+    ]
+
+
+async def _ask_node(
+    session: Session, admin: "Admin", node_id: int
+) -> "data_pb2.DescribeSettingsResponse":
+    """What a node says of itself.
+
+    Raises:
+        ConfigurationError: The cluster has no such node.
+    """
+    # Loaded only here: `icecore config schema` answers without numpy and gRPC.
+    from icecore.client.connection import Connection
+    from icecore.rpc.addresses import peer_address
+    from icecore.v1 import data_pb2
+
+    cluster = await admin.describe_cluster()
+    nodes = {int(each.node.node_id): each.node for each in cluster.nodes}
+    if node_id not in nodes:
+        known = ", ".join(map(str, sorted(nodes)))
+        raise ConfigurationError(f"no node {node_id} in the cluster: there are {known}")
+    async with Connection(session.bootstrap) as connection:
+        return await connection.data(
+            peer_address(nodes[node_id], connection.transport),
+            "DescribeSettings",
+            data_pb2.DescribeSettingsRequest(cluster_id=cluster.cluster_id),
+            data_pb2.DescribeSettingsResponse,
+            timeout_s=session.timeout_s,
+        )
 
 
 def _ask(whose: Process, *arguments: str) -> dict[str, Any]:

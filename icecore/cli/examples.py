@@ -49,7 +49,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore tier restore s3://bucket/prefix --topic flights --take-over",
     ),
     "tier export-manifest": ("icecore tier export-manifest s3://bucket/prefix --topic flights",),
-    "config show": ("icecore config show node --config icecore.toml",),
+    "config show": (
+        "icecore config show node --config icecore.toml",
+        "icecore config show --node 2",
+    ),
     "config schema": ("icecore config schema coordinator",),
     "explain query": ("icecore explain query flights --tag EWR --analyze",),
     "explain fetch": ("icecore explain fetch flights --key N14228",),

@@ -81,10 +81,7 @@ def fetch(
         output_format = options.show_json_with_topic
     job = _Job(session, consumer, label, output_format, _Until(until), max_records)
     is_checked = (
-        saved_position is None
-        and kind == "offset"
-        and on_out_of_range is OnOutOfRange.ERROR
-        and not follow
+        saved_position is None and kind == "offset" and on_out_of_range is OnOutOfRange.ERROR
     )
     is_interrupted = False
     try:
@@ -148,9 +145,9 @@ class _Job:
         async with self.consumer:
             if first_offset:
                 await self._check(first_offset)
-            with self.session.output.progress() as progress:
-                # Lines that scroll by are progress enough.
-                task = progress.add_task(self.label, total=None, visible=not sys.stdout.isatty())
+            # Lines that scroll by are progress enough, and a display beside them would fold them.
+            with self.session.output.progress(is_shown=not sys.stdout.isatty()) as progress:
+                task = progress.add_task(self.label, total=None)
                 while not self._is_done():
                     await self._print_some()
                     progress.update(task, completed=self.count)

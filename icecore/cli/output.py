@@ -73,8 +73,12 @@ class Output:
         columns = [c for c in columns if not rows or any(row.get(c) not in _EMPTY for row in rows)]
         for name in columns:
             is_number = all(isinstance(row.get(name), int) for row in rows)
+            words = name.split("_")
             table.add_column(
-                name.replace("_", " "), justify="right" if is_number else "left", overflow="fold"
+                " ".join(words),
+                justify="right" if is_number else "left",
+                overflow="fold",
+                min_width=max(map(len, words)),  # a heading breaks between words
             )
         for row in rows:
             table.add_row(*(_cell(row.get(name)) for name in columns))

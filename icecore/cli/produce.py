@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from icecore.cli.produce_options import AcksOption, Compression, Format
 from icecore.cli.records import RECORDS, LineFormat, TimeUnit, parse_lines
 from icecore.cli.session import TopicName, session_of
 from icecore.client.producer import Producer
+from icecore.client.retries import Retry
 from icecore.client.types import RecordMetadata
 from icecore.codec.record import Codec, Record
 from icecore.errors import IcecoreError
@@ -88,7 +90,10 @@ def produce(
     }
     producer = Producer(session.bootstrap, **settings)  # type: ignore[arg-type]
     sources = files or [Path("-")]
-    ledger = Acknowledged(_print_offset if offsets else None)
+    on_record = _print_offset if offsets else None
+    if on_record is None and any(map(is_typed, sources)):
+        on_record = partial(_say_offset, session.output)
+    ledger = Acknowledged(on_record)
     job = _Job(session.output, topic, sources, form, partition, same_partition, from_line, ledger)
     _conclude(job, asyncio.run(_produce(job, producer)), is_json=not offsets)
 
@@ -128,7 +133,7 @@ async def _produce(job: _Job, producer: Producer) -> _End:
     failure: IcecoreError | None = None
     is_interrupted = False
     ledger = job.ledger
-    watching = asyncio.ensure_future(_watch(job))
+    watching = asyncio.ensure_future(_watch(job, producer))
     try:
         await producer.start()
         try:
@@ -210,7 +215,7 @@ class _Hints:
             self._output.note("there are times before the year 2000: is --time-unit right?")
 
 
-async def _watch(job: _Job) -> None:
+async def _watch(job: _Job, producer: Producer) -> None:
     """Say it when nothing is acknowledged for long."""
     ledger, before, since_s, said_s = job.ledger, -1, time.monotonic(), 0.0
     while True:
@@ -222,16 +227,27 @@ async def _watch(job: _Job) -> None:
         elif now_s - since_s >= max(_SILENCE_S, 2 * said_s):
             said_s = now_s - since_s
             waiting = counted(ledger.waiting, "record")
+            last = producer.metrics().last_retry
+            why = f" ({_place(last)}{last.error.message})" if last is not None else ""
             job.output.note(
-                f"waiting: {waiting} not acknowledged for {said_s:.0f} s; "
+                f"waiting: {waiting} not acknowledged for {said_s:.0f} s{why}; "
                 "`icecore cluster health` says what is wrong"
             )
+
+
+def _place(retry: Retry) -> str:
+    return f"{retry.topic}/{retry.partition}: " if retry.topic else ""
 
 
 def _print_offset(source: str, line: int, found: RecordMetadata) -> None:
     row = {"file": source, "line": line, "partition": found.partition, "offset": found.offset}
     sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def _say_offset(output: Output, source: str, line: int, found: RecordMetadata) -> None:
+    """For who types: below the line that was typed."""
+    output.note(f"  partition {found.partition}, offset {found.offset}")
 
 
 def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:

@@ -1,14 +1,19 @@
-"""``python -m icecore.cli.server_settings MODULE:CLASS …``: a server's settings, shown by itself.
+"""``python -m icecore.cli.server_settings MODULE:CLASS [FILE]``: a server's settings, by itself.
 
 The client package imports no server. ``icecore config`` starts this in a process of its own, which
-imports the settings class by name and hands the other arguments to its command line.
+imports the settings class by name and prints, as JSON, the schema of its settings, and by setting
+the value that a server would take from the file and this environment, and where it is from.
 """
 
 import importlib
+import json
 import sys
 
 from icecore.errors import ConfigurationError
-from icecore.process.settings import load_from_arguments
+from icecore.extras import as_one_line
+
+with as_one_line("icecore", "server"):
+    from icecore.process.settings import effective
 
 
 def main() -> None:
@@ -16,7 +21,8 @@ def main() -> None:
     module, _, name = sys.argv[1].partition(":")
     try:
         cls = getattr(importlib.import_module(module), name)
-        load_from_arguments(cls, "icecore config", sys.argv[2:])
+        values = effective(cls, sys.argv[2] if sys.argv[2:] else None, {})
+        print(json.dumps({"values": values, "schema": cls.model_json_schema()}))
     except ImportError as error:
         sys.exit(f"the server is not installed here ({error}): pip install 'icecore[server]'")
     except ConfigurationError as error:

@@ -90,9 +90,9 @@ TopicName = Annotated[
 
 
 def confirm_final(question: str, *, yes: bool) -> None:
-    """Ask before what can't be undone; without a terminal ``--yes`` has to be given."""
+    """Ask before what takes something away; without a terminal ``--yes`` has to be given."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("this is final: say --yes", param_hint="--yes")
+        raise typer.BadParameter("nobody can be asked here: say --yes", param_hint="--yes")
     typer.confirm(question, abort=True, err=True)

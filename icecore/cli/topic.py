@@ -1,16 +1,16 @@
 """``icecore topic``: create, look at and change topics."""
 
-import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from icecore.cli.output import Output, plain, size
-from icecore.cli.session import TopicName, session_of
-from icecore.cli.times import duration, iso_time
-from icecore.client.types import PartitionDescription, TopicDescription, TopicSettings
+from icecore.cli import topic_shown
+from icecore.cli.output import plain
+from icecore.cli.session import TopicName, confirm_final, session_of
+from icecore.cli.times import duration
+from icecore.client.types import TopicSettings
 from icecore.model import FlushMode
 
 app = typer.Typer(no_args_is_help=True, help="Create, describe, change, delete topics.")
@@ -218,7 +218,7 @@ def create(
     topic = session.admin(
         lambda admin: admin.create_topic(name, settings, if_not_exists=if_not_exists)
     )
-    _show(session.output, topic)
+    topic_shown.show(session.output, topic)
 
 
 @app.command("list")
@@ -232,29 +232,16 @@ def list_topics(
     session = session_of(context)
     topics = session.admin(lambda admin: admin.describe_topics(deleted=deleted))
     if deleted:
-        columns = ("name", "topic_id", "partitions", "records", "deleted_at", "grace_left")
-        session.output.rows([_deleted_summary(topic) for topic in topics], columns)
-        return
-    session.output.rows(
-        [_summary(topic) for topic in topics],
-        (
-            "name",
-            "partitions",
-            "replicas",
-            "records",
-            "segments",
-            "length_bytes",
-            "under_replicated",
-            "leaderless",
-        ),
-    )
+        session.output.rows(map(topic_shown.deleted_summary, topics), topic_shown.DELETED.split())
+    else:
+        topic_shown.show_list(session.output, topics)
 
 
 @app.command()
 def describe(context: typer.Context, name: Name) -> None:
     """Show one topic: settings, and leader, replicas and offsets of each partition."""
     session = session_of(context)
-    _show(session.output, session.admin(lambda admin: admin.describe_topics([name]))[0])
+    topic_shown.show(session.output, session.admin(lambda admin: admin.describe_topics([name]))[0])
 
 
 @app.command()
@@ -321,7 +308,7 @@ def alter(
         local_retention_bytes=local_retention_bytes,
         indexed_headers=() if no_indexed_headers else tuple(indexed_header or ()) or None,
     )
-    _show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
+    topic_shown.show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))
 
 
 @app.command("add-partitions")
@@ -332,7 +319,9 @@ def add_partitions(
 ) -> None:
     """Raise the number of partitions. Keys may then go to other partitions than before."""
     session = session_of(context)
-    _show(session.output, session.admin(lambda admin: admin.add_partitions(name, partitions)))
+    topic_shown.show(
+        session.output, session.admin(lambda admin: admin.add_partitions(name, partitions))
+    )
 
 
 @app.command()
@@ -367,11 +356,10 @@ def delete(
     """
     session = session_of(context)
     what = _what(name, topic_id)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("nobody can be asked here: say --yes", param_hint="--yes")
-        end = " and all its records, for good" if now else ""
-        typer.confirm(f"Delete {what}{end}?", abort=True, err=True)
+    if topic_id is None:  # a name that is not there needs no --yes
+        session.admin(lambda admin: admin.describe_topics([name]))
+    end = " and all its records, for good" if now else ""
+    confirm_final(f"Delete {what}{end}?", yes=yes)
     left = session.admin(lambda admin: admin.delete_topic(name, now=now, topic_id=topic_id or b""))
     if not left.grace_ms:
         session.output.note(f"{what} deleted for good")
@@ -397,7 +385,7 @@ def undelete(
     topic = session.admin(
         lambda admin: admin.undelete_topic(name, topic_id=topic_id or b"", new_name=new_name)
     )
-    _show(session.output, topic)
+    topic_shown.show(session.output, topic)
 
 
 def _what(name: str, topic_id: bytes | None) -> str:
@@ -405,74 +393,3 @@ def _what(name: str, topic_id: bytes | None) -> str:
     if not name and topic_id is None:
         raise typer.BadParameter("say which topic: its name, or --topic-id")
     return name or (topic_id or b"").hex()
-
-
-def _summary(topic: TopicDescription) -> dict[str, Any]:
-    parts = topic.partitions
-    return {
-        "name": topic.name,
-        "topic_id": topic.topic_id.hex(),
-        "partitions": len(parts),
-        "replicas": topic.settings.replication_factor,
-        "records": sum(each.high_watermark - each.log_start_offset for each in parts),
-        "segments": sum(each.segments for each in parts),
-        "length_bytes": sum(each.length_bytes for each in parts),
-        "under_replicated": sum(each.under_replicated_segments for each in parts),
-        "leaderless": sum(not (each.tail and each.tail.leader) for each in parts),
-    }
-
-
-def _deleted_summary(topic: TopicDescription) -> dict[str, Any]:
-    return {
-        **_summary(topic),
-        "deleted_at_ms": topic.deleted_at_ms,
-        "deleted_at": iso_time(topic.deleted_at_ms),
-        "grace_left_ms": topic.grace_left_ms,
-        "grace_left": duration(topic.grace_left_ms),
-    }
-
-
-def _show(output: Output, topic: TopicDescription) -> None:
-    if output.is_json:
-        output.json(plain(topic))
-        return
-    settings = plain(topic.settings)
-    shown = ", ".join(
-        f"{key}={size(value) if key.endswith('_bytes') and (value or 0) > 0 else value}"
-        for key, value in settings.items()
-        if key != "partitions"
-    )
-    columns = (
-        "partition",
-        "leader",
-        "isr",
-        "replicas",
-        "epoch",
-        "start",
-        "high_watermark",
-        "segments",
-        "length_bytes",
-        "missing",
-        "lossy",
-        "tiered",
-        "remote_only",
-    )
-    output.table(map(_partition_row, topic.partitions), columns, f"{topic.name}  ({shown})")
-
-
-def _partition_row(each: PartitionDescription) -> dict[str, Any]:
-    return {
-        "partition": each.partition,
-        "leader": each.tail.leader if each.tail else None,
-        "isr": each.tail.isr if each.tail else (),
-        "replicas": each.tail.replicas if each.tail else (),
-        "epoch": each.tail.epoch if each.tail else None,
-        "start": each.log_start_offset,
-        "high_watermark": each.high_watermark,
-        "segments": each.segments,
-        "length_bytes": each.length_bytes,
-        "missing": each.under_replicated_segments,
-        "lossy": each.lossy_segments or None,
-        "tiered": each.tiered_segments or None,
-        "remote_only": each.remote_only_segments or None,
-    }

@@ -60,6 +60,8 @@ def topics_of(topic: Any, topics: Any, pattern: Any) -> Topics:
     if sum(each is not None for each in (topic, topics, pattern)) != 1:
         raise ConfigurationError("give one of topic, topics and pattern")
     if topic is not None:
+        if isinstance(topic, list | tuple | set | frozenset):
+            raise TypeError("topic is one name; give several as topics=")
         return Topics((checks.topic_name(topic),))
     if topics is not None:
         names = tuple(dict.fromkeys(checks.names("topics", topics)))

@@ -23,19 +23,17 @@ it returns is safe to hand to Arrow, which trusts its offsets blindly.
 """
 
 import json
-import threading
 from collections.abc import Collection
 from typing import Any
 
 import lz4.frame
 import numpy as np
-import zstandard
 
+from icecore.codec import zstd
 from icecore.codec.batch import (
     HEADER_LENGTH,
     KNOWN_PRODUCER_FLAGS,
     READER_LIMITS,
-    UNCOMPRESSED_BYTES_CAP,
     BatchHeader,
     BatchLimits,
     Buffer,
@@ -135,17 +133,6 @@ class _Section:
             raise self.corrupt(f"{self.end - self.position} bytes are left over")
 
 
-class _Zstd(threading.local):
-    """Contexts are costly to make and belong to one thread, since they release the GIL."""
-
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor()
-        self.decompressor = zstandard.ZstdDecompressor()
-
-
-zstd = _Zstd()
-
-
 def _read_index(
     data: memoryview, position: int, header: BatchHeader, limits: BatchLimits
 ) -> IndexColumns:
@@ -231,8 +218,8 @@ def _payload(
     if header.codec is Codec.NONE:
         return stored
     try:
-        inflated = (_unlz4 if header.codec is Codec.LZ4 else _unzstd)(stored, length)
-    except (zstandard.ZstdError, RuntimeError) as error:
+        inflated = (_unlz4 if header.codec is Codec.LZ4 else zstd.decompress)(stored, length)
+    except (zstd.Error, RuntimeError) as error:
         raise CorruptBatchError(f"{header.codec.name} payload: {error}", position=start) from error
     if len(inflated) != length:
         raise CorruptBatchError(
@@ -246,16 +233,6 @@ def _unlz4(stored: memoryview, length: int) -> bytes:
     frame = lz4.frame.LZ4FrameDecompressor()
     inflated: bytes = frame.decompress(stored, max_length=length + 1)
     return inflated if frame.eof and not frame.unused_data else b""
-
-
-def _unzstd(stored: memoryview, length: int) -> bytes:
-    """One frame; one that says another length, or wants a huge window, is not even started."""
-    frame = zstandard.get_frame_parameters(stored)
-    if not length or frame.content_size not in (length, zstandard.CONTENTSIZE_UNKNOWN):
-        return b""
-    if frame.window_size > UNCOMPRESSED_BYTES_CAP:
-        raise zstandard.ZstdError(f"its window of {frame.window_size} bytes is too large")
-    return zstd.decompressor.decompress(stored, length, allow_extra_data=False)
 
 
 def decode(

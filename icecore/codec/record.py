@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import lz4.frame
 import numpy as np
 
+from icecore.codec import zstd
 from icecore.codec.batch import (
     Buffer,
     Codec,
@@ -41,7 +42,6 @@ from icecore.codec.columns import (
 from icecore.codec.decoding import (
     check_columns,
     decode,
-    zstd,
 )
 from icecore.codec.hashes import header_hashes as hash_headers
 from icecore.errors import (
@@ -287,4 +287,4 @@ def _compress(payload: bytes, codec: Codec) -> bytes:
     if codec is Codec.LZ4:
         compressed: bytes = lz4.frame.compress(payload)
         return compressed
-    return zstd.compressor.compress(payload)
+    return zstd.compress(payload)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ByteSize, ConfigDict, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, PrivateAttr, ValidationError
 
 from icecore.errors import ConfigurationError
 
@@ -46,6 +46,11 @@ class Settings(BaseModel):
     """The table of the file, and the middle of ``ICECORE_SECTION__KEY``."""
     flags: ClassVar[Mapping[str, str]] = {}
     """Flags that are not ``--field-name``: field to flag."""
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def source_of(self, key: str) -> str:
+        """Where the value of a field was said: a file, a variable, a flag, or ``default``."""
+        return self._sources.get(key, "default")
 
 
 def load(
@@ -80,9 +85,11 @@ def load(
             values[key] = value
             sources[key] = source
     try:
-        return cls.model_validate(values)
+        settings = cls.model_validate(values)
     except ValidationError as error:
         raise _invalid(cls, error, sources) from error
+    settings._sources.update(sources)
+    return settings
 
 
 def _from_file(
@@ -191,8 +198,9 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
     for key, field in cls.model_fields.items():
         is_switch = field.annotation is bool
         default = "required" if field.is_required() else f"default {shown(field.default)}"
+        names = dict.fromkeys((flag_of(cls, key), "--" + key.replace("_", "-")))
         parser.add_argument(
-            flag_of(cls, key),
+            *names,
             dest=key,
             default=None,
             help=f"{field.description or key} ({default})".replace("%", "%%"),
@@ -205,15 +213,21 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
         print(json.dumps(cls.model_json_schema(), indent=2))
         sys.exit(0)
     if shows:
-        print(json.dumps(_effective(cls, config_path, arguments), indent=2))
+        found = effective(cls, config_path, arguments)
+        print(json.dumps({key: value for key, (value, _) in found.items()}, indent=2))
         sys.exit(0)
     return load(cls, config_path, arguments)
 
 
-def _effective(
-    cls: type[Settings], config_path: str | None, arguments: dict[str, object]
-) -> dict[str, object]:
-    """What :func:`load` would return, with null for required settings nobody has given yet."""
+def effective(
+    cls: type[Settings], config_path: str | None, arguments: Mapping[str, object]
+) -> dict[str, tuple[object, str]]:
+    """By field the value that :func:`load` would return, and where it was said.
+
+    Required settings that nobody has given yet are None, and said nowhere.
+
+    Raises ConfigurationError as :func:`load`.
+    """
     absent: dict[str, object] = {}
     for key, field in cls.model_fields.items():
         if field.is_required():
@@ -224,7 +238,10 @@ def _effective(
                     continue
                 absent[key] = (field.examples or [""])[0]
     settings = load(cls, config_path, {**arguments, **absent})
-    return {**settings.model_dump(mode="json"), **dict.fromkeys(absent)}
+    return {
+        key: (None, "") if key in absent else (value, settings.source_of(key))
+        for key, value in settings.model_dump(mode="json").items()
+    }
 
 
 def shown(value: object) -> str:

@@ -85,6 +85,7 @@ _BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         "Fetch": replace(_READS, lists={"FetchHeader.partitions": PARTITIONS_MAX}),
         "ListOffsets": replace(_READS, lists={"ListOffsetsRequest.partitions": PARTITIONS_MAX}),
         "Query": _READS,
+        "DescribeSettings": _READS,
         "InitProducer": replace(_CLIENTS, lists={"InitProducerRequest.topics": NAMED_TOPICS_MAX}),
     },
     "AdminService": {

@@ -59,6 +59,11 @@ class DataServiceStub:
                 request_serializer=icecore_dot_v1_dot_data__pb2.InitProducerRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_data__pb2.InitProducerResponse.FromString,
                 _registered_method=True)
+        self.DescribeSettings = channel.unary_unary(
+                '/icecore.v1.DataService/DescribeSettings',
+                request_serializer=icecore_dot_v1_dot_data__pb2.DescribeSettingsRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_data__pb2.DescribeSettingsResponse.FromString,
+                _registered_method=True)
 
 
 class DataServiceServicer:
@@ -100,6 +105,13 @@ class DataServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeSettings(self, request, context):
+        """What this node was started with, and where each of it was said. There are no secrets in it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -127,6 +139,11 @@ def add_DataServiceServicer_to_server(servicer, server):
                     servicer.InitProducer,
                     request_deserializer=icecore_dot_v1_dot_data__pb2.InitProducerRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_data__pb2.InitProducerResponse.SerializeToString,
+            ),
+            'DescribeSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeSettings,
+                    request_deserializer=icecore_dot_v1_dot_data__pb2.DescribeSettingsRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_data__pb2.DescribeSettingsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -264,6 +281,33 @@ class DataService:
             '/icecore.v1.DataService/InitProducer',
             icecore_dot_v1_dot_data__pb2.InitProducerRequest.SerializeToString,
             icecore_dot_v1_dot_data__pb2.InitProducerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.DataService/DescribeSettings',
+            icecore_dot_v1_dot_data__pb2.DescribeSettingsRequest.SerializeToString,
+            icecore_dot_v1_dot_data__pb2.DescribeSettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,8 @@ class DataServiceStub:
     """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
     InitProducer: _grpc.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]
     """Hands out a producer id for idempotent produce; with a name, takes the name over."""
+    DescribeSettings: _grpc.UnaryUnaryMultiCallable[_data_pb2.DescribeSettingsRequest, _data_pb2.DescribeSettingsResponse]
+    """What this node was started with, and where each of it was said. There are no secrets in it."""
 
 @_typing.type_check_only
 class DataServiceAsyncStub(DataServiceStub):
@@ -62,6 +64,8 @@ class DataServiceAsyncStub(DataServiceStub):
     """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
     InitProducer: _aio.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]  # type: ignore[assignment]
     """Hands out a producer id for idempotent produce; with a name, takes the name over."""
+    DescribeSettings: _aio.UnaryUnaryMultiCallable[_data_pb2.DescribeSettingsRequest, _data_pb2.DescribeSettingsResponse]  # type: ignore[assignment]
+    """What this node was started with, and where each of it was said. There are no secrets in it."""
 
 class DataServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -105,5 +109,13 @@ class DataServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_data_pb2.InitProducerResponse, _abc.Awaitable[_data_pb2.InitProducerResponse]]:
         """Hands out a producer id for idempotent produce; with a name, takes the name over."""
+
+    @_abc_1.abstractmethod
+    def DescribeSettings(
+        self,
+        request: _data_pb2.DescribeSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_data_pb2.DescribeSettingsResponse, _abc.Awaitable[_data_pb2.DescribeSettingsResponse]]:
+        """What this node was started with, and where each of it was said. There are no secrets in it."""
 
 def add_DataServiceServicer_to_server(servicer: DataServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

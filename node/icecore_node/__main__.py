@@ -6,36 +6,39 @@ import logging
 import signal
 import sys
 
-import uvloop
+from icecore.extras import as_one_line
 
-from icecore.errors import ConfigurationError, IcecoreError
-from icecore.process.log import event, set_up
-from icecore.process.memory import MemoryReturn
-from icecore.process.settings import load_from_arguments
-from icecore.process.system import (
-    SystemClock,
-    SystemRng,
-    boot_id,
-    raise_descriptor_limit,
-    tune_process,
-)
-from icecore.rpc.transports import Transports
-from icecore_node import metrics as node_metrics
-from icecore_node import offline
-from icecore_node.cold.ports import ColdPorts
-from icecore_node.config import NodeSettings
-from icecore_node.io.executor import ThreadExecutor
-from icecore_node.metrics import NodeMetrics
-from icecore_node.node import Node
-from icecore_node.sampling import sample
-from icecore_node.storage.data_dirs import DataDirs, check_layout
-from icecore_node.storage.data_folder import DataFolder
-from icecore_node.storage.disks import Disks
-from icecore_node.storage.engines import make_store
-from icecore_node.storage.files.descriptors import DescriptorBudget
-from icecore_node.storage.replica_store import ReplicaStore
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.tiering.ports import TierPorts
+with as_one_line("icecore-node", "server"):
+    import uvloop
+
+    from icecore.errors import ConfigurationError, IcecoreError
+    from icecore.process.log import event, set_up
+    from icecore.process.memory import MemoryReturn
+    from icecore.process.settings import load_from_arguments
+    from icecore.process.system import (
+        SystemClock,
+        SystemRng,
+        boot_id,
+        raise_descriptor_limit,
+        tune_process,
+    )
+    from icecore.rpc.transports import Transports
+    from icecore_node import metrics as node_metrics
+    from icecore_node import offline
+    from icecore_node.cold.ports import ColdPorts
+    from icecore_node.config import NodeSettings
+    from icecore_node.io.executor import ThreadExecutor
+    from icecore_node.metrics import NodeMetrics
+    from icecore_node.node import Node
+    from icecore_node.sampling import sample
+    from icecore_node.storage.data_dirs import DataDirs, check_layout
+    from icecore_node.storage.data_folder import DataFolder
+    from icecore_node.storage.disks import Disks
+    from icecore_node.storage.engines import make_store
+    from icecore_node.storage.files.descriptors import DescriptorBudget
+    from icecore_node.storage.replica_store import ReplicaStore
+    from icecore_node.storage.segment_engine.segment_log import StoreSettings
+    from icecore_node.tiering.ports import TierPorts
 
 _log = logging.getLogger(__name__)
 

@@ -98,10 +98,11 @@ def test_life_of_a_topic(cli: Cli) -> None:
     assert "life" in [each["name"] for each in cli.json("topic", "list")]
     described = cli.json("topic", "describe", "life")
     assert [each["partition"] for each in described["partitions"]] == [0, 1]
-    assert all(each["tail"]["leader"] for each in described["partitions"])
+    assert all(each["leader"] for each in described["partitions"])
     assert cli.json("topic", "alter", "life", "--segment-bytes", "4MiB")
     assert len(cli.json("topic", "add-partitions", "life", "3")["partitions"]) == 3
-    cli("topic", "delete", "life", status=2)
+    cli("topic", "delete", "life", status=2)  # nobody can be asked
+    cli("topic", "delete", "lief", status=3)
     left = cli("topic", "delete", "life", "--yes").stderr
     assert cli("topic", "describe", "life", status=3).stderr
     [kept] = cli.json("topic", "list", "--deleted")
@@ -122,8 +123,15 @@ def test_unknown_topics_are_3_at_once(cli: Cli) -> None:
 
 def test_cluster_describe(cli: Cli) -> None:
     state = cli.json("cluster", "describe")
-    assert sorted(each["node"]["node_id"] for each in state["nodes"]) == [1, 2, 3]
-    assert {each["node"]["state"] for each in state["nodes"]} == {"up"}
+    assert [each["node_id"] for each in state["nodes"]] == [1, 2, 3]
+    assert {each["state"] for each in state["nodes"]} == {"up"}
+
+
+def test_settings_of_a_node_that_runs(cli: Cli, cluster: LocalCluster) -> None:
+    rows = {each["setting"]: each for each in cli.json("config", "show", "--node", "2")}
+    assert (rows["node_id"]["value"], rows["node_id"]["from"]) == (2, "flag --node-id")
+    assert rows["log_level"] == {"setting": "log_level", "value": "info", "from": "default"}
+    assert "there are 1, 2, 3" in cli("config", "show", "--node", "9", status=1).stderr
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -1,27 +1,47 @@
 """What the documents tell a reader to type works as it is written, on real processes.
 
-Every block of README.md, docs/COMMANDS.md and docs/CLIENTS.md runs, in their order, from a checkout
-and from the wheel, in a folder with spaces in its name; what is not run has its reason below. Only
-the port of the cluster is another one, since several tests run on a machine.
+Every block of the documents below runs, in their order, from a checkout, beside `icecore dev`; the
+README and the client guide from the wheel, too; all of it in a folder with spaces in its name. What
+is not run has its reason. Only the port of the cluster is another one, since several tests run on a
+machine.
+
+``ICECORE_DOCUMENTS_PYTHON=/path/to/python`` runs all of it with another interpreter, which has the
+extras ``server``, ``arrow`` and ``tier``.
 """
 
+import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
-import venv
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy
 import pytest
 
-from icecore.dev import LocalCluster
+from icecore.dev import METRICS_PORT_OFFSET
+from tests.support.ports import free_port_block
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/COMMANDS.md", "docs/CLIENTS.md")
+PYTHON = Path(os.environ.get("ICECORE_DOCUMENTS_PYTHON") or sys.executable)
+NODES = 3
+START_S = 60
+QUICK_START = ("README.md", "docs/CLIENTS.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/COMMANDS.md",
+    "docs/CLIENTS.md",
+    "docs/CONSUMERS.md",
+    "docs/INDEXES.md",
+    "docs/STORAGE.md",
+    "docs/TIERING.md",
+    "docs/SPARK.md",
+)
 NOT_RUN = (
     ("mermaid", "a drawing"),
     ("make demo", "another test runs the demo, and `make test` runs this one"),
@@ -29,6 +49,13 @@ NOT_RUN = (
     ("$ grpcurl", "no program of ours; test_plain_grpc.py makes these calls"),
     ("icecore-coordinator --data /var/lib", "several machines"),
     ("[profiles.local]", "a file; the unit tests of profiles read one"),
+    ("append ─ fsync", "a drawing"),
+    ("from deltalake import", "waits for a tiered segment; test_tiering.py reads such tables"),
+    ("icecore tier restore", "a new cluster; test_tiering.py restores one"),
+    ("TOPIC/PARTITION/BASE-SEGMENT", "a list of files"),
+    ("late.writeStream", "goes on where the block before it ends; test_cookbook.py runs both"),
+    ("newest.select", "the same"),
+    ("spark", "needs a JVM; tests/spark/test_cookbook.py and test_jobs.py run these"),
 )
 """How a block begins, or what is in it; and why it is not run here."""
 SETUP = {
@@ -37,44 +64,61 @@ SETUP = {
         "icecore topic create copy --partitions 6",
         "icecore topic create weather",
     ),
-    "docs/CLIENTS.md": (),
 }
 NOT_TYPED = (". .venv/bin/activate", "icecore dev sample > flights.ndjson")
 """The first is what the fixtures do; the second is in SETUP, with fewer records."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FOLLOW_S = 4
+SHELL = re.compile(r"[|<>$`;&~]")
+"""In a line that needs a shell; others go to the typist as words."""
+FOLLOW_S = 1.5
 """How long a command that follows a topic is left alone."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a reader sits: a folder, and what is on the path there."""
+    """Where a reader sits: a folder, what is on the path there, and who types."""
 
     folder: Path
     environment: dict[str, str]
     bootstrap: str
+    documents: tuple[str, ...]
+    typist: "subprocess.Popen[str]"
 
     def type(self, line: str) -> None:
-        """Run one line of a shell; it must end well."""
-        is_endless = " --follow" in line
-        command = f"timeout {FOLLOW_S} {line}; test $? = 124" if is_endless else line
-        self._run(["bash", "-o", "pipefail", "-c", command], line)
-
-    def python(self, text: str) -> None:
-        """Run a program."""
-        self._run(["python", "-c", text.replace("127.0.0.1:7400", self.bootstrap)], text)
-
-    def _run(self, command: list[str], shown: str) -> None:
+        """Run one line of a shell; it must end well, by Ctrl-C where it has no end."""
+        if not SHELL.search(line):
+            name, *words = shlex.split(line)
+            assert name == "icecore", line
+            self._ask(line, words=words, stop_s=FOLLOW_S if "--follow" in words else 0)
+            return
+        assert "--follow" not in line
         done = subprocess.run(
-            command,
+            ["bash", "-o", "pipefail", "-c", line],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
             timeout=90,
         )
-        assert done.returncode == 0, f"{shown}\n{done.stdout[-500:]}{done.stderr}"
-        assert "Traceback" not in done.stderr, shown
+        assert done.returncode == 0, f"{line}\n{done.stdout[-500:]}{done.stderr}"
+        assert "Traceback" not in done.stderr, line
+
+    def python(self, text: str) -> None:
+        """Run a program."""
+        self._ask(text, program=text.replace("127.0.0.1:7400", self.bootstrap))
+
+    def _ask(
+        self, shown: str, *, words: Sequence[str] = (), program: str = "", stop_s: float = 0
+    ) -> None:
+        printed = self.folder / "printed"
+        asked = {"words": words, "program": program, "stop_s": stop_s, "printed": str(printed)}
+        assert self.typist.stdin is not None and self.typist.stdout is not None
+        self.typist.stdin.write(json.dumps(asked) + "\n")
+        self.typist.stdin.flush()
+        status = self.typist.stdout.readline().strip()
+        said = printed.read_text()
+        assert status == "0", f"{shown}\n{said[-2000:]}"
+        assert "Traceback" not in said, shown
 
 
 def _scripts(folder: Path, python: Path, package_paths: str) -> dict[str, str]:
@@ -93,18 +137,20 @@ def _scripts(folder: Path, python: Path, package_paths: str) -> dict[str, str]:
 
 def _checkout(folder: Path) -> dict[str, str]:
     roots = (ROOT / each for each in ("", "replication", "node", "coordinator"))
-    return _scripts(folder / "bin", Path(sys.executable), ":".join(map(str, roots)))
+    return _scripts(folder / "bin", PYTHON, ":".join(map(str, roots)))
 
 
 def _wheel(folder: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory"]
     subprocess.run([*command, str(folder)], cwd=ROOT, check=True, capture_output=True)
-    venv.create(folder / "env", with_pip=False, symlinks=True)
+    subprocess.run([str(PYTHON), "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     packages = next((folder / "env/lib").glob("python*/site-packages"))
     (built,) = folder.glob("*.whl")
     with zipfile.ZipFile(built) as archive:
         archive.extractall(packages)
-    (packages / "dependencies.pth").write_text(f"{Path(numpy.__file__).parents[1]}\n")
+    where = "import numpy, pathlib; print(pathlib.Path(numpy.__file__).parents[1])"
+    found = subprocess.run([str(PYTHON), "-c", where], check=True, capture_output=True, text=True)
+    (packages / "dependencies.pth").write_text(found.stdout)
     return _scripts(folder / "bin", folder / "env/bin/python", "")
 
 
@@ -114,9 +160,41 @@ def place(
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("a path with spaces")
     environment = request.param(folder)
-    with LocalCluster(folder / "data", nodes=3) as cluster:
-        environment["ICECORE_BOOTSTRAP"] = cluster.bootstrap
-        yield Place(folder, environment, cluster.bootstrap)
+    numbers = range(NODES + 1)
+    port = free_port_block([*numbers, *(METRICS_PORT_OFFSET + each for each in numbers)])
+    log = folder / "dev.log"
+    with log.open("w") as said:
+        dev = subprocess.Popen(
+            [folder / "bin" / "icecore", "dev", "--port", str(port)],
+            cwd=folder,
+            env=environment,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        _wait_ready(dev, log)
+        environment["ICECORE_BOOTSTRAP"] = bootstrap = f"127.0.0.1:{port}"
+        documents = DOCUMENTS if request.param is _checkout else QUICK_START
+        with subprocess.Popen(
+            [folder / "bin" / "python", ROOT / "tests/support/typist.py"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as typist:  # ends with its stdin
+            assert typist.stdout is not None and typist.stdout.readline() == "ready\n"
+            yield Place(folder, environment, bootstrap, documents, typist)
+    finally:
+        dev.send_signal(signal.SIGINT)
+        dev.wait(START_S)
+
+
+def _wait_ready(dev: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while "ready; stop with Ctrl-C" not in log.read_text():
+        assert dev.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
 
 
 def blocks(document: str) -> list[tuple[str, str]]:
@@ -131,8 +209,8 @@ def blocks(document: str) -> list[tuple[str, str]]:
 
 
 def test_documents_run_as_they_are_written(place: Place) -> None:
-    for document in DOCUMENTS:
-        for line in SETUP[document]:
+    for document in place.documents:
+        for line in SETUP.get(document, ()):
             place.type(line)
         for language, text in blocks(document):
             if language == "python":
@@ -146,4 +224,4 @@ def test_documents_run_as_they_are_written(place: Place) -> None:
 def test_reasons_are_needed_and_most_blocks_run() -> None:
     text = "".join((ROOT / document).read_text() for document in DOCUMENTS)
     assert not [start for start, _ in NOT_RUN if start not in text]
-    assert sum(len(blocks(document)) for document in DOCUMENTS) >= 8
+    assert sum(len(blocks(document)) for document in DOCUMENTS) >= 16

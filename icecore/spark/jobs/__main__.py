@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
+from icecore.extras import as_one_line
 
-from icecore.errors import IcecoreError
-from icecore.spark.jobs import arguments
-from icecore.spark.jobs.package import package
-from icecore.spark.jobs.report import Report, json_schema
-from icecore.spark.jobs.runner import perform
-from icecore.spark.session import register, session
+with as_one_line("icecore.spark.jobs", "spark"):
+    from pyspark.sql import SparkSession
+
+    from icecore.errors import IcecoreError
+    from icecore.spark.jobs import arguments
+    from icecore.spark.jobs.package import package
+    from icecore.spark.jobs.report import Report, json_schema
+    from icecore.spark.jobs.runner import perform
+    from icecore.spark.session import register, session
 
 STATUS: Final = {"done": 0, "planned": 0, "failed": 1, "differs": 2}
 _DEFAULTS: Final = {

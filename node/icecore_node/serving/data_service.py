@@ -1,6 +1,7 @@
 """The handlers of ``DataService``, and producer ids: a range from the coordinator, used up here."""
 
 import asyncio
+import json
 
 from icecore.rpc import framing
 from icecore.rpc.methods import DATA
@@ -50,7 +51,19 @@ class DataService:
             DATA["ListOffsets"]: self._fetch.list_offsets,
             DATA["InitProducer"]: self.init_producer,
             DATA["Query"]: self._query.query,
+            DATA["DescribeSettings"]: self.describe_settings,
         }
+
+    async def describe_settings(self, body: Received, _: CallContext) -> bytes:
+        """``DescribeSettingsRequest`` to ``DescribeSettingsResponse``, both as bytes."""
+        request = framing.parse(data_pb2.DescribeSettingsRequest, body)
+        if request.cluster_id:
+            self._context.identity.check_cluster(request.cluster_id)
+        settings = self._context.settings
+        found = data_pb2.DescribeSettingsResponse()
+        for name, value in settings.model_dump(mode="json").items():
+            found.settings.add(name=name, value=json.dumps(value), source=settings.source_of(name))
+        return found.SerializeToString()
 
     async def init_producer(self, body: Received, _: CallContext) -> bytes:
         """A producer id that was never handed out before, with epoch 0; or that of a name."""

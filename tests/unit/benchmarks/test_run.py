@@ -6,13 +6,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import pytest
 
-from benchmarks import check, core_step, figures, gates, idle, memory, others, report, run
+from benchmarks import (
+    check,
+    core_step,
+    figures,
+    gates,
+    idle,
+    memory,
+    others,
+    report,
+    run,
+    runner,
+    systems,
+)
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
-from benchmarks.cluster import Missing, System
+from benchmarks.cluster import Icecore, Missing, NotStarted, PeerFailed, System
 from benchmarks.gate_list import GROUPS, Gate, Group
 from benchmarks.systems import Systems
 from benchmarks.workload import Job
@@ -108,17 +120,136 @@ def test_ratios_to_what_disk_and_transport_allow(
     assert figures.bound_ratios(case, measured, BOUNDS) == expected
 
 
+def outcome(**figures: float) -> dict[str, Any]:
+    return {"figures": figures, "processes": {}, "others_share": 0.01}
+
+
 def test_results_compare_systems_within_each_run() -> None:
     by_run = [
         {
-            "icecore": {"figures": {"records_s": ours, "mb_s": 1.0}, "processes": {}},
-            "kafka": {"figures": {"records_s": theirs, "mb_s": 1.0}, "processes": {}},
+            "icecore": outcome(records_s=ours, mb_s=1.0),
+            "kafka": outcome(records_s=theirs, mb_s=1.0),
         }
         for ours, theirs in ((10.0, 10.0), (40.0, 20.0), (90.0, 30.0))
     ]
     ours, theirs = run.results(Case("produce"), by_run, BOUNDS)
     assert (ours["records_s"], ours["records_s_to_kafka"]) == (40.0, 2.0)
     assert theirs["records_s_to_icecore"] == 0.5
+    assert (theirs["failed_runs"], theirs["others_share"]) == (0, [0.01] * 3)
+
+
+def test_runs_in_which_a_peer_failed_are_left_out() -> None:
+    ours = [outcome(records_s=each, mb_s=1.0) for each in (10.0, 40.0, 90.0)]
+    by_run = [
+        {"icecore": ours[0]},
+        {"icecore": ours[1], "kafka": outcome(records_s=10.0, mb_s=1.0)},
+        {"icecore": ours[2]},
+    ]
+    first, second = run.results(Case("produce"), by_run, BOUNDS)
+    assert (first["records_s"], first["records_s_to_kafka"], first["failed_runs"]) == (40.0, 4.0, 0)
+    assert (second["system"], second["runs"], second["failed_runs"]) == (
+        "kafka",
+        [{"records_s": 10.0, "mb_s": 1.0}],
+        2,
+    )
+
+
+class Peer:
+    """A system that fails as often as it is told."""
+
+    name, warm_s, nodes, bootstrap = "kafka", 0.0, 3, "127.0.0.1:1"
+    pids: ClassVar[dict[str, int]] = {}
+    starts_that_fail = topics_that_fail = started = stopped = 0
+
+    def __init__(self, folder: Path) -> None:
+        self.topics: list[str] = []
+
+    def __enter__(self) -> Self:
+        Peer.started += 1
+        if Peer.started <= Peer.starts_that_fail:
+            raise NotStarted("its port is taken")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Peer.stopped += 1
+
+    def lacks(self, case: Case) -> str:
+        return ""
+
+    def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
+        if Peer.topics_that_fail:
+            Peer.topics_that_fail -= 1
+            raise LookupError("no leader")  # of a library that nobody knows
+
+    def delete_topic(self, topic: str) -> None:
+        raise LookupError("not now")
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> type[Peer]:
+    for name in ("starts_that_fail", "topics_that_fail", "started", "stopped"):
+        monkeypatch.setattr(Peer, name, 0)
+    monkeypatch.setitem(systems.PEERS, "kafka", Peer)
+    return Peer
+
+
+def test_a_peer_that_does_not_start_is_tried_again(tmp_path: Path, peer: type[Peer]) -> None:
+    peer.starts_that_fail = 1
+    with Systems(tmp_path, lambda system: None) as found:
+        assert found.get("kafka", 3).name == "kafka"
+        assert peer.started == 2
+    peer.starts_that_fail = 9
+    with Systems(tmp_path, lambda system: None) as found:
+        for _ in range(2):
+            with pytest.raises(Missing, match="its port is taken"):
+                found.get("kafka", 3)
+        assert peer.started == 4
+
+
+def test_a_peer_that_fails_costs_one_run_and_in_the_end_all(
+    tmp_path: Path, peer: type[Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def __init__(self, job: Job, timeout_s: float) -> None:
+            pass
+
+        def result(self) -> dict[str, Any]:
+            return outcome(records_s=1.0)
+
+    monkeypatch.setattr(runner, "_Client", Client)
+    monkeypatch.setattr(runner, "FREE_BYTES_MIN", 0)
+    measuring = runner.Runner(tmp_path, runner.Times())
+    case = Case("produce")
+    with Systems(tmp_path, lambda system: None) as found:
+        measuring._systems, measuring._folder = found, tmp_path
+        peer.topics_that_fail = 1
+        assert run._one_run(measuring, case, ["kafka"]) == {}
+        with measuring.topics():  # the topic can't be deleted, which costs nothing
+            again = run._one_run(measuring, case, ["kafka"])
+        assert again["kafka"]["figures"] == {"records_s": 1.0}
+        assert again["kafka"]["others_share"] >= 0
+        assert (peer.started, peer.stopped) == (2, 2)  # anew after each failure
+        peer.topics_that_fail = 9
+        with pytest.raises(PeerFailed, match="kafka: LookupError: no leader"):
+            measuring.run("kafka", case)
+        with pytest.raises(Missing, match="that does not fail: it did 3 times"):
+            measuring.run("kafka", case)
+
+
+def test_ours_say_which_settings_they_lack() -> None:
+    rocksdb, ours = (Icecore(name, Path("unused"), 1) for name in ("icecore_rocksdb", "icecore"))
+    assert rocksdb.lacks(Case("produce", flush="async")) == "flush=async"
+    assert rocksdb.lacks(Case("produce")) == ours.lacks(Case("produce", flush="async")) == ""
+
+
+def test_a_choice_that_fits_nothing_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, said in (("rf=9", "no case of short fits rf=9"), ("colour=1", "no field colour")):
+        monkeypatch.setattr("sys.argv", ["run", "--only", words])
+        with pytest.raises(SystemExit):
+            run.main()
+        assert said in capsys.readouterr().err
 
 
 # --- cases ----------------------------------------------------------------------------------------

@@ -207,10 +207,13 @@ def test_global_options_may_stand_anywhere() -> None:
 
 
 def test_usage_errors_are_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["topic", "creat"]) == 2
+    assert run(["topic", "declear"]) == 2
+    said = capsys.readouterr().err
+    assert "No such command 'declear'; there are create, list, describe," in said
+    assert "Did you mean" not in said  # it would be `delete`
     assert run(["topic", "create"]) == 2
     assert run(["topic", "create", "t", "--segment-bytes", "8 penguins"]) == 2
-    assert run(["topic", "delete", "t"]) == 2
+    assert run(["topic", "delete"]) == 2
     assert run(["fetch", "t", "--from", "yesterday"]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
@@ -279,8 +282,12 @@ def test_config_schema_and_values(capsys: pytest.CaptureFixture[str], tmp_path: 
     path = tmp_path / "c.toml"
     path.write_text('[node]\nio_workers = 7\ntail_cache_bytes = "1MiB"\n')
     assert run(["config", "show", "--config", str(path)]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert (values["io_workers"], values["tail_cache_bytes"], values["data"]) == (7, 1 << 20, None)
+    rows = {each["setting"]: each for each in json.loads(capsys.readouterr().out)["items"]}
+    assert (rows["io_workers"]["value"], rows["io_workers"]["from"]) == (7, f"{path} [node]")
+    assert (rows["tail_cache_bytes"]["value"], rows["data"]["value"]) == (1 << 20, None)
+    assert (rows["log_level"]["from"], rows["data"]["from"]) == ("default", "")
+    assert run(["config", "show", "coordinator", "--node", "1"]) == 2
+    assert "give nothing else" in capsys.readouterr().err
     path.write_text("[node]\nio_worker = 7\n")
     assert run(["config", "show", "--config", str(path)]) == 1
     assert "did you mean io_workers?" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Commands are loaded when they are called, and every help is readable and ends with examples."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typer.main import get_command
 from icecore.cli.app import _hoist_globals, app, main
 from icecore.cli.commands import COMMANDS, load, walk
 from icecore.cli.examples import EXAMPLES
+from tests.support.cli_cluster import serving
 
 ALL = dict(pair for name in COMMANDS for pair in walk(name, load(name)))
 LEAVES = [path for path, each in ALL.items() if not hasattr(each, "commands")]
@@ -76,3 +78,22 @@ def test_help_loads_neither_numpy_nor_grpc() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_tab_completes_names_of_topics() -> None:
+    with serving("flights", 1, []) as cluster:
+        environment = {
+            **os.environ,
+            "_ICECORE_COMPLETE": "complete_bash",
+            "COMP_WORDS": "icecore topic describe fl",
+            "COMP_CWORD": "3",
+            "ICECORE_BOOTSTRAP": cluster.bootstrap,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "icecore.cli"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stdout.split() == ["flights"], done.stderr

@@ -58,6 +58,8 @@ def test_until_a_time_holds_per_partition() -> None:
 def test_an_offset_behind_every_end_is_an_error(cli: Cli) -> None:
     cli("fetch", "t", "--from", "11", status=1)
     assert "offset 11 is behind the end, 10" in cli.err
+    cli("fetch", "t", "--from", "11", "--follow", status=1)
+    assert "offset 11 is behind the end, 10" in cli.err
     assert found(cli, "--from", "10") == []
     assert found(cli, "--from", "9") == [18, 19]
 

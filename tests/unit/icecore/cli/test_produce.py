@@ -12,9 +12,17 @@ import pytest
 
 from icecore.cli.acknowledged import Acknowledged
 from icecore.client.types import RecordMetadata
-from icecore.errors import NotEnoughReplicasError
+from icecore.errors import NotEnoughReplicasError, ReadOnlyError
 from tests.support.cli_cluster import Cli, serving
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, Fate
+
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background jobs ignore it
+from icecore.cli.app import main
+main()
+"""
+"""No preexec_fn: between fork and exec it would run gRPC's handlers of this process."""
 
 
 @pytest.fixture
@@ -116,14 +124,28 @@ def test_times_that_are_probably_seconds(cli: Cli, tmp_path: Path) -> None:
     assert cli.err.count("is --time-unit right?") == 1
 
 
+def test_who_waits_is_told_why(
+    cli: Cli, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icecore.cli.produce._SILENCE_S", 0.3)
+    full = ReadOnlyError("the disk of node 1 is full")
+    cluster.on_produce = lambda node, partition, header: Fate(full, append=False)
+    path = tmp_path / "in"
+    path.write_text("a\n")
+    cli("produce", "t", str(path), "--delivery-timeout", "2", status=1)
+    waiting, *_ = cli.err.splitlines()
+    assert waiting.startswith("waiting: 1 record not acknowledged for ")
+    assert ": the disk of node 1 is full); `icecore cluster health` says" in waiting
+    assert "no record is acknowledged; go on with --from-line 1" in cli.err
+
+
 def test_an_interruption_says_what_is_in(cluster: FakeCluster) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "icecore.cli", "-b", cluster.bootstrap, "produce", "t", "--offsets"],
+        [sys.executable, "-c", INTERRUPTIBLE, "-b", cluster.bootstrap, "produce", "t", "--offsets"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdin is not None and process.stdout is not None
     try:

@@ -171,6 +171,11 @@ async def test_what_is_no_choice_is_refused(cluster: FakeCluster, given: Any) ->
         consumer(cluster, **given)
 
 
+async def test_a_list_as_the_one_topic_says_where_it_belongs(cluster: FakeCluster) -> None:
+    with pytest.raises(TypeError, match="give several as topics="):
+        Consumer(cluster.bootstrap, ["a", "b"])  # type: ignore[arg-type]
+
+
 async def test_too_many_topics_are_refused(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

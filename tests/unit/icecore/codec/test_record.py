@@ -446,7 +446,7 @@ def test_decompression_bombs(codec: Codec, announce: bool) -> None:
         finally:
             tracemalloc.stop()
         inflated = declared if declared < real else 0
-        assert peak < inflated + 4 * len(raw) + (1 << 18), (declared, peak)
+        assert peak < inflated + 4 * len(raw) + (1 << 20), (declared, peak)
     with pytest.raises(BatchTooLargeError):
         batch.check_produced(raw, 0, LIMITS)
 

@@ -93,6 +93,10 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     argv = ["--config", str(path), "--metrics", "127.0.0.1:9", "--insecure-bind"]
     settings = load_from_arguments(ExampleSettings, "example", argv)
     assert (settings.data, settings.metrics_listen) == ("file", "127.0.0.1:9")
+    assert settings.source_of("metrics_listen") == "flag --metrics"
+    assert settings.source_of("cache_bytes") == "default"
+    again = load_from_arguments(ExampleSettings, "example", [*argv, "--metrics-listen", "[::1]:9"])
+    assert again.metrics_listen == "[::1]:9"
     assert settings.insecure_bind
     with pytest.raises(SystemExit) as ended:
         load_from_arguments(ExampleSettings, "example", ["--data", "x", "--show-config"])

@@ -22,7 +22,7 @@ def test_names_are_those_of_the_proto() -> None:
 
 
 def test_a_service_offers_each_of_its_methods() -> None:
-    names = ("Produce", "Fetch", "ListOffsets", "InitProducer", "Query")
+    names = ("Produce", "Fetch", "ListOffsets", "InitProducer", "Query", "DescribeSettings")
     offered = DATA.handlers(dict.fromkeys(names, answer))
     assert list(offered.unary) == [f"/icecore.v1.DataService/{name}" for name in names]
     with pytest.raises(AssertionError):

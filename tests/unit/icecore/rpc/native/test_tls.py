@@ -208,5 +208,6 @@ async def test_any_pieces_arrive_in_order(seed: int) -> None:
         received += b"".join(targets)[:count]
     assert received == whole
     client.close()
-    assert server.recv_into(memoryview(bytearray(1))) == 0
+    with suppress(ConnectionResetError):  # Python 3.13 says that a session ticket was not read
+        assert server.recv_into(memoryview(bytearray(1))) == 0
     server.close()
