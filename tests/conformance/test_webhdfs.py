@@ -1,15 +1,13 @@
 """A real HDFS keeps the promises of an object store, and has tables. See ``small_hdfs.py``."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
 import pytest
 
-from icecore.errors import ConfigurationError, IcecoreError
+from icecore.errors import ConfigurationError
 from icecore_node.tiering.object_store import (
     ObjectStore,
     ObjectStoreBusyError,
@@ -54,7 +52,9 @@ class TestWebHdfs(ObjectStoreConformance):
         assert await keys_below(store, "") == {}
 
     async def test_a_table(self, settings: StoreSettings) -> None:
-        table = TopicTable(replace(settings, url=settings.url.replace(" ", "-")), b"c", b"t" * 16, "t")
+        table = TopicTable(
+            replace(settings, url=settings.url.replace(" ", "-")), b"c", b"t" * 16, "t"
+        )
         assert await asyncio.to_thread(table.bring_to, 0, 1, [], [], 1)
         assert not await asyncio.to_thread(table.bring_to, 0, 1, [], [], 1)
         assert await asyncio.to_thread(table.files) == []

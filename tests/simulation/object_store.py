@@ -25,6 +25,9 @@ from icecore_node.tiering.object_store import (
 )
 from tests.simulation.process import SimProcess
 
+SLOW_BODY_S = 0.05
+"""From then on a body counts as a slow one."""
+
 
 @dataclass
 class StoreFaults:
@@ -87,11 +90,28 @@ class SimBucket:
         data[position] ^= 0xFF
         self.objects[key] = bytes(data)
 
+    def damage(self, key: str, *, is_removal: bool) -> bytes:
+        """Somebody else removes or alters an object; returns what to ``mend`` it with."""
+        whole = self.objects[key]
+        if is_removal:
+            self.remove(key)
+        else:
+            self.alter(key, len(whole) // 2)
+        self.faults.struck["removed_objects" if is_removal else "altered_objects"] += 1
+        return whole
+
+    def mend(self, key: str, whole: bytes) -> None:
+        """Bring back the version that the provider kept."""
+        self.put(key, whole)
+
     def listed(self) -> dict[str, int]:
         """Sizes by key, as old as listings are."""
         until_s = _now_s() - self.faults.listing_lag_s
         found = {key: size for at_s, key, size in self.changes if at_s <= until_s}
-        return {key: size for key, size in found.items() if size >= 0}
+        shown = {key: size for key, size in found.items() if size >= 0}
+        if shown.keys() != self.objects.keys():
+            self.faults.struck["late_listings"] += 1
+        return shown
 
 
 class SimObjectStore:
@@ -186,7 +206,10 @@ class SimObjectStore:
     async def _request(self, length_bytes: int) -> None:
         self._check()
         faults = self._bucket.faults
-        delay_s = faults.request_s + faults.body_s_per_mib * length_bytes / (1 << 20)
+        body_s = faults.body_s_per_mib * length_bytes / (1 << 20)
+        delay_s = faults.request_s + body_s
+        if body_s >= SLOW_BODY_S:
+            faults.struck["slow_bodies"] += 1
         if delay_s:
             await asyncio.sleep(delay_s)
             self._check()

@@ -55,8 +55,8 @@ class StoreSettings:
     region: str = ""
     """Of the bucket; empty = as the environment says."""
     endpoint: str = ""
-    """``http(s)://host:port`` of a store that is not the provider's own; ``hdfs://host:port`` of the
-    NameNode's RPC, for tables in HDFS."""
+    """``http(s)://host:port`` of a store that is not the provider's own; of HDFS, for tables,
+    ``hdfs://host:port`` of the NameNode's RPC."""
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     retries_max: int = 5
@@ -259,7 +259,7 @@ def _part(found: Mapping[int, bytes], starts: Sequence[int], wanted: ByteRange) 
 def _open(settings: StoreSettings) -> Any:
     scheme = urlsplit(settings.url).scheme
     if scheme not in _SCHEMES:
-        known = ", ".join(f"{each}://" for each in _SCHEMES)
+        known = ", ".join(f"{each}://" for each in (*_SCHEMES, "webhdfs"))
         raise ConfigurationError(f"no object store: {settings.url!r} begins with none of {known}")
     if "@" in urlsplit(settings.url).netloc:
         raise ConfigurationError("the URL of an object store holds no credentials")
