@@ -59,12 +59,14 @@ async def segments_are_tiered(scene: Scene, fault: Fault) -> None:
 async def _strangers(bucket: SimBucket, patience_s: float) -> None:
     """Somebody removes an object of the oldest records, alters one of the next, and the provider's
     version of both comes back in the end: until then reads of them fail, and none is wrong."""
-    keys = sorted(each for each in bucket.objects if each.endswith((".parquet", ".batches")))
-    damaged = keys[:2]
-    whole = {key: bucket.damage(key, is_removal=key == damaged[0]) for key in damaged}
+    until_s = asyncio.get_running_loop().time() - patience_s
+    old = {key for at_s, key, _ in bucket.changes if at_s < until_s}  # published by now
+    names = (".parquet", ".batches")
+    keys = sorted(each for each in bucket.objects if each in old and each.endswith(names))
+    for key, is_removal in zip(keys, (True, False), strict=False):
+        bucket.damage(key, is_removal=is_removal)
     await asyncio.sleep(patience_s)
-    for key, data in whole.items():
-        bucket.mend(key, data)
+    bucket.mend()
 
 
 PLANS: dict[str, Callable[[int], Plan]] = {"segments_are_tiered": segments_are_tiered_plan}

@@ -73,6 +73,8 @@ class SimBucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     changes: list[tuple[float, str, int]] = field(default_factory=list)
     """Time, key and size of each put; a size of -1 is a removal. What listings are made of."""
+    versions: dict[str, bytes] = field(default_factory=dict)
+    """What objects were before somebody else damaged them."""
 
     def put(self, key: str, data: bytes) -> None:
         """Now it is there."""
@@ -81,6 +83,7 @@ class SimBucket:
 
     def remove(self, key: str) -> None:
         """Now it is gone."""
+        self.versions.pop(key, None)
         if self.objects.pop(key, None) is not None:
             self.changes.append((_now_s(), key, -1))
 
@@ -90,19 +93,19 @@ class SimBucket:
         data[position] ^= 0xFF
         self.objects[key] = bytes(data)
 
-    def damage(self, key: str, *, is_removal: bool) -> bytes:
-        """Somebody else removes or alters an object; returns what to ``mend`` it with."""
-        whole = self.objects[key]
+    def damage(self, key: str, *, is_removal: bool) -> None:
+        """Somebody else removes or alters an object; the provider keeps the version before that."""
+        self.versions[key] = self.objects[key]
         if is_removal:
-            self.remove(key)
+            del self.objects[key]
         else:
-            self.alter(key, len(whole) // 2)
+            self.alter(key, len(self.versions[key]) // 2)
         self.faults.struck["removed_objects" if is_removal else "altered_objects"] += 1
-        return whole
 
-    def mend(self, key: str, whole: bytes) -> None:
-        """Bring back the version that the provider kept."""
-        self.put(key, whole)
+    def mend(self) -> None:
+        """Bring those versions back, but for objects that were swept meanwhile."""
+        self.objects |= self.versions
+        self.versions.clear()
 
     def listed(self) -> dict[str, int]:
         """Sizes by key, as old as listings are."""
