@@ -21,7 +21,8 @@ try:
     from icecore_node.tiering.bucket import Bucket, CountingStore, TopicObjects, read_bucket
     from icecore_node.tiering.bucket_acts import take_over, write_hive_file
     from icecore_node.tiering.bucket_check import BucketCheck, Published, TopicReport, name_of
-    from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
+    from icecore_node.tiering.obstore_store import StoreSettings
+    from icecore_node.tiering.opening import open_store
     from icecore_node.tiering.restore_plan import plan_of
     from icecore_node.tiering.table_look import TableLook, look_at_table, take_over_table
 except ImportError as missing:
@@ -46,7 +47,7 @@ class BucketCommands:
         self._settings = StoreSettings(
             url=given.url, region=given.region, endpoint=given.endpoint, retries_max=3
         )
-        self._store = CountingStore(ObstoreStore(self._settings, executor))
+        self._store = CountingStore(open_store(self._settings, executor))
 
     async def verify(self) -> dict[str, Any]:
         """See ``BucketCheck``."""

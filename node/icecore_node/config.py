@@ -169,13 +169,15 @@ class NodeSettings(Settings):
     tier_url: str = Field(
         "",
         description="Object store for sealed segments of topics with tier = on, the same for all"
-        " nodes of a cluster: s3://bucket/prefix, gs://…, az://… or file:///folder that all share;"
+        " nodes of a cluster: s3://bucket/prefix, gs://…, az://…, webhdfs://namenode:9870/folder or"
+        " file:///folder that all share;"
         " credentials come from the environment; empty = none.",
     )
     tier_region: str = Field("", description="Region of an S3 bucket; empty = as AWS_REGION says.")
     tier_endpoint: str = Field(
         "",
-        description="http(s)://HOST:PORT of an S3 server that is not Amazon's; http = clear text.",
+        description="http(s)://HOST:PORT of an S3 server that is not Amazon's; http = clear text."
+        " With webhdfs:// hdfs://HOST:PORT of the NameNode, for tables.",
     )
     tier_request_timeout_ms: int = Field(
         30_000, ge=100, description="Longest time of one request to the object store."

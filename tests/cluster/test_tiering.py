@@ -16,6 +16,7 @@ from icecore import Admin, Lookup, Producer
 from icecore.dev import LocalCluster
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
 from tests.support.minio import Minio, minio_program, running_minio
+from tests.support.small_hdfs import VARIABLE, SmallHdfs, jars_folder, running_hdfs
 from tests.support.tier_places import (
     Place,
     has_store,
@@ -38,6 +39,14 @@ NEEDS_MINIO = pytest.mark.skipif(
     minio_program() is None, reason="needs MinIO: make setup-minio builds it"
 )
 
+NEEDS_HDFS = pytest.mark.skipif(jars_folder() is None, reason=f"needs HDFS: {VARIABLE} is not set")
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallHdfs]:
+    with running_hdfs(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
 
 @pytest.fixture(scope="module")
 def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
@@ -45,10 +54,20 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
         yield server
 
 
-@pytest.fixture(params=["folder", pytest.param("s3", marks=NEEDS_MINIO)])
+@pytest.fixture(
+    params=[
+        "folder",
+        pytest.param("s3", marks=NEEDS_MINIO),
+        pytest.param("hdfs", marks=NEEDS_HDFS),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     if request.param == "folder":
         return Place((tmp_path / "bucket").as_uri())
+    if request.param == "hdfs":
+        server: SmallHdfs = request.getfixturevalue("hdfs")
+        url = f"{server.url}/{tmp_path.name}"
+        return Place(url, {"tier_endpoint": server.endpoint}, ("--endpoint", server.endpoint))
     for name, value in s3_credentials().items():
         monkeypatch.setenv(name, value)
     return s3_place(request.getfixturevalue("minio"), tmp_path.name)

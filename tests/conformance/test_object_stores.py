@@ -142,6 +142,29 @@ class TestSimulated(ObjectStoreConformance):
         assert await keys_below(store, "t") == {"t/a": 1}
         await asyncio.sleep(0.02)
         assert await keys_below(store, "t") == {"t/b": 2}
+        assert bucket.faults.struck["late_listings"] == 1
+
+    async def test_slow_bodies_and_what_others_do_to_objects(self) -> None:
+        bucket = SimBucket()
+        store = SimObjectStore(bucket, None)
+        await store.put_if_absent("a", b"1234")
+        await store.put_if_absent("b", b"12")
+        bucket.faults.body_s_per_mib = 20_000.0
+        assert await read_whole(store, "a", 4) == b"1234"
+        bucket.faults.heal()
+        bucket.damage("a", is_removal=False)
+        bucket.damage("b", is_removal=True)
+        assert await read_whole(store, "a", 4) != b"1234"
+        with pytest.raises(ObjectMissingError):
+            await store.head("b")
+        await store.delete("b")
+        bucket.mend()
+        assert bucket.objects == {"a": b"1234"}
+        assert dict(bucket.faults.struck) == {
+            "slow_bodies": 1,
+            "altered_objects": 1,
+            "removed_objects": 1,
+        }
 
 
 class TestS3(ObjectStoreConformance):

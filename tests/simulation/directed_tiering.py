@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.directed import PATIENCE_S, plan, roles
 from tests.simulation.faults import Fault, Kind, Scene
+from tests.simulation.object_store import SimBucket
 from tests.simulation.plan import Plan
 from tests.simulation.tiered import TieredTopic
 
@@ -34,12 +35,16 @@ async def segments_are_tiered(scene: Scene, fault: Fault) -> None:
     for name in ("refused", "lost_answers", "untrue_puts", "cut_puts", "altered_puts"):
         setattr(faults, name, 3)
         await asyncio.sleep(PATIENCE_S / 2)
+    faults.body_s_per_mib, faults.listing_lag_s = 60.0, 5.0
+    await asyncio.sleep(PATIENCE_S)
     faults.request_s = 0.05  # so that whoever dies is in the middle of something
     for name in (leader, COORDINATOR, followers[0]):
         world.kill(name, power_cut=name != COORDINATOR)
         await asyncio.sleep(0.3)
         world.start(name)
         await asyncio.sleep(PATIENCE_S)
+    faults.body_s_per_mib = faults.listing_lag_s = 0.0
+    await _strangers(world.bucket, PATIENCE_S)
     world.pause(followers[1])
     await asyncio.sleep(PATIENCE_S)
     world.resume(followers[1])
@@ -49,6 +54,19 @@ async def segments_are_tiered(scene: Scene, fault: Fault) -> None:
     for kind, count in faults.struck.items():
         for _ in range(count):
             world.count_fault(f"store_{kind}")
+
+
+async def _strangers(bucket: SimBucket, patience_s: float) -> None:
+    """Somebody removes an object of the oldest records, alters one of the next, and the provider's
+    version of both comes back in the end: until then reads of them fail, and none is wrong."""
+    until_s = asyncio.get_running_loop().time() - patience_s
+    old = {key for at_s, key, _ in bucket.changes if at_s < until_s}  # published by now
+    names = (".parquet", ".batches")
+    keys = sorted(each for each in bucket.objects if each in old and each.endswith(names))
+    for key, is_removal in zip(keys, (True, False), strict=False):
+        bucket.damage(key, is_removal=is_removal)
+    await asyncio.sleep(patience_s)
+    bucket.mend()
 
 
 PLANS: dict[str, Callable[[int], Plan]] = {"segments_are_tiered": segments_are_tiered_plan}

@@ -25,6 +25,9 @@ from icecore_node.tiering.object_store import (
 )
 from tests.simulation.process import SimProcess
 
+SLOW_BODY_S = 0.05
+"""From then on a body counts as a slow one."""
+
 
 @dataclass
 class StoreFaults:
@@ -70,6 +73,8 @@ class SimBucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     changes: list[tuple[float, str, int]] = field(default_factory=list)
     """Time, key and size of each put; a size of -1 is a removal. What listings are made of."""
+    versions: dict[str, bytes] = field(default_factory=dict)
+    """What objects were before somebody else damaged them."""
 
     def put(self, key: str, data: bytes) -> None:
         """Now it is there."""
@@ -78,6 +83,7 @@ class SimBucket:
 
     def remove(self, key: str) -> None:
         """Now it is gone."""
+        self.versions.pop(key, None)
         if self.objects.pop(key, None) is not None:
             self.changes.append((_now_s(), key, -1))
 
@@ -87,11 +93,28 @@ class SimBucket:
         data[position] ^= 0xFF
         self.objects[key] = bytes(data)
 
+    def damage(self, key: str, *, is_removal: bool) -> None:
+        """Somebody else removes or alters an object; the provider keeps the version before that."""
+        self.versions[key] = self.objects[key]
+        if is_removal:
+            del self.objects[key]
+        else:
+            self.alter(key, len(self.versions[key]) // 2)
+        self.faults.struck["removed_objects" if is_removal else "altered_objects"] += 1
+
+    def mend(self) -> None:
+        """Bring those versions back, but for objects that were swept meanwhile."""
+        self.objects |= self.versions
+        self.versions.clear()
+
     def listed(self) -> dict[str, int]:
         """Sizes by key, as old as listings are."""
         until_s = _now_s() - self.faults.listing_lag_s
         found = {key: size for at_s, key, size in self.changes if at_s <= until_s}
-        return {key: size for key, size in found.items() if size >= 0}
+        shown = {key: size for key, size in found.items() if size >= 0}
+        if shown.keys() != self.objects.keys():
+            self.faults.struck["late_listings"] += 1
+        return shown
 
 
 class SimObjectStore:
@@ -186,7 +209,10 @@ class SimObjectStore:
     async def _request(self, length_bytes: int) -> None:
         self._check()
         faults = self._bucket.faults
-        delay_s = faults.request_s + faults.body_s_per_mib * length_bytes / (1 << 20)
+        body_s = faults.body_s_per_mib * length_bytes / (1 << 20)
+        delay_s = faults.request_s + body_s
+        if body_s >= SLOW_BODY_S:
+            faults.struck["slow_bodies"] += 1
         if delay_s:
             await asyncio.sleep(delay_s)
             self._check()

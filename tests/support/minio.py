@@ -49,7 +49,7 @@ def running_minio(folder: Path, log: Path | None = None) -> Iterator[Minio]:
     program = minio_program()
     assert program is not None
     (folder / BUCKET).mkdir(parents=True)
-    first, second = _free_ports(2)
+    first, second = free_ports(2)
     environment = {
         **os.environ,
         "MINIO_ROOT_USER": USER,
@@ -72,7 +72,8 @@ def running_minio(folder: Path, log: Path | None = None) -> Iterator[Minio]:
             process.terminate()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Of loopback, which nobody has at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -37,8 +37,9 @@ from icecore_node.tiering.row_batches import RowBatches
 
 PARTS_MAX: Final = 3
 """Row groups that a search holds; one read never needs more than one."""
-WHOLE_INDEX_BYTES: Final = 128 << 10
-"""An index object up to this size is read at once, and proved as a whole."""
+WHOLE_INDEX_BYTES: Final = 256 << 10
+"""An index object up to this size is read at once, and proved as a whole: to ask for its blocks one
+by one, for each key again, takes longer."""
 
 Held: TypeAlias = "RowBatches | RawPart"
 """A part that was read."""

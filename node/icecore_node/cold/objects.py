@@ -8,9 +8,11 @@ damage: it was there when it was published, and only what metadata have closed m
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from typing import Final
 
 from icecore_node.cold.cache import ColdCache
 from icecore_node.cold.tally import note_request
+from icecore_node.ports import Executor
 from icecore_node.tiering.manifest import Manifest, TieredDamageError
 from icecore_node.tiering.object_store import (
     ByteRange,
@@ -19,6 +21,8 @@ from icecore_node.tiering.object_store import (
     ObjectStore,
     ObjectTooShortError,
 )
+
+_HASHED_HERE_BYTES: Final = 256 << 10
 
 
 class CachedObjects:
@@ -30,11 +34,15 @@ class CachedObjects:
         store: Where they are.
         cache: Keeps what was read.
         manifest: Says what they hash to.
+        executor: For hashes.
     """
 
-    def __init__(self, store: ObjectStore, cache: ColdCache, manifest: Manifest) -> None:
+    def __init__(
+        self, store: ObjectStore, cache: ColdCache, manifest: Manifest, executor: Executor
+    ) -> None:
         self._store = store
         self._cache = cache
+        self._executor = executor
         parquet, side, index = manifest.parquet, manifest.side, manifest.index
         footer = (parquet.key, manifest.footer_start, parquet.size_bytes)
         self._hashes = {footer: manifest.footer_sha256}
@@ -74,9 +82,19 @@ class CachedObjects:
             raise TieredDamageError(error.message, key=key) from error
         note_request(len(data))
         expected = self._hashes.get((key, start, end))
-        if expected is not None and hashlib.sha256(data).digest() != expected:
+        if expected is not None and await self._hash(data) != expected:
             raise TieredDamageError(f"{key} at {start} is not what was published", key=key)
         return data
+
+    async def _hash(self, data: bytes) -> bytes:
+        """On a thread where it takes longer than to go there."""
+        if len(data) < _HASHED_HERE_BYTES:
+            return hashlib.sha256(data).digest()
+        return await self._executor.run(_hash_of, data)
+
+
+def _hash_of(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def _name(key: str, start: int, end: int) -> str:

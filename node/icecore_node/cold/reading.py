@@ -48,6 +48,8 @@ from icecore_node.tiering.tiered_segment import TieredSegment, open_tiered
 
 MANIFEST_MEMORY_PART: Final = 4
 """A parsed manifest takes so many times the bytes of its JSON."""
+AHEAD_PARTS: Final = 3
+"""Read ahead of a scan: so many row groups, or MiB of batches as they were stored."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +65,10 @@ class ColdCopy:
     manifest: Manifest
     tiered: TieredSegment
     objects: CachedObjects
-    last_base_offset: int = -1
+    last_end_offset: int = -1
     """Of the part that was read last: who reads the next one probably reads on."""
+    ahead_end_offset: int = -1
+    """Of what was read ahead."""
 
     @property
     def segment(self) -> Segment:
@@ -244,20 +248,34 @@ class ColdReading:
         data = await parts.cache.raw(name, read, is_pinned=True)
         manifest = await parts.executor.run(parse_manifest, data, sha256)
         _check(manifest, segment)
-        objects = CachedObjects(parts.store, parts.cache, manifest)
-        tiered = open_tiered(cast(ObjectStore, objects), manifest, parts.executor)
+        objects = CachedObjects(parts.store, parts.cache, manifest, parts.executor)
+        store = cast(ObjectStore, objects)
+        tiered = open_tiered(store, manifest, parts.executor, is_proved=True)
         copy = ColdCopy(description, manifest, tiered, objects)
         return copy, MANIFEST_MEMORY_PART * len(data)
 
     async def _held(self, copy: ColdCopy, part: Part) -> Held:
-        """A part, read; the next one is read ahead when this looks like a scan."""
+        """A part, read; the next ones are read ahead when this looks like a scan."""
         held = await self._part(copy, part)
-        is_scan = part.base_offset in (copy.last_base_offset, copy.segment.base_offset)
-        copy.last_base_offset = part.end_offset
-        is_last = part.end_offset >= copy.manifest.facts.end_offset
-        if is_scan and not is_last and self._parts.admission.is_idle_enough:
-            self._parts.tasks.start(self._ahead(copy, copy.tiered.part_at(part.end_offset)))
+        is_scan = part.base_offset in (copy.last_end_offset, copy.segment.base_offset)
+        if not is_scan and part.end_offset != copy.last_end_offset:
+            copy.ahead_end_offset = -1  # somewhere else
+        copy.last_end_offset = part.end_offset
+        if is_scan:
+            self._read_ahead(copy, part.end_offset)
         return held
+
+    def _read_ahead(self, copy: ColdCopy, start: int) -> None:
+        """Some parts from an offset on, those that are not under way."""
+        end = copy.manifest.facts.end_offset
+        for _ in range(AHEAD_PARTS):
+            if start >= end or not self._parts.admission.is_idle_enough:
+                return
+            part = copy.tiered.part_at(start)
+            start = part.end_offset
+            if start > copy.ahead_end_offset:
+                copy.ahead_end_offset = start
+                self._parts.tasks.start(self._ahead(copy, part))
 
     async def _ahead(self, copy: ColdCopy, part: Part) -> None:
         """Nobody waits for it, so nobody hears what went wrong: who reads there does."""

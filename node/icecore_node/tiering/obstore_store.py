@@ -55,7 +55,8 @@ class StoreSettings:
     region: str = ""
     """Of the bucket; empty = as the environment says."""
     endpoint: str = ""
-    """``http(s)://host:port`` of a store that is not the provider's own."""
+    """``http(s)://host:port`` of a store that is not the provider's own; of HDFS, for tables,
+    ``hdfs://host:port`` of the NameNode's RPC."""
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     retries_max: int = 5
@@ -138,14 +139,11 @@ class ObstoreStore:
     async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         """See ``ObjectStore.get_ranges``."""
         check_key(key)
-        spans = coalesced(ranges)
-        found: dict[int, bytes] = {}
+        spans, parts = coalesced(ranges), list[bytes]()
         for at in range(0, len(spans), REQUESTS_AT_ONCE):
             some = spans[at : at + REQUESTS_AT_ONCE]
-            parts = await asyncio.gather(*(self._get(key, span) for span in some))
-            found.update(zip((start for start, _ in some), parts, strict=True))
-        starts = [start for start, _ in spans]
-        return [_part(found, starts, each) for each in ranges]
+            parts += await asyncio.gather(*(self._get(key, span) for span in some))
+        return cut(spans, parts, ranges)
 
     async def _get(self, key: str, span: ByteRange) -> bytes:
         start, end = span
@@ -239,6 +237,15 @@ def coalesced(ranges: Sequence[ByteRange]) -> list[ByteRange]:
     return spans
 
 
+def cut(
+    spans: Sequence[ByteRange], parts: Sequence[bytes], ranges: Sequence[ByteRange]
+) -> list[bytes]:
+    """The ranges, out of the spans that were read for them."""
+    starts = [start for start, _ in spans]
+    found = dict(zip(starts, parts, strict=True))
+    return [_part(found, starts, each) for each in ranges]
+
+
 def _part(found: Mapping[int, bytes], starts: Sequence[int], wanted: ByteRange) -> bytes:
     """Of the span that holds it."""
     start, end = wanted
@@ -252,7 +259,7 @@ def _part(found: Mapping[int, bytes], starts: Sequence[int], wanted: ByteRange) 
 def _open(settings: StoreSettings) -> Any:
     scheme = urlsplit(settings.url).scheme
     if scheme not in _SCHEMES:
-        known = ", ".join(f"{each}://" for each in _SCHEMES)
+        known = ", ".join(f"{each}://" for each in (*_SCHEMES, "webhdfs"))
         raise ConfigurationError(f"no object store: {settings.url!r} begins with none of {known}")
     if "@" in urlsplit(settings.url).netloc:
         raise ConfigurationError("the URL of an object store holds no credentials")

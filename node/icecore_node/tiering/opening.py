@@ -1,6 +1,10 @@
 """The object store that settings name, with all libraries that it needs."""
 
+from urllib.parse import urlsplit
+
+from icecore.errors import ConfigurationError
 from icecore_node.ports import Executor
+from icecore_node.tiering.object_store import ObjectStore
 from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
 from icecore_node.tiering.ports import Table, TierPorts
 from icecore_node.tiering.topic_table import TopicTable
@@ -16,4 +20,17 @@ def open_tier(settings: StoreSettings, executor: Executor) -> TierPorts:
     def table_of(cluster_id: bytes, topic_id: bytes, topic: str) -> Table:
         return TopicTable(settings, cluster_id, topic_id, topic)
 
-    return TierPorts(ObstoreStore(settings, executor), table_of)
+    return TierPorts(open_store(settings, executor), table_of)
+
+
+def open_store(settings: StoreSettings, executor: Executor) -> ObjectStore:
+    """Only the store; see ``open_tier``."""
+    if urlsplit(settings.url).scheme != "webhdfs":
+        return ObstoreStore(settings, executor)
+    try:
+        from icecore_node.tiering.webhdfs_store import WebHdfsStore
+    except ImportError as error:
+        raise ConfigurationError(
+            f"webhdfs:// needs more libraries ({error}): pip install 'icecore[hdfs]'"
+        ) from error
+    return WebHdfsStore(settings)

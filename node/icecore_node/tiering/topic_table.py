@@ -18,6 +18,7 @@ process when that ends (deltalake 1.6.6 with pyarrow 26).
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -39,7 +40,11 @@ RETRIES: Final = 8
 
 
 def place_of(settings: StoreSettings, topic_id: bytes) -> tuple[str, Mapping[str, str]]:
-    """Where the log of a topic is, and how the library gets there."""
+    """Where the log of a topic is, and how the library gets there: in HDFS by Hadoop's RPC."""
+    url = urlsplit(settings.url)
+    if url.scheme == "webhdfs":
+        folder = f"{settings.endpoint.rstrip('/')}{url.path.rstrip('/')}"
+        return f"{folder}/{topic_folder(topic_id)}", {}
     options = {
         **settings.options(),
         "allow_http": str(settings.is_clear_text).lower(),
