@@ -131,7 +131,7 @@ class Coordinator:
             timing=timing,
         )
         self._versions = TopicVersions(self.ledger.state)
-        self._pushes = Pushes(self.ledger.state, self.live, self._versions)
+        self._pushes = Pushes(self.ledger.state, self.live, lambda: self._versions.version)
         self._sessions = NodeSessions(
             state=self.ledger.state,
             live=self.live,
@@ -169,9 +169,7 @@ class Coordinator:
         )
         self._describer = self._make_describer()
         defaults = topic_defaults or TopicDefaults()
-        mirroring = TopicMirroring(self.ledger.state, self._versions, self._describer)
-        admin = self._admin(ports, rng, defaults)
-        self._handlers = _merged(nodes.handlers(), mirroring.handlers(), admin)
+        self._handlers = _merged(nodes.handlers(), self._admin(ports, rng, defaults))
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._servers: list[Server] = []
 
@@ -207,7 +205,8 @@ class Coordinator:
             defaults,
             others,
         )
-        return service.handlers()
+        mirroring = TopicMirroring(self.ledger.state, self._versions, self._describer)
+        return _merged(service.handlers(), mirroring.handlers())
 
     @property
     def address(self) -> str:

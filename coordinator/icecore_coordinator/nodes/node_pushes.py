@@ -6,7 +6,7 @@ it is by then. A stream begins with everything that its node holds or is listed 
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -16,7 +16,6 @@ from icecore.process.log import event
 from icecore.rpc.convert import node_to_proto, segment_to_proto
 from icecore.rpc.ports import ServerStream
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.state.cluster_state import ClusterState, node_infos
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
@@ -69,9 +68,11 @@ class Outbox:
 class Pushes:
     """One outbox for each connected node."""
 
-    def __init__(self, state: ClusterState, live: Liveness, versions: TopicVersions) -> None:
+    def __init__(
+        self, state: ClusterState, live: Liveness, topics_version: Callable[[], int]
+    ) -> None:
         self._state = state
-        self._versions = versions
+        self._topics_version = topics_version
         self._live = live
         self._outboxes: dict[NodeId, Outbox] = {}
 
@@ -163,7 +164,7 @@ class Pushes:
         message = pb.HeartbeatResponse(token=self._state.token, sequence=outbox.answer)
         outbox.answer = 0
         message.may_leave = outbox.may_leave
-        message.topics_version = self._versions.version
+        message.topics_version = self._topics_version()
         if outbox.is_full:
             outbox.is_full = False
             message.full = True

@@ -4,7 +4,6 @@ import pytest
 
 from icecore_coordinator.nodes import node_pushes
 from icecore_coordinator.nodes.node_pushes import Pushes
-from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.state.records import Change, DeletedRecord, PartitionRecord, updated
 from tests.support.cluster_states import KEY, commit, roll, started
 
@@ -19,7 +18,7 @@ def test_all_that_a_node_holds_comes_in_pages_the_first_of_which_is_full() -> No
     held = [roll(state) for _ in range(7)]
     gone = [DeletedRecord(900 + number, (1,), 0, version=1) for number in range(4)]
     commit(state, Change(tuple(gone)))
-    pushes = Pushes(state, state.live, TopicVersions(state))
+    pushes = Pushes(state, state.live, lambda: 1)
     outbox = pushes.open(1, held)
     messages = [pushes.next_message(outbox)]
     while outbox.has_more:
@@ -37,7 +36,7 @@ def test_all_that_a_node_holds_comes_in_pages_the_first_of_which_is_full() -> No
 def test_a_partition_is_told_to_those_that_hold_some_of_it() -> None:
     state = started()
     roll(state)
-    pushes = Pushes(state, state.live, TopicVersions(state))
+    pushes = Pushes(state, state.live, lambda: 1)
     outboxes = {node_id: pushes.open(node_id, ()) for node_id in (1, 2, 9)}
     for outbox in outboxes.values():
         pushes.next_message(outbox)

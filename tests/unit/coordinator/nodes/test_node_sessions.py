@@ -14,7 +14,6 @@ from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
 from icecore_coordinator.nodes.pages import Pages
-from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes, next_of
 from icecore_coordinator.state.records import Change
 from tests.support.cluster_states import segment, started
@@ -49,7 +48,7 @@ class Watch:
         self.heard = Heard(self.state)
         self.copies = CopyReports()
         self.pages = Pages(self.clock)
-        self.pushes = Pushes(self.state, self.live, TopicVersions(self.state))
+        self.pushes = Pushes(self.state, self.live, lambda: 1)
         self.sessions = NodeSessions(
             state=self.state,
             live=self.live,
