@@ -1,5 +1,6 @@
 """The coordinator is killed: who begins now, with a node's address, writes, reads and finds all."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 from icecore.blocking import Admin, Consumer, Lookup, Producer
 from icecore.dev import LocalCluster
-from icecore.errors import UnavailableError
+from icecore.errors import NotEnoughReplicasError, UnavailableError
+from tests.support.waiting import until
 
 
 def icecore(bootstrap: str, *arguments: str, given: str = "") -> str:
@@ -27,6 +29,15 @@ def produce(bootstrap: str, *values: bytes) -> None:
 def consumed(bootstrap: str) -> list[bytes | None]:
     with Consumer(bootstrap, "t", start="earliest", stop_at_end=True) as consumer:
         return sorted(each.value or b"" for each in consumer)
+
+
+def is_created(admin: Admin, topic: str) -> bool:
+    """Not before nodes have found the coordinator again."""
+    try:
+        admin.create_topic(topic, if_not_exists=True)
+    except NotEnoughReplicasError:
+        return False
+    return True
 
 
 def found(bootstrap: str) -> list[bytes | None]:
@@ -58,6 +69,6 @@ def test_new_clients_begin_at_a_node_while_no_coordinator_answers(tmp_path: Path
         assert "can't reach the coordinator at " in str(caught.value)
         cluster.start_coordinator()
         with Admin(node) as admin:
-            admin.create_topic("u")
+            asyncio.run(until(lambda: is_created(admin, "u"), 20))
         produce(node, b"5")
         assert found(node) == [*values[:4], b"5"]
