@@ -26,6 +26,7 @@ from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions
 from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.admin_service import AdminService
 from icecore_coordinator.services.coordinator_service import CoordinatorService
@@ -33,6 +34,7 @@ from icecore_coordinator.services.position_admin import PositionAdmin
 from icecore_coordinator.services.snapshot_admin import SnapshotAdmin
 from icecore_coordinator.services.tier_admin import TierAdmin
 from icecore_coordinator.services.tiered_copies import TieredCopies
+from icecore_coordinator.services.topic_mirroring import TopicMirroring
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
@@ -128,7 +130,8 @@ class Coordinator:
             clock=clock,
             timing=timing,
         )
-        self._pushes = Pushes(self.ledger.state, self.live)
+        self._versions = TopicVersions(self.ledger.state)
+        self._pushes = Pushes(self.ledger.state, self.live, lambda: self._versions.version)
         self._sessions = NodeSessions(
             state=self.ledger.state,
             live=self.live,
@@ -193,9 +196,17 @@ class Coordinator:
             **PositionAdmin(self.ledger.state, saving).handlers(),
         }
         service = AdminService(
-            self.ledger, topics, records, lossy, self._describer, defaults, others
+            self.ledger,
+            topics,
+            records,
+            lossy,
+            self._describer,
+            self._versions,
+            defaults,
+            others,
         )
-        return service.handlers()
+        mirroring = TopicMirroring(self.ledger.state, self._versions, self._describer)
+        return _merged(service.handlers(), mirroring.handlers())
 
     @property
     def address(self) -> str:
@@ -217,6 +228,7 @@ class Coordinator:
         self._counted.start()
         missing = missing_partitions(self.ledger.state)
         await self.ledger.decide_each(missing, lambda _, change: change)
+        self._versions.load()
         self.ledger.subscribe(self._on_change)
         self._retention.start()
         self._local.start()
@@ -261,6 +273,7 @@ class Coordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_change(self, change: Change) -> None:
+        self._versions.on_change(change)  # before it is told what is the newest
         self._sessions.on_change(change)
         self._pushes.on_change(change)
         if any(_means_work(record) for record in change.puts):

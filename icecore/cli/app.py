@@ -62,7 +62,7 @@ def _globals(
             "-b",
             envvar="ICECORE_BOOTSTRAP",
             metavar="HOST:PORT",
-            help="Address of the coordinator.  [default: 127.0.0.1:7400]",
+            help="Coordinators or nodes.  [default: 127.0.0.1:7400]",
         ),
     ] = None,
     profile: Annotated[

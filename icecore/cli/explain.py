@@ -145,7 +145,7 @@ def _explain(
     session: Session, topic: str, given: dict[str, Any], max_count: int, *, is_all: bool
 ) -> None:
     """Args: ``max_count`` of each page; 0 = run nothing."""
-    session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for
+    session.check_topics([topic])
     began_s = time.monotonic()
     pages = asyncio.run(_pages(session, topic, given, max_count, is_all=is_all))
     elapsed_ms = (time.monotonic() - began_s) * 1000 if max_count else None

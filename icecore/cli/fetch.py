@@ -75,7 +75,7 @@ def fetch(
         timeout_s=session.timeout_s,
     )
     if topic:  # else a missing one would be waited for
-        session.admin(lambda admin: admin.describe_topics(topic))
+        session.check_topics(topic)
     label = ",".join(topic or [str(pattern)])
     if len(topic or ()) != 1 and output_format == options.show_json:
         output_format = options.show_json_with_topic

@@ -79,7 +79,7 @@ def produce(
     if same_partition and (input_format is not Format.RECORDS or partition is not None):
         raise typer.BadParameter("needs --format records alone", param_hint="--same-partition")
     session = session_of(context)
-    session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for
+    session.check_topics([topic])
     settings = {
         "acks": Acks[acks.name],
         "compression": Codec[compression.name],

@@ -120,7 +120,7 @@ def query(
         from_offset = offset
     given |= {"from_offset": from_offset, "newest_first": newest_first}
     given |= {"max_count": max_count, "continuation": continuation or b""}
-    session.admin(lambda admin: admin.describe_topics([topic]))  # else it would be waited for
+    session.check_topics([topic])
     pages = asyncio.run(_print_pages(session, topic, given, is_all=is_all))
     _conclude(session.output, pages)
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -14,10 +14,13 @@ from icecore.errors import IcecoreError, UnavailableError
 
 if TYPE_CHECKING:
     from icecore.client.admin import Admin
+    from icecore.client.connection import Connection
 
 T = TypeVar("T")
 _CONNECT_S = 5.0
 _COMPLETION_S = 2.0
+_BEHIND_S = 1.5
+"""So long after a topic was made, each node that hears of the coordinator has heard of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,46 @@ class Session:
                 return await action(admin)
 
         return asyncio.run(run())
+
+    def check_topics(self, names: Sequence[str]) -> None:
+        """Raises UnknownTopicError at once where a client would wait for the topic. Any node can
+        say so; one that is behind has a moment to hear of what was just created."""
+        from icecore.client.connection import Connection
+
+        _check_reachable(self.bootstrap, min(_CONNECT_S, self.timeout_s))
+
+        async def run() -> None:
+            async with Connection(self.bootstrap) as connection:
+                give_up_ms = connection.deadline_ms(_BEHIND_S)
+                while (error := await _unknown(connection, names, self.timeout_s)) is not None:
+                    if connection.clock.monotonic_ms() >= give_up_ms:
+                        raise error
+                    await asyncio.sleep(_BEHIND_S / 10)
+
+        asyncio.run(run())
+
+
+async def _unknown(
+    connection: "Connection", names: Sequence[str], timeout_s: float
+) -> IcecoreError | None:
+    """Why one of the topics can't be used, if an answer that may be out of date says so.
+
+    Raises what an answer says that is not.
+    """
+    from icecore.rpc import convert
+    from icecore.v1 import admin_pb2
+
+    answer = await connection.admin(
+        "GetMetadata",
+        admin_pb2.GetMetadataRequest(topics=names),
+        admin_pb2.GetMetadataResponse,
+        timeout_s=timeout_s,
+    )
+    errors = [convert.error_from_proto(each.error) for each in answer.topics]
+    first = next((each for each in errors if each is not None), None)
+    if first is not None and not answer.age_ms:
+        raise first
+    return first
 
 
 def _check_reachable(bootstrap: str, within_s: float) -> None:

@@ -6,8 +6,9 @@ from typing import Any, Final, Self, Unpack, cast
 
 from icecore.client import checks
 from icecore.client.connection import Connection
+from icecore.client.held_segments import list_segments
 from icecore.client.metadata import Metadata
-from icecore.client.offsets import OffsetLookup, Position, check_position, list_segments
+from icecore.client.offsets import OffsetLookup, Position, check_position
 from icecore.client.retries import OnRetry
 from icecore.client.saved_positions import (
     Place,
@@ -57,7 +58,7 @@ class Admin:
     change that an earlier attempt had made already counts as done.
 
     Args:
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         timeout_s: Seconds for one method, retries included.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.

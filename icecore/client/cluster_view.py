@@ -27,6 +27,8 @@ class ClusterView:
     """By name, those that were found once."""
     transport: Transport = "auto"
     """How nodes may be called."""
+    stamp: tuple[int, int] = (0, 0)
+    """Token and version of the newest answer: a node may know less than another server has said."""
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """The partition, None when there is none."""
@@ -51,14 +53,28 @@ class ClusterView:
         return found.leader if found is not None and self.address(found.leader) else 0
 
     def after(self, answer: admin_pb2.GetMetadataResponse) -> "ClusterView":
-        """What is known after one more answer."""
+        """What is known after one more answer. One that is older than what is known adds to it, and
+        takes nothing back."""
         refused = errors_of(answer)
+        is_older = self.is_newer_than(answer)
         topics = dict(self.topics)
         for message in answer.topics:
-            if message.name not in refused:
-                topics[message.name] = _topic(message, topics.get(message.name))
+            known = topics.get(message.name)
+            is_other = known is not None and known.topic_id != message.topic_id
+            if message.name not in refused and not (is_older and is_other):
+                topics[message.name] = _topic(message, known)
         nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
-        return ClusterView(answer.cluster_id, nodes, topics, self.transport)
+        if is_older:
+            for node_id, node in self.nodes.items():
+                if node_id not in nodes or nodes[node_id].incarnation <= node.incarnation:
+                    nodes[node_id] = node
+        stamp = max(self.stamp, (answer.token, answer.version))
+        return ClusterView(answer.cluster_id, nodes, topics, self.transport, stamp)
+
+    def is_newer_than(self, answer: admin_pb2.GetMetadataResponse) -> bool:
+        """Whether another server has said something later. One that counts no changes is believed
+        as it comes."""
+        return bool(answer.token) and (answer.token, answer.version) < self.stamp
 
     def has_other_topic_than(self, before: "ClusterView") -> bool:
         """Whether some topic was deleted and made again since ``before``."""

@@ -1,18 +1,19 @@
 """What producer, consumer and admin share: the network, the coordinator, waiting before a retry.
 
-A coordinator that is gone or on standby is replaced by the next address of the bootstrap list, or
-by the one a standby names. Time and chance come from ports, so the simulator can run all of it.
+A coordinator that is gone or on standby is replaced by the next address that is known, or by the
+one that a standby or a node names. Who leads what is asked of anybody, for every node knows it; so
+there are two servers that are turned to: one for that question, and one for all the others. Time
+and chance come from ports, so the simulator can run all of it.
 """
 
 import asyncio
 import os
-import re
 from collections.abc import Coroutine, Iterable
 from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from icecore.client import checks
+from icecore.client.bootstrap import Bootstrap
 from icecore.client.retries import OnRetry, Retries
 from icecore.errors import (
     ConfigurationError,
@@ -34,9 +35,14 @@ from icecore.rpc.transports import Transports
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)
 
-_ADDRESS = re.compile(r".+:[0-9]{1,5}")
 _TRANSPORT_VARIABLES = ("ICECORE_CLIENT__TRANSPORT", "ICECORE_TRANSPORT")
 _ATTEMPT_S = 5.0
+_ANSWERED_BY_ALL = "GetMetadata"
+"""The method that nodes answer, too."""
+_STALE_MS = 3_000
+"""A node that has heard nothing for so long is left for another server, which may know more."""
+_AWAY_MS = 2_000
+"""For so long nobody waits for a coordinator that did not answer, where nodes know it, too."""
 _NO_METHOD = "UNIMPLEMENTED"
 """How gRPC begins what it says of a server that lacks a method."""
 _ADMIN_RETRIED = (
@@ -94,8 +100,8 @@ class Connection:
     """The way to one cluster.
 
     Args:
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas; with ``native://``
-            in front where a coordinator has that.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas; with
+            ``native://`` in front where a server has that.
         net: Made here unless given; a given one is not closed.
         clock: Of the system unless given.
         rng: Of the system unless given.
@@ -117,17 +123,15 @@ class Connection:
         transport: Transport | None = None,
         on_retry: OnRetry | None = None,
     ) -> None:
-        checks.text("bootstrap", bootstrap)
-        self._addresses = [part.strip() for part in bootstrap.split(",") if part.strip()]
-        if not self._addresses or not all(map(_ADDRESS.fullmatch, self._addresses)):
-            raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {bootstrap!r}")
+        self._bootstrap = Bootstrap(bootstrap)
         self._owns_net = net is None
         self.transport = _transport(transport)
         self.net = net if net is not None else Transports()
         self.clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else SystemRng()
         self.retries = Retries(self.clock, on_retry)
-        self._coordinator = self._addresses[0]
+        self._coordinator = self._server = self._bootstrap.first
+        self._away_until_ms = 0.0
         self._trouble: IcecoreError | None = None
         """Why no coordinator answered the last time; None once one did."""
 
@@ -155,7 +159,8 @@ class Connection:
         timeout_s: float,
         attempt_s: float = _ATTEMPT_S,
     ) -> _M:
-        """Call the active coordinator, wherever it is, until it answers.
+        """Call the active coordinator, wherever it is, until it answers; who leads what, whoever
+        knows it.
 
         Raises:
             IcecoreError: What the coordinator answered, or the last failure when time ran out;
@@ -164,32 +169,35 @@ class Connection:
         body = request.SerializeToString()
         since_ms, backoff, repeated = self.clock.monotonic_ms(), Backoff(self.rng), False
         end_ms = since_ms + timeout_s * 1000
+        was_sent_on = False
         while True:
+            address = self._server if method == _ANSWERED_BY_ALL else self._coordinator
             left_s = (end_ms - self.clock.monotonic_ms()) / 1000
             try:
                 raw = await self.net.call(
-                    self._coordinator,
-                    ADMIN[method],
-                    body,
-                    timeout_s=max(0.001, min(attempt_s, left_s)),
+                    address, ADMIN[method], body, timeout_s=max(0.001, min(attempt_s, left_s))
                 )
                 self._trouble = None
                 return framing.parse(answer, raw)
             except _ADMIN_RETRIED as error:
                 repeated = repeated or error.indeterminate
-                self._trouble = _unreachable(error, self._coordinator)
-                self._turn_to_another(error)
+                is_sent_on = self._turn_to_another(error, method, address)
+                if self._trouble is None or not is_sent_on:  # who can't be reached says more
+                    self._trouble = _unreachable(error, address)
+                if is_sent_on and not was_sent_on:
+                    was_sent_on = True
+                    continue
                 delay_s = backoff.next_s(error)
                 if self.clock.monotonic_ms() + delay_s * 1000 >= end_ms:
                     raise self._trouble from error
-                if not error.metadata.get("address"):  # else it says who is asked next
+                if not is_sent_on:  # else it says who is asked next
                     self.retries.note(self._trouble, since_ms=since_ms, until_ms=end_ms)
             except IcecoreError as error:
                 error.metadata.setdefault("repeated", "true" if repeated else "false")
                 if isinstance(error, UnsupportedError) and error.message.startswith(_NO_METHOD):
                     raise UnsupportedError(
-                        f"{self._coordinator} does not answer as a coordinator does: give the "
-                        f"address of a coordinator ({error.message})"
+                        f"{address} does not answer as a server of icecore does: give the address "
+                        f"of a coordinator or a node ({error.message})"
                     ) from error
                 raise
             await asyncio.sleep(delay_s)
@@ -198,32 +206,46 @@ class Connection:
         """The error of who has waited so long for a coordinator: the last reason, if any."""
         if self._trouble is not None:
             return self._trouble.again()
-        return RequestTimeoutError(
-            f"no coordinator of {','.join(self._addresses)} answered within {timeout_s:g} s"
-        )
+        return RequestTimeoutError(f"nobody of {self._bootstrap} answered within {timeout_s:g} s")
 
-    def _turn_to_another(self, error: IcecoreError) -> None:
+    def _turn_to_another(self, error: IcecoreError, method: str, address: str) -> bool:
+        """Ask somebody else next time. Whether it was the asked one who said whom."""
         if isinstance(error, ThrottledError | ConflictError):
-            return
-        named = error.metadata.get("address")
-        if isinstance(error, NotCoordinatorError) and named:
-            self._coordinator = named
-        elif self._coordinator in self._addresses:
-            at = self._addresses.index(self._coordinator)
-            self._coordinator = self._addresses[(at + 1) % len(self._addresses)]
-        else:
-            self._coordinator = self._addresses[0]
+            return False
+        named = error.metadata.get("address", "") if isinstance(error, NotCoordinatorError) else ""
+        following = named or self._bootstrap.after(address)
+        if method == _ANSWERED_BY_ALL and self._server == address:
+            self._server = following
+        elif method != _ANSWERED_BY_ALL and self._coordinator == address:
+            self._coordinator = following
+        return bool(named)
+
+    def meet(self, addresses: Iterable[str], age_ms: int) -> None:
+        """Nodes that were told of, by somebody who knew it so long ago."""
+        self._bootstrap.meet(addresses, self.rng)
+        if age_ms > _STALE_MS:
+            self._server = self._bootstrap.after(self._server)
+
+    @property
+    def is_coordinator_away(self) -> bool:
+        """Whether none has answered a moment ago."""
+        return self.clock.monotonic_ms() < self._away_until_ms
+
+    def note_away(self) -> None:
+        """No coordinator has answered."""
+        self._away_until_ms = self.clock.monotonic_ms() + _AWAY_MS
 
     async def data(
         self, address: str, method: str, request: Message, answer: type[_M], *, timeout_s: float
     ) -> _M:
         """One small call to a node. Raises what it answers; nothing is retried."""
-        raw = await self.net.call(
-            address,
-            DATA[method],
-            request.SerializeToString(),
-            timeout_s=timeout_s,
-        )
+        return await self.call(address, DATA[method], request, answer, timeout_s=timeout_s)
+
+    async def call(
+        self, address: str, method: str, request: Message, answer: type[_M], *, timeout_s: float
+    ) -> _M:
+        """As ``data``, of a method by its full name."""
+        raw = await self.net.call(address, method, request.SerializeToString(), timeout_s=timeout_s)
         return framing.parse(answer, raw)
 
 

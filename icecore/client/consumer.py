@@ -61,7 +61,7 @@ class Consumer:
     belong to one event loop; ``icecore.blocking.Consumer`` is for threads.
 
     Args:
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         topic: Its name; must exist within ``timeout_s``.
         topics: Instead, several names, at most 1,000. All that is said here of a topic holds for
             each of them; the bounds in bytes hold for all together, and they take turns.

@@ -17,8 +17,8 @@ from collections.abc import Coroutine
 from typing import Any, Literal, TypeAlias
 
 from icecore.client.connection import Backoff, Connection
+from icecore.client.held_segments import find_segments
 from icecore.client.metadata import Metadata, topic_recreated
-from icecore.client.offsets import list_segments
 from icecore.client.places import READ, Place, Places
 from icecore.client.reader import Chunk, Reader
 from icecore.codec.batch import iter_batches, verify_producer_crc
@@ -435,15 +435,17 @@ class Fetcher:
         self.look()
 
     async def _locate(self, reader: Reader) -> None:
-        """Find a replica of the segment that covers the offset.
+        """Find a replica of the segment that covers the offset. Where nobody knows one, the leader
+        is asked again, and then who else may have come.
 
         Raises:
             OffsetOutOfRangeError: The log starts above the offset by now.
             IcecoreError: No coordinator answered in time.
         """
         generation = reader.generation
-        found = await list_segments(
+        found = await find_segments(
             self._connection,
+            self._metadata,
             reader.topic,
             [reader.partition],
             reader.offset,

@@ -77,9 +77,11 @@ class Identities:
                 await self._metadata.refresh(timeout_s=max(0.001, left_s))
                 await self.find()
             except IcecoreError as error:
-                if not error.retriable or self._connection.clock.monotonic_ms() >= give_up_ms:
+                delay_s = backoff.next_s(error)
+                past_ms = self._connection.clock.monotonic_ms() + delay_s * 1000
+                if not error.retriable or past_ms >= give_up_ms:
                     raise
-                await asyncio.sleep(backoff.next_s(error))
+                await asyncio.sleep(delay_s)
             else:
                 return
 

@@ -74,7 +74,7 @@ class Lookup:
     methods belong to one event loop; ``icecore.blocking.Lookup`` is for threads.
 
     Args:
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         topic: Its name.
         timeout_s: Seconds for one page, or one other answer. A page ends after half of them, full
             or not, with a continuation.
@@ -111,7 +111,7 @@ class Lookup:
         self._patience_s = checks.duration("patience_s", patience_s, 0, longest_s)
         self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
         self._metadata = Metadata(self._connection)
-        self._chains = SegmentChains(self._connection, topic)
+        self._chains = SegmentChains(self._connection, self._metadata, topic)
         self._asked_ms = -METADATA_AGE_MS
 
     async def __aenter__(self) -> Self:

@@ -162,10 +162,14 @@ class Metadata:
         )
         before, now = self._view, self._view.after(answer)
         refused = errors_of(answer)
+        if before.is_newer_than(answer):  # what it has not heard of may be there
+            refused = {name: why for name, why in refused.items() if name not in before.topics}
         for message in answer.topics:
             self._errors.pop(message.name, None)
         self._errors.update(refused)
         self._view = now
+        up = (now.address(each) for each in now.nodes if now.is_up(each))
+        self._connection.meet((each for each in up if each), answer.age_ms)
         self._refreshed_ms = self._connection.clock.monotonic_ms()
         self._refreshed.set()
         self._refreshed.clear()

@@ -5,12 +5,13 @@ the chain; each question goes to a replica of the segment in the middle.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias, TypeVar
 
 from icecore.client.checks import OFFSET_MAX, wrong_type
 from icecore.client.connection import Backoff, Connection
+from icecore.client.held_segments import find_segments
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import OffsetResult
 from icecore.errors import (
@@ -23,7 +24,7 @@ from icecore.errors import (
 )
 from icecore.model import Segment, SegmentState
 from icecore.rpc import convert
-from icecore.v1 import admin_pb2, data_pb2
+from icecore.v1 import data_pb2
 
 Position: TypeAlias = int | datetime | str
 """Where to start or to end: ``"earliest"`` or ``"latest"``, the ends of the log; an offset; ``-n``,
@@ -73,44 +74,6 @@ def position_ms(position: datetime) -> int:
     if position.tzinfo is None:
         raise InvalidRequestError(f"{position!r} has no time zone")
     return (position - _EPOCH) // timedelta(milliseconds=1)  # as a float it may be 1 ms too early
-
-
-async def list_segments(
-    connection: Connection,
-    topic: str,
-    partitions: Iterable[int] = (),
-    from_offset: int = 0,
-    *,
-    limit: int = 0,
-    timeout_s: float = 30.0,
-) -> list[Segment]:
-    """Segments that end above ``from_offset``, by partition and base offset.
-
-    Args:
-        connection: The way to the coordinator.
-        topic: Empty means all topics.
-        partitions: Empty means all.
-        from_offset: Earlier segments are left out.
-        limit: At most so many; 0 means all.
-        timeout_s: Seconds for all pages together.
-    """
-    segments: list[Segment] = []
-    after = 0
-    while True:
-        request = admin_pb2.ListSegmentsRequest(
-            topic=topic,
-            partitions=partitions,
-            from_offset=from_offset,
-            max_segments=limit,
-            after_segment_id=after,
-        )
-        answer = await connection.admin(
-            "ListSegments", request, admin_pb2.ListSegmentsResponse, timeout_s=timeout_s
-        )
-        segments += map(convert.segment_from_proto, answer.segments)
-        if not answer.more or not answer.segments or (limit and len(segments) >= limit):
-            return segments
-        after = segments[-1].segment_id
 
 
 class OffsetLookup:
@@ -193,8 +156,9 @@ class OffsetLookup:
     async def _segments(
         self, partition: int, from_offset: int = 0, *, limit: int = 0
     ) -> list[Segment]:
-        segments = await list_segments(
+        segments = await find_segments(
             self._connection,
+            self._metadata,
             self._topic,
             [partition],
             from_offset,

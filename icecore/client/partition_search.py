@@ -14,6 +14,7 @@ from typing import Final
 
 from icecore.client.connection import Backoff, Connection
 from icecore.client.continuations import OPEN, Standing
+from icecore.client.held_segments import is_gap
 from icecore.client.metadata import Metadata
 from icecore.client.search_answer import Answer, Group, Question, merged, read_answer
 from icecore.client.segment_chains import SegmentChains
@@ -277,12 +278,17 @@ class PartitionSearch:
         for (segment_id, node_id), error in self._avoided.items():
             if segment_id in (_ALL, segment.segment_id) and node_id in _holders(segment):
                 return error
+        if is_gap(segment):
+            return UnavailableError(
+                "no node that answers holds these records, and no coordinator says who does"
+            )
         if _is_open(segment):
             return NotLeaderError("there is no leader at the moment")
         return NotReplicaError("no replica of it is known")
 
     def _give_up(self, segment: Segment, error: IcecoreError) -> None:
-        self._outcomes[segment.segment_id] = SegmentOutcome(
+        number = -1 - segment.base_offset if is_gap(segment) else segment.segment_id
+        self._outcomes[number] = SegmentOutcome(
             partition=self.partition,
             segment_id=segment.segment_id,
             base_offset=segment.base_offset,

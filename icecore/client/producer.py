@@ -71,7 +71,7 @@ class Producer:
     All methods belong to one event loop; ``icecore.blocking.Producer`` is for threads.
 
     Args:
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         acks: ``all`` in-sync replicas, a ``quorum`` of the replication factor, or the ``leader``.
         compression: Of the payloads: ``none``, ``lz4`` or ``zstd``.
         linger_ms: How long a batch waits for more records.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from icecore.client.connection import Connection, all_of
-from icecore.client.metadata import topic_recreated
-from icecore.client.offsets import list_segments
+from icecore.client.held_segments import find_segments, is_gap
+from icecore.client.metadata import Metadata, topic_recreated
 from icecore.model import Segment, SegmentState
 
 AGE_MS: Final = 1_000.0
@@ -26,15 +26,18 @@ class SegmentChains:
     """Of one topic.
 
     Args:
-        connection: The way to the coordinator.
+        connection: The way to the cluster.
+        metadata: Of the topic.
         topic: Its name.
     """
 
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: Connection, metadata: Metadata, topic: str) -> None:
         self._connection = connection
+        self._metadata = metadata
         self._topic = topic
         self._topic_id = b""
         self._chains: dict[int, dict[int, Segment]] = {}
+        """By partition and number; what stands for a gap has a negative one."""
         self._asked_ms: dict[int, float] = {}
         """By partition."""
 
@@ -72,8 +75,13 @@ class SegmentChains:
         async def ask(from_offset: int, some: list[int]) -> None:
             async with places:
                 found.extend(
-                    await list_segments(
-                        self._connection, self._topic, some, from_offset, timeout_s=timeout_s
+                    await find_segments(
+                        self._connection,
+                        self._metadata,
+                        self._topic,
+                        some,
+                        from_offset,
+                        timeout_s=timeout_s,
                     )
                 )
 
@@ -81,16 +89,23 @@ class SegmentChains:
         for partition in [each for some in wanted.values() for each in some]:
             self._asked_ms[partition] = now_ms
             known = {} if is_whole else self._chains.get(partition, {})
-            self._chains[partition] = {
+            sealed = {
                 number: each for number, each in known.items() if each.state is SegmentState.SEALED
             }
+            self._chains[partition] = {} if _has_gap(known) else sealed
         for segment in found:
             if segment.topic_id != topic_id:
                 raise topic_recreated(self._topic, topic_id, segment.topic_id)
-            self._chains.setdefault(segment.partition, {})[segment.segment_id] = segment
+            chain = self._chains.setdefault(segment.partition, {})
+            chain[-1 - segment.base_offset if is_gap(segment) else segment.segment_id] = segment
 
     def _open_offset(self, partition: int) -> int:
         """From which offset on the partition may have changed."""
-        chain = self._chains.get(partition, {}).values()
-        ends = [each.end_offset for each in chain if each.state is SegmentState.SEALED]
-        return max(ends, default=0)
+        chain = self._chains.get(partition, {})
+        sealed = [each for each in chain.values() if each.state is SegmentState.SEALED]
+        return 0 if _has_gap(chain) else max((each.end_offset for each in sealed), default=0)
+
+
+def _has_gap(chain: dict[int, Segment]) -> bool:
+    """Whether somebody may say more of it, so that all of it is asked for again."""
+    return any(map(is_gap, chain.values()))

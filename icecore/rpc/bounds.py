@@ -24,7 +24,7 @@ from icecore.rpc.ports import (
     Received,
     UnaryHandler,
 )
-from icecore.v1 import admin_pb2, coordinator_pb2, data_pb2, replication_pb2
+from icecore.v1 import admin_pb2, coordinator_pb2, data_pb2, mirror_pb2, replication_pb2
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 """Of one message of any method, over any transport."""
@@ -207,7 +207,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 _REQUESTS: Final[Mapping[str, Any]] = {
     f"/{service.full_name}/{method.name}": method.input_type
-    for module in (admin_pb2, coordinator_pb2, data_pb2, replication_pb2)
+    for module in (admin_pb2, coordinator_pb2, data_pb2, mirror_pb2, replication_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

@@ -4,13 +4,13 @@ A name that no .proto has is a KeyError when the module that uses it is imported
 UNIMPLEMENTED in the field.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from google.protobuf.descriptor import FileDescriptor
 
 from icecore.rpc.ports import Handlers, StreamHandler, UnaryHandler
-from icecore.v1 import admin_pb2, coordinator_pb2, data_pb2, replication_pb2
+from icecore.v1 import admin_pb2, coordinator_pb2, data_pb2, mirror_pb2, replication_pb2
 
 
 class Service:
@@ -29,6 +29,10 @@ class Service:
         """The full name. Raises KeyError when the service has no such method."""
         return self._paths[method]
 
+    def __iter__(self) -> Iterator[str]:
+        """The full names of all methods."""
+        return iter(self._paths.values())
+
     def handlers(
         self,
         unary: Mapping[str, UnaryHandler],
@@ -46,6 +50,7 @@ class Service:
 
 ADMIN: Final = Service(admin_pb2.DESCRIPTOR, "AdminService")
 COORDINATOR: Final = Service(coordinator_pb2.DESCRIPTOR, "CoordinatorService")
+MIRROR: Final = Service(mirror_pb2.DESCRIPTOR, "MirrorService")
 NODE: Final = Service(coordinator_pb2.DESCRIPTOR, "NodeService")
 DATA: Final = Service(data_pb2.DESCRIPTOR, "DataService")
 REPLICATION: Final = Service(replication_pb2.DESCRIPTOR, "ReplicationService")

@@ -46,7 +46,7 @@ class Appender:
     """The connection of one task, and how far it got in each partition.
 
     Args:
-        bootstrap: Addresses of coordinators.
+        bootstrap: Addresses of coordinators or nodes.
         topic: Its name.
         producer_id: See above.
         producer_epoch: Likewise.

@@ -87,7 +87,7 @@ def hold(
 
     Args:
         topic: Its name.
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         hold_s: How long it lasts after the last renewal, so that is when it ends if the job dies.
         owner: Whom operators are to ask.
 

@@ -96,7 +96,7 @@ def read(
     Args:
         spark: The session.
         topic: Its name.
-        bootstrap: Addresses of coordinators, ``host:port``, separated by commas.
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         tiered: ``files`` = as above; ``nodes`` = all of it through nodes; ``files-or-nodes`` = so
             when Spark can't reach the store, with a warning.
         tier_url: What Spark calls the prefix of the cluster, where that is not what nodes call it.

@@ -920,7 +920,16 @@ class GetMetadataResponse(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
+    token: _builtins.int
+    """of the coordinator that said it, and"""
+    version: _builtins.int
+    """how many changes of topics it had seen: by both, answers have an order"""
+    age_ms: _builtins.int
+    """of a node: how long ago this was the newest; of a coordinator 0"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeInfo]: ...
     @_builtins.property
@@ -931,10 +940,13 @@ class GetMetadataResponse(_message.Message):
         cluster_id: _builtins.bytes = ...,
         nodes: _abc.Iterable[_common_pb2.NodeInfo] | None = ...,
         topics: _abc.Iterable[Global___TopicMetadata] | None = ...,
+        token: _builtins.int = ...,
+        version: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "nodes", b"nodes", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "cluster_id", b"cluster_id", "nodes", b"nodes", "token", b"token", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1033,6 +1045,7 @@ class ListSegmentsRequest(_message.Message):
     FROM_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_SEGMENTS_FIELD_NUMBER: _builtins.int
     AFTER_SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    HELD_ONLY_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """empty = all topics"""
     from_offset: _builtins.int
@@ -1041,6 +1054,8 @@ class ListSegmentsRequest(_message.Message):
     """0 = 1,000; clamped to 10,000"""
     after_segment_id: _builtins.int
     """page token: the last segment_id of the page before"""
+    held_only: _builtins.bool
+    """those that the asked node holds, as far as it has heard of"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -1053,10 +1068,11 @@ class ListSegmentsRequest(_message.Message):
         from_offset: _builtins.int = ...,
         max_segments: _builtins.int = ...,
         after_segment_id: _builtins.int = ...,
+        held_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_segment_id", b"after_segment_id", "from_offset", b"from_offset", "max_segments", b"max_segments", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_segment_id", b"after_segment_id", "from_offset", b"from_offset", "held_only", b"held_only", "max_segments", b"max_segments", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -337,6 +337,7 @@ class HeartbeatResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     MAY_LEAVE_FIELD_NUMBER: _builtins.int
     PRODUCER_FENCES_FIELD_NUMBER: _builtins.int
+    TOPICS_VERSION_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
@@ -344,6 +345,10 @@ class HeartbeatResponse(_message.Message):
     """a stream begins; what has no room here follows"""
     may_leave: _builtins.bool
     """draining: there is nothing (more) to hand over"""
+    topics_version: _builtins.int
+    """anything else in the message
+    as in FollowTopics; counted by the coordinator of token
+    """
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
     @_builtins.property
@@ -372,10 +377,11 @@ class HeartbeatResponse(_message.Message):
         partitions: _abc.Iterable[Global___PartitionProgress] | None = ...,
         may_leave: _builtins.bool = ...,
         producer_fences: _abc.Iterable[Global___ProducerFence] | None = ...,
+        topics_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "token", b"token", "topics_version", b"topics_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

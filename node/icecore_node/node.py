@@ -34,6 +34,7 @@ from icecore_node.membership.disk_report import DiskReport
 from icecore_node.membership.heartbeats import Heartbeats
 from icecore_node.membership.leaving import Leaving
 from icecore_node.membership.registration import Gate, Registration, inventory_of
+from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.membership.updates import Updates
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import Executor, Folder
@@ -44,6 +45,7 @@ from icecore_node.registry.finish_seal import SealFinisher
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.registry.table import ReplicaTable
+from icecore_node.registry.topic_mirror import TopicMirror
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.reading import ReplicaReading
@@ -55,9 +57,11 @@ from icecore_node.serving.fencing import Fencing
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.leader_orders import LeaderOrders
 from icecore_node.serving.listeners import Listeners
+from icecore_node.serving.metadata_service import MetadataService
 from icecore_node.serving.node_service import NodeService
 from icecore_node.serving.opening import Opening
 from icecore_node.serving.produce import ProduceHandler
+from icecore_node.serving.producer_ids import ProducerIds
 from icecore_node.serving.query import QueryHandler
 from icecore_node.serving.replication_service import ReplicationService
 from icecore_node.serving.write_back import WriteBacks
@@ -148,6 +152,7 @@ class Node:
         self._links = LeaderLinks(context)
         self.replicas = ReplicaTable(self._readers)
         self.leaders = Leaders(self.replicas, context.identity.node_id, context.peers)
+        self.mirror = TopicMirror()
         self.orders = Orders(context.identity)
         self._damage = Damage(context, self._news, self._readers)
         self._reading = ReplicaReading(context, self._damage)
@@ -181,9 +186,12 @@ class Node:
         for_readers = HeavyWork(context.executor)
         self._cold = self._cold_reading() if self._cold_ports is not None else None
         cold = ColdSegments(self._cold, table)
+        self._producer_ids = ProducerIds(context, self._coordinator)
+        self.metadata = MetadataService(context, self._coordinator, self.mirror, table)
         self.data = DataService(
             context,
             self._coordinator,
+            self._producer_ids,
             ProduceHandler(context, self.leaders, HeavyWork(context.executor)),
             FetchHandler(context, table, self._readers, self._reading, for_readers, cold),
             QueryHandler(context, table, self._reading, for_readers, cold),
@@ -235,7 +243,8 @@ class Node:
         """How it joins, says that it is there, and leaves."""
         context, table = self.context, self.replicas
         delete = self._deletions.order
-        updates = Updates(context, table, self.leaders, self._assignments, delete)
+        self._following = TopicFollowing(context, self._coordinator, self.mirror)
+        updates = Updates(context, table, self.leaders, self._assignments, delete, self._following)
         self._heartbeats = Heartbeats(
             context,
             self._coordinator,
@@ -277,6 +286,8 @@ class Node:
         self._begin(self._registration.stay(inventory))
         if self.tier.is_set_up:
             self._begin(self.tier.run(context.identity.cluster_id))
+        self._begin(self._following.run())
+        self._begin(self._producer_ids.run())
         self._begin(self._tick())
         self._begin(self._sync_index())
         self._begin(IndexTender(context).run())
@@ -302,6 +313,7 @@ class Node:
         return Handlers(
             unary={
                 **gate.for_clients(self.data.handlers()),
+                **gate.for_peers(self.metadata.handlers()),
                 **gate.for_coordinator(self._orders_service.handlers()),
                 **gate.for_peers(self._replication.handlers()),
             },

@@ -9,11 +9,18 @@ from functools import cache
 
 import pytest
 
-from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2, data_pb2, replication_pb2
+from icecore.v1 import (
+    admin_pb2,
+    common_pb2,
+    coordinator_pb2,
+    data_pb2,
+    mirror_pb2,
+    replication_pb2,
+)
 from tests.tidy.proto_usage import Field, Schema, Usage, usage
 from tests.tidy.tree import FOLDERS, all_modules
 
-FILES = (admin_pb2, common_pb2, coordinator_pb2, data_pb2, replication_pb2)
+FILES = (admin_pb2, common_pb2, coordinator_pb2, data_pb2, mirror_pb2, replication_pb2)
 PRODUCTION = tuple(FOLDERS)
 
 FRAMED = "icecore/rpc/framing.py puts header and batches together, and apart, by hand"

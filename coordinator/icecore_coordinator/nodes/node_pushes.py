@@ -6,7 +6,7 @@ it is by then. A stream begins with everything that its node holds or is listed 
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -68,8 +68,11 @@ class Outbox:
 class Pushes:
     """One outbox for each connected node."""
 
-    def __init__(self, state: ClusterState, live: Liveness) -> None:
+    def __init__(
+        self, state: ClusterState, live: Liveness, topics_version: Callable[[], int]
+    ) -> None:
         self._state = state
+        self._topics_version = topics_version
         self._live = live
         self._outboxes: dict[NodeId, Outbox] = {}
 
@@ -161,6 +164,7 @@ class Pushes:
         message = pb.HeartbeatResponse(token=self._state.token, sequence=outbox.answer)
         outbox.answer = 0
         message.may_leave = outbox.may_leave
+        message.topics_version = self._topics_version()
         if outbox.is_full:
             outbox.is_full = False
             message.full = True

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.model import (
+    NO_NODE,
     NO_SEGMENT,
     FlushMode,
     NodeId,
@@ -158,31 +159,43 @@ class Describer:
 
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
         """What a client needs of a topic."""
-        message = pb.TopicMetadata(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            settings=settings_message(topic),
-            earlier_partitions=topic.known_counts[:-1],
-        )
+        message = _without_partitions(topic)
         for partition in self._state.partitions_of(topic):
-            item = message.partitions.add(
-                partition=partition.partition,
-                log_start_offset=partition.log_start_offset,
-                segment_id=partition.tail_segment_id,
-                tail_base_offset=partition.next_base_offset,
-            )
+            item = self._partition_metadata(message, partition)
             tail = self._state.tail(partition)
-            if tail is None:
-                continue
+            if tail is not None and not self._state.leader_is_live(tail.segment, self._live):
+                item.leader = NO_NODE
+        return message
+
+    def mirrored(self, topic: TopicRecord, numbers: frozenset[int]) -> pb.TopicMetadata:
+        """The same for a node, with those partitions alone. Who is down it hears by itself: a
+        leader that is back has changed nothing here."""
+        message = _without_partitions(topic)
+        for number in sorted(numbers):
+            partition = self._state.partitions.get((topic.topic_id, number))
+            if partition is not None:
+                self._partition_metadata(message, partition)
+        return message
+
+    def _partition_metadata(
+        self, message: pb.TopicMetadata, partition: PartitionRecord
+    ) -> pb.PartitionMetadata:
+        """Added to the message, with the leader of the tail if that is ACTIVE."""
+        item = message.partitions.add(
+            partition=partition.partition,
+            log_start_offset=partition.log_start_offset,
+            segment_id=partition.tail_segment_id,
+            tail_base_offset=partition.next_base_offset,
+        )
+        tail = self._state.tail(partition)
+        if tail is not None:
             segment = tail.segment
             item.epoch = segment.epoch
             item.replicas.extend(segment.replicas)
             item.isr.extend(segment.isr)
-            if segment.state == SegmentState.ACTIVE and self._state.leader_is_live(
-                segment, self._live
-            ):
+            if segment.state == SegmentState.ACTIVE:
                 item.leader = segment.leader
-        return message
+        return item
 
     def cluster(self) -> pb.DescribeClusterResponse:
         """Nodes and counts over all segments."""
@@ -286,6 +299,15 @@ class Describer:
         if record is None:
             return "", 0
         return self._state.name_of(record.segment.topic_id), record.segment.partition
+
+
+def _without_partitions(topic: TopicRecord) -> pb.TopicMetadata:
+    return pb.TopicMetadata(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        settings=settings_message(topic),
+        earlier_partitions=topic.known_counts[:-1],
+    )
 
 
 def _is_listed(record: SegmentRecord, from_offset: int) -> bool:

@@ -17,6 +17,7 @@ from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.services.admin_messages import (
     Describer,
     altered_settings,
@@ -42,6 +43,7 @@ class AdminService:
         records: RecordDeletion,
         lossy: LossyActs,
         describer: Describer,
+        versions: TopicVersions,
         defaults: TopicDefaults,
         other_handlers: Mapping[str, UnaryHandler],
     ) -> None:
@@ -51,6 +53,7 @@ class AdminService:
         self._defaults = defaults
         self._lossy = lossy
         self._describer = describer
+        self._versions = versions
         self._other_handlers = other_handlers
 
     def handlers(self) -> Handlers:
@@ -171,7 +174,10 @@ class AdminService:
         that is named twice is answered once: each may be as large as the cluster."""
         request, turns = parse(pb.GetMetadataRequest, body), Turns(call.slot)
         response = pb.GetMetadataResponse(
-            cluster_id=self._state.cluster_id, nodes=self._describer.nodes()
+            cluster_id=self._state.cluster_id,
+            nodes=self._describer.nodes(),
+            token=self._state.token,
+            version=self._versions.version,
         )
         for name in dict.fromkeys(request.topics):
             await turns.give()

@@ -134,7 +134,7 @@ class CoordinatorLink:
                     _log,
                     logging.WARNING,
                     "coordinator_unreachable",
-                    address=self._address,
+                    address=self.address,
                     error=error,
                 )
                 await asyncio.sleep(RETRY_S * 5)
@@ -143,7 +143,7 @@ class CoordinatorLink:
 
     def open_heartbeats(self) -> ClientStream:
         """A new stream for heartbeats."""
-        return self._context.net.open_stream(self._address, COORDINATOR["Heartbeat"])
+        return self._context.net.open_stream(self.address, COORDINATOR["Heartbeat"])
 
     def next_address(self) -> None:
         """Whoever is called now is not the coordinator, or not reachable: try another one."""
@@ -213,22 +213,6 @@ class CoordinatorLink:
         answer = coordinator_pb2.ReportDigestsResponse.FromString(body)
         return [convert.error_from_proto(error) for error in answer.errors]
 
-    async def allocate_producer_ids(self, count: int) -> range:
-        """Producer ids that nobody else gets."""
-        request = coordinator_pb2.AllocateProducerIdsRequest(
-            cluster_id=self._context.identity.cluster_id, count=count
-        )
-        body = await self._call("AllocateProducerIds", request.SerializeToString(), CALL_TIMEOUT_S)
-        answer = coordinator_pb2.AllocateProducerIdsResponse.FromString(body)
-        return range(answer.first_producer_id, answer.first_producer_id + answer.count)
-
-    async def name_producer(
-        self, request: coordinator_pb2.NameProducerRequest
-    ) -> coordinator_pb2.NameProducerResponse:
-        """Take a producer's name over; returns when the leaders of its topics have heard of it."""
-        body = await self._call("NameProducer", request.SerializeToString(), CALL_TIMEOUT_S)
-        return coordinator_pb2.NameProducerResponse.FromString(body)
-
     async def describe_tiered(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
         """What is published of a segment, or why nothing is."""
         return await self._describe.submit(segment_id)
@@ -236,7 +220,8 @@ class CoordinatorLink:
     # --- plumbing -------------------------------------------------------------------------------
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """Where the coordinator is, as far as is known."""
         return self._addresses[self._active % len(self._addresses)]
 
     def _identified(self, request: _FromThisNode) -> bytes:
@@ -247,10 +232,13 @@ class CoordinatorLink:
         return request.SerializeToString()
 
     async def _call(self, method: str, body: bytes, timeout_s: float) -> bytes:
+        return await self.ask(COORDINATOR[method], body, timeout_s)
+
+    async def ask(self, method: str, body: bytes, timeout_s: float) -> bytes:
+        """Any method, by its full name. Raises what the coordinator answers, or that it does not;
+        then another one is called next."""
         try:
-            answer = await self._context.net.call(
-                self._address, COORDINATOR[method], body, timeout_s=timeout_s
-            )
+            answer = await self._context.net.call(self.address, method, body, timeout_s=timeout_s)
             return bytes(answer)
         except IcecoreError as error:
             if error.retriable:

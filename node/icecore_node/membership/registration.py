@@ -196,7 +196,7 @@ class Gate:
         return {name: self._guarded_direct(each) for name, each in handlers.items()}
 
     def for_peers(self, handlers: Mapping[str, UnaryHandler]) -> dict[str, UnaryHandler]:
-        """ReplicationService, but for its stream."""
+        """ReplicationService, but for its stream, and AdminService."""
         return {name: self._guarded(each, UnavailableError) for name, each in handlers.items()}
 
     def for_followers(self, handler: StreamHandler) -> StreamHandler:

@@ -10,6 +10,7 @@ from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import Standing
+from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.table import ReplicaTable
@@ -27,6 +28,7 @@ class Updates:
         leaders: Leaders,
         assignments: Assignments,
         delete_later: Callable[[SegmentId], None],
+        following: TopicFollowing,
     ) -> None:
         """
         Args:
@@ -35,12 +37,14 @@ class Updates:
             leaders: All leaders.
             assignments: Gives replicas their roles.
             delete_later: Carries out the order to delete a segment.
+            following: Hears how many changes of topics there are.
         """
         self._context = context
         self._table = table
         self._leaders = leaders
         self._assignments = assignments
         self._delete_later = delete_later
+        self._following = following
 
     def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Producers' fences, peers, assignments, partitions and delete intents."""
@@ -61,6 +65,7 @@ class Updates:
             self._note_partition(progress)
         for segment_id in convert.segment_ids(update.delete_segment_ids):
             self._delete_later(segment_id)
+        self._following.heard(Token(update.token), update.topics_version)
 
     def _note_partition(self, progress: coordinator_pb2.PartitionProgress) -> None:
         """What a topic is called, where its partition starts and who holds its tail."""

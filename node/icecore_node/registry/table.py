@@ -175,6 +175,11 @@ class ReplicaTable:
         """As ``partition``; None when this node holds nothing of it."""
         return self._partitions.get((self.names.id_for_client(topic_id, topic), partition))
 
+    def partitions_of(self, topic_id: bytes) -> list[PartitionReplicas]:
+        """What we hold of a topic, by number."""
+        found = [each for key, each in self._partitions.items() if key[0] == topic_id]
+        return sorted(found, key=lambda each: each.partition)
+
     def of(self, topic_id: bytes, partition: int) -> PartitionReplicas:
         """What we hold, or will hold, of a partition."""
         key = (topic_id, partition)

@@ -1,19 +1,18 @@
-"""The handlers of ``DataService``, and producer ids: a range from the coordinator, used up here."""
+"""The handlers of ``DataService``, and who a producer is."""
 
-import asyncio
 import json
 
+from icecore.errors import UnavailableError
 from icecore.rpc import framing
-from icecore.rpc.methods import DATA
+from icecore.rpc.methods import COORDINATOR, DATA
 from icecore.rpc.ports import CallContext, DirectHandler, Received, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from icecore_node.context import NodeContext
-from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.link.coordinator_link import CALL_TIMEOUT_S, CoordinatorLink
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.produce import ProduceHandler
+from icecore_node.serving.producer_ids import ProducerIds
 from icecore_node.serving.query import QueryHandler
-
-PRODUCER_IDS_AT_ONCE = 100
 
 
 class DataService:
@@ -23,14 +22,14 @@ class DataService:
         self,
         context: NodeContext,
         coordinator: CoordinatorLink,
+        producer_ids: ProducerIds,
         produce: ProduceHandler,
         fetch: FetchHandler,
         query: QueryHandler,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
-        self._producer_ids = iter(range(0))
-        self._allocating = asyncio.Lock()
+        self._producer_ids = producer_ids
         self._produce = produce
         self._fetch = fetch
         self._query = query
@@ -71,24 +70,29 @@ class DataService:
         self._context.identity.check_cluster(request.cluster_id)
         if request.producer_name:
             return await self._take_name(request)
-        async with self._allocating:
-            producer_id = next(self._producer_ids, 0)
-            if not producer_id:
-                allocated = await self._coordinator.allocate_producer_ids(PRODUCER_IDS_AT_ONCE)
-                self._producer_ids = iter(allocated)
-                producer_id = next(self._producer_ids)
+        producer_id = await self._producer_ids.take()
         return data_pb2.InitProducerResponse(producer_id=producer_id).SerializeToString()
 
     async def _take_name(self, request: data_pb2.InitProducerRequest) -> bytes:
-        named = await self._coordinator.name_producer(
-            coordinator_pb2.NameProducerRequest(
-                cluster_id=self._context.identity.cluster_id,
-                producer_name=request.producer_name,
-                topics=request.topics,
-                instance=request.instance,
-                renew=request.renew,
-            )
+        """Returns when the leaders of its topics have heard of it."""
+        asked = coordinator_pb2.NameProducerRequest(
+            cluster_id=self._context.identity.cluster_id,
+            producer_name=request.producer_name,
+            topics=request.topics,
+            instance=request.instance,
+            renew=request.renew,
         )
+        try:
+            body = await self._coordinator.ask(
+                COORDINATOR["NameProducer"], asked.SerializeToString(), CALL_TIMEOUT_S
+            )
+        except UnavailableError as error:
+            raise UnavailableError(
+                "only a coordinator gives producers' names away, and the one at "
+                f"{self._coordinator.address} can't be reached: try again ({error.message})",
+                **error.metadata,
+            ) from error
+        named = coordinator_pb2.NameProducerResponse.FromString(body)
         return data_pb2.InitProducerResponse(
             producer_id=named.producer_id,
             producer_epoch=named.producer_epoch,

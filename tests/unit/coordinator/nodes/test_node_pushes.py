@@ -18,7 +18,7 @@ def test_all_that_a_node_holds_comes_in_pages_the_first_of_which_is_full() -> No
     held = [roll(state) for _ in range(7)]
     gone = [DeletedRecord(900 + number, (1,), 0, version=1) for number in range(4)]
     commit(state, Change(tuple(gone)))
-    pushes = Pushes(state, state.live)
+    pushes = Pushes(state, state.live, lambda: 1)
     outbox = pushes.open(1, held)
     messages = [pushes.next_message(outbox)]
     while outbox.has_more:
@@ -36,7 +36,7 @@ def test_all_that_a_node_holds_comes_in_pages_the_first_of_which_is_full() -> No
 def test_a_partition_is_told_to_those_that_hold_some_of_it() -> None:
     state = started()
     roll(state)
-    pushes = Pushes(state, state.live)
+    pushes = Pushes(state, state.live, lambda: 1)
     outboxes = {node_id: pushes.open(node_id, ()) for node_id in (1, 2, 9)}
     for outbox in outboxes.values():
         pushes.next_message(outbox)

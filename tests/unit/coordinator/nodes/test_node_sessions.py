@@ -48,7 +48,7 @@ class Watch:
         self.heard = Heard(self.state)
         self.copies = CopyReports()
         self.pages = Pages(self.clock)
-        self.pushes = Pushes(self.state, self.live)
+        self.pushes = Pushes(self.state, self.live, lambda: 1)
         self.sessions = NodeSessions(
             state=self.state,
             live=self.live,

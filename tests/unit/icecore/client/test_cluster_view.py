@@ -67,3 +67,37 @@ def test_a_partition_has_moved_when_a_later_epoch_has_a_leader() -> None:
     new = ClusterView().after(answer(partition(2, 1))).partition("t", 0)
     assert has_moved(old, new) and has_moved(leaderless, new) and has_moved(None, new)
     assert not has_moved(old, leaderless) and not has_moved(new, new) and not has_moved(new, None)
+
+
+def stamped(
+    version: int, *partitions: admin_pb2.PartitionMetadata, topic_id: bytes = b"a" * 16
+) -> admin_pb2.GetMetadataResponse:
+    found = answer(*partitions, topic_id=topic_id)
+    found.token, found.version = 1, version
+    return found
+
+
+def test_an_older_answer_brings_no_topic_back() -> None:
+    """A node that is behind may not have heard that the topic was deleted and made again."""
+    view = ClusterView().after(stamped(9, partition(7, 1), topic_id=b"b" * 16))
+    later = view.after(stamped(8, partition(3, 1)))
+    assert not later.has_other_topic_than(view)
+    assert later.stamp == (1, 9)
+    assert later.after(stamped(10, partition(8, 1))).has_other_topic_than(view)
+
+
+def test_an_older_answer_adds_what_was_not_known() -> None:
+    first = stamped(9)
+    first.ClearField("topics")
+    view = ClusterView().after(first)
+    older = stamped(8, partition(3, 1))
+    older.nodes.add(node_id=2, address="h:2")
+    found = view.after(older)
+    assert (found.leader("t", 0), found.address(2)) == (1, "h:2")
+
+
+def test_an_older_answer_does_not_forget_nodes() -> None:
+    view = ClusterView().after(stamped(9, partition(3, 1)))
+    older = stamped(8)
+    older.ClearField("nodes")
+    assert view.after(older).leader("t", 0) == 1

@@ -98,9 +98,9 @@ async def test_the_bootstrap_says_nothing(
     await fails_in_time(lambda: use(silent), IcecoreError)
 
 
-async def test_a_node_is_no_coordinator(cluster: FakeCluster) -> None:
+async def test_a_server_without_the_method_is_none_of_ours(cluster: FakeCluster) -> None:
     said = await fails_in_time(lambda: describe(cluster.addresses[1]), UnsupportedError)
-    assert said.startswith(f"{cluster.addresses[1]} does not answer as a coordinator does")
+    assert said.startswith(f"{cluster.addresses[1]} does not answer as a server of icecore")
 
 
 async def test_a_node_that_hangs_holds_nobody_beyond_the_delivery_timeout(

@@ -1,0 +1,57 @@
+"""Who may be asked about the cluster: the addresses that were given, and nodes that were met since.
+
+One that does not answer is followed by the next one, round and round, so that a client that began
+with one address outlives the server there.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from icecore.client import checks
+from icecore.errors import ConfigurationError
+from icecore.rpc.ports import Rng
+
+_ADDRESS: Final = re.compile(r".+:[0-9]{1,5}")
+
+
+class Bootstrap:
+    """Those of one client.
+
+    Args:
+        text: Addresses of coordinators or nodes, ``host:port``, separated by commas.
+
+    Raises:
+        TypeError: It is no text.
+        ConfigurationError: There is no address, or one is not ``host:port``.
+    """
+
+    def __init__(self, text: str) -> None:
+        checks.text("bootstrap", text)
+        self._given = [part.strip() for part in text.split(",") if part.strip()]
+        if not self._given or not all(map(_ADDRESS.fullmatch, self._given)):
+            raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {text!r}")
+        self._met: list[str] = []
+
+    def __str__(self) -> str:
+        return ",".join(self._given)
+
+    @property
+    def first(self) -> str:
+        """Who is asked first."""
+        return self._given[0]
+
+    def meet(self, addresses: Iterable[str], rng: Rng) -> None:
+        """These nodes are in the cluster. Clients go round them from different places, so that
+        they do not all turn to the same one."""
+        found = sorted({*addresses} - {*self._given})
+        if found != sorted(self._met):
+            at = int(rng.random() * len(found))
+            self._met = found[at:] + found[:at]
+
+    def after(self, address: str) -> str:
+        """Who is asked when that one does not answer."""
+        everybody = self._given + self._met
+        if address not in everybody:
+            return self.first
+        return everybody[(everybody.index(address) + 1) % len(everybody)]

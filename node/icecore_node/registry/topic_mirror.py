@@ -1,0 +1,151 @@
+"""All topics as the coordinator last told them, for clients that ask a node who leads what.
+
+Changes come in pages, each of which says where it begins and ends; a page that does not follow on
+what is known here is no use and changes nothing. What begins anew is built beside what is shown,
+and takes its place when it is whole. Pure: ``membership/topic_following.py`` asks for the pages.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from icecore.v1 import admin_pb2, mirror_pb2
+
+
+class Place(NamedTuple):
+    """What to ask for next."""
+
+    token: int
+    since_version: int
+    after_version: int
+
+
+class _Topic:
+    """One topic, and its partitions by number."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[int, admin_pb2.PartitionMetadata] = {}
+        self._header = admin_pb2.TopicMetadata()
+        self._whole: admin_pb2.TopicMetadata | None = None
+
+    @property
+    def name(self) -> str:
+        return self._header.name
+
+    def learn(self, message: admin_pb2.TopicMetadata) -> None:
+        """Partitions that the message does not have stay as they were."""
+        self._partitions |= {each.partition: each for each in message.partitions}
+        self._header.CopyFrom(message)
+        self._header.ClearField("partitions")
+        self._whole = None
+
+    def message(self) -> admin_pb2.TopicMetadata:
+        """All of it; not to be changed."""
+        if self._whole is None:
+            self._whole = admin_pb2.TopicMetadata()
+            self._whole.CopyFrom(self._header)
+            found = sorted(self._partitions.items())
+            self._whole.partitions.extend(each for _, each in found)
+        return self._whole
+
+
+class _Topics:
+    """Some topics, by id and by name."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[bytes, _Topic] = {}
+        self.ids: dict[str, bytes] = {}
+
+    def forget(self, topic_id: bytes) -> None:
+        """It is gone, if it was known."""
+        topic = self.by_id.pop(topic_id, None)
+        if topic is not None:
+            self._free(topic.name, topic_id)
+
+    def learn(self, message: admin_pb2.TopicMetadata) -> None:
+        """One that is new, or has changed."""
+        topic = self.by_id.setdefault(message.topic_id, _Topic())
+        self._free(topic.name, message.topic_id)
+        topic.learn(message)
+        self.ids[message.name] = message.topic_id
+
+    def _free(self, name: str, topic_id: bytes) -> None:
+        if self.ids.get(name) == topic_id:
+            del self.ids[name]
+
+
+class TopicMirror:
+    """Empty, and of no use, before the last page of the first answer was taken."""
+
+    def __init__(self) -> None:
+        self._shown = _Topics()
+        self._incoming: _Topics | None = None
+        """What takes the place of all that is shown, while its pages come."""
+        self._next = Place(0, 0, 0)
+        self.token = 0
+        """Of the coordinator whose topics are shown."""
+        self.version = 0
+        """Of that coordinator: what is shown holds all changes up to it. 0 = nothing is shown."""
+        self._newest_ms = 0.0
+
+    # --- what comes in --------------------------------------------------------------------------
+
+    @property
+    def place(self) -> Place:
+        """What to ask for next."""
+        return self._next
+
+    def take(self, page: mirror_pb2.FollowTopicsResponse) -> bool:
+        """Take a page in, if it follows. Whether it was the last one."""
+        topics = self._topics_for(page)
+        if topics is None:
+            return False
+        for topic_id in page.gone_topic_ids:
+            topics.forget(topic_id)
+        for message in page.topics:
+            topics.learn(message)
+        if page.more:
+            self._next = Place(page.token, page.since_version, page.version)
+            return False
+        self._shown, self._incoming = topics, None
+        self.token, self.version = page.token, page.version
+        self._next = Place(page.token, page.version, 0)
+        return True
+
+    def _topics_for(self, page: mirror_pb2.FollowTopicsResponse) -> _Topics | None:
+        """Those that the page is about; None when it does not follow."""
+        if page.token < self._next.token or (page.token == self.token and self._is_old(page)):
+            return None
+        if not page.since_version and not page.after_version:
+            self._incoming = _Topics()
+            return self._incoming
+        if Place(page.token, page.since_version, page.after_version) != self._next:
+            return None
+        return self._shown if page.since_version else self._incoming
+
+    def _is_old(self, page: mirror_pb2.FollowTopicsResponse) -> bool:
+        """Whether it has nothing that is not shown already."""
+        return not page.more and page.version < self.version
+
+    # --- what is shown --------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show yet."""
+        return not self.version
+
+    def note_newest(self, now_ms: float) -> None:
+        """A coordinator said that what is shown was the newest at that moment."""
+        self._newest_ms = max(self._newest_ms, now_ms)
+
+    def age_ms(self, now_ms: float) -> int:
+        """How long ago what is shown was the newest."""
+        return max(0, round(now_ms - self._newest_ms))
+
+    def names(self) -> Iterable[tuple[str, bytes]]:
+        """Names and ids of all topics, by name."""
+        return sorted(self._shown.ids.items())
+
+    def find(self, name: str) -> admin_pb2.TopicMetadata | None:
+        """The topic of this name, None when there is none. Not to be changed."""
+        topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
+        return topic.message() if topic is not None else None
