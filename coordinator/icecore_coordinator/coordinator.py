@@ -153,8 +153,7 @@ class Coordinator:
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
-        self._retention = Retention(ports, rolls)
-        self._local = LocalCopies(ports)
+        self._retention, self._local = Retention(ports, rolls), LocalCopies(ports)
         self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self._local)
         self.tiering = Tiering(ports, self._spawn)
         nodes = CoordinatorService(

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from icecore import Admin, Consumer, Producer
-from icecore.client import metadata, offsets
+from icecore.client import held_segments, metadata
 from icecore.codec.batch import BatchHeader
 from icecore.codec.record import partition_for_key
 from icecore.errors import (
@@ -267,7 +267,7 @@ async def test_a_time_is_not_looked_for_in_two_topics(
         return [segment(1, cluster.topic_id("t")), segment(9, b"new")]
 
     async with consumer(cluster, partitions=[0]) as c:
-        monkeypatch.setattr(offsets, "list_segments", pages)
+        monkeypatch.setattr(held_segments, "list_segments", pages)
         with pytest.raises(TopicRecreatedError):
             await c.seek(0, datetime(2026, 1, 1, tzinfo=UTC))
 
