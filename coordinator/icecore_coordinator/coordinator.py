@@ -146,8 +146,7 @@ class Coordinator:
         opening = SegmentOpening(self.ledger, ports.calls, self.live, clock, timing)
         self._opener = TailOpener(ports, _start_states(ports), opening)
         self.recovery = Recovery(ports, opening)
-        gains = ExpectedGains(clock)
-        request = self.recovery.request
+        gains, request = ExpectedGains(clock), self.recovery.request
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
@@ -167,8 +166,8 @@ class Coordinator:
             tiered=TieredCopies(self.ledger.state),
         )
         self._describer = self._make_describer()
-        defaults = topic_defaults or TopicDefaults()
-        self._handlers = _merged(nodes.handlers(), self._admin(ports, rng, defaults))
+        admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
+        self._handlers = _merged(nodes.handlers(), admin)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._servers: list[Server] = []
 

@@ -32,6 +32,7 @@ class Bootstrap:
         if not self._given or not all(map(_ADDRESS.fullmatch, self._given)):
             raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {text!r}")
         self._met: list[str] = []
+        self._older: set[str] = set()
 
     def __str__(self) -> str:
         return ",".join(self._given)
@@ -44,10 +45,19 @@ class Bootstrap:
     def meet(self, addresses: Iterable[str], rng: Rng) -> None:
         """These nodes are in the cluster. Clients go round them from different places, so that
         they do not all turn to the same one."""
-        found = sorted({*addresses} - {*self._given})
+        found = sorted({*addresses} - {*self._given} - self._older)
         if found != sorted(self._met):
             at = int(rng.random() * len(found))
             self._met = found[at:] + found[:at]
+
+    def leave_out(self, address: str) -> bool:
+        """It lacks the method, as nodes of an older version do. Whether it was one that was met:
+        whoever gave an address hears that it is none of ours."""
+        if address not in self._met:
+            return False
+        self._met = [each for each in self._met if each != address]
+        self._older.add(address)
+        return True
 
     def after(self, address: str) -> str:
         """Who is asked when that one does not answer."""

@@ -195,6 +195,9 @@ class Connection:
             except IcecoreError as error:
                 error.metadata.setdefault("repeated", "true" if repeated else "false")
                 if isinstance(error, UnsupportedError) and error.message.startswith(_NO_METHOD):
+                    if self._bootstrap.leave_out(address):
+                        self._turn_to_another(error, method, address)
+                        continue
                     raise UnsupportedError(
                         f"{address} does not answer as a server of icecore does: give the address "
                         f"of a coordinator or a node ({error.message})"

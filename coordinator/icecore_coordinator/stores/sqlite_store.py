@@ -89,9 +89,11 @@ class SqliteStore:
 
     async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
         """See ``MetadataStore.scan``."""
+        # One lower bound: of two SQLite takes the first and reads all pages before this one again.
+        begin, least = (">", after) if after >= prefix else (">=", prefix)
         return self._read(
-            "SELECT * FROM records WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
-            (prefix, prefix + "\U0010ffff", after, limit or -1),
+            f"SELECT * FROM records WHERE key {begin} ? AND key < ? ORDER BY key LIMIT ?",
+            (least, prefix + "\U0010ffff", limit or -1),
         )
 
     def _read(self, query: str, parameters: tuple[str | int, ...]) -> list[Stored]:

@@ -25,6 +25,14 @@ def test_nodes_that_are_gone_are_asked_no_more() -> None:
     assert bootstrap.after("c:1") == "c:1"
 
 
+def test_a_node_of_an_older_version_is_left_out() -> None:
+    bootstrap = Bootstrap("c:1")
+    bootstrap.meet(["n2:1"], SystemRng())
+    assert bootstrap.leave_out("n2:1") and not bootstrap.leave_out("c:1")
+    bootstrap.meet(["n2:1", "n3:1"], SystemRng())
+    assert [bootstrap.after("c:1"), bootstrap.after("n3:1")] == ["n3:1", "c:1"]
+
+
 async def test_a_node_that_hears_nothing_is_left_for_another_server() -> None:
     async with Connection("n1:1") as connection:
         connection.meet(["n2:1"], 100)
