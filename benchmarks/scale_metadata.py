@@ -63,7 +63,7 @@ async def _started(database: Path, segments: int, before_bytes: int) -> dict[str
     opened_s = time.process_time() - began_s
     peak = cost_of(os.getpid()).peak_rss_bytes
     state, live = ledger.state, Liveness()
-    pushes = Pushes(state, live)
+    pushes = Pushes(state, live, lambda: 0)
     outbox = pushes.open(NODES[0], ())
     longest_bytes = messages = 0
     began_s = time.process_time()
