@@ -18,7 +18,15 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from icecore.model import NO_SEGMENT, Epoch, NodeId, Segment, SegmentId, SegmentState
+from icecore.model import (
+    EPOCH_STEP,
+    NO_SEGMENT,
+    Epoch,
+    NodeId,
+    Segment,
+    SegmentId,
+    SegmentState,
+)
 from icecore.rpc import convert
 from icecore.rpc.methods import ADMIN
 from icecore.v1 import admin_pb2
@@ -211,19 +219,19 @@ def _age(segment: Segment) -> int:
     return segment.version
 
 
-def _ended(chain: list[Segment]) -> list[Segment]:
-    """What another one follows is sealed, whether its holders have heard of it or not."""
+def _ended(chain: list[Segment]) -> Iterable[Segment]:
+    """What another one follows is sealed, whether its holders have heard of it or not. It ends
+    where that one begins if no other can lie between, by their epochs; else nobody knows where."""
     following = [*chain[1:], None]
-    return [
-        each
-        if after is None or each.state is SegmentState.SEALED
-        else each.changed(state=SegmentState.SEALED, end_offset=after.base_offset)
-        for each, after in zip(chain, following, strict=True)
-    ]
+    for each, after in zip(chain, following, strict=True):
+        if after is None or each.state is SegmentState.SEALED:
+            yield each
+        elif after.epoch <= each.epoch + EPOCH_STEP:
+            yield each.changed(state=SegmentState.SEALED, end_offset=after.base_offset)
 
 
 def _without_gaps(
-    topic: TopicMetadata, partition: PartitionMetadata, chain: list[Segment], start: int
+    topic: TopicMetadata, partition: PartitionMetadata, chain: Iterable[Segment], start: int
 ) -> Iterable[Segment]:
     at = start
     for each in chain:

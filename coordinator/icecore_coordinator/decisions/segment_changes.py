@@ -18,7 +18,16 @@ from icecore.errors import (
     NotLeaderError,
     UnknownTopicError,
 )
-from icecore.model import Epoch, Incarnation, NodeId, NodeState, Segment, SegmentId, SegmentState
+from icecore.model import (
+    EPOCH_STEP,
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeState,
+    Segment,
+    SegmentId,
+    SegmentState,
+)
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     Placement,
@@ -40,9 +49,6 @@ from icecore_coordinator.state.records import (
 )
 from icecore_replication.isr import IsrProposal, accept_isr_change
 from icecore_replication.producers import snapshot_digest
-
-EPOCH_STEP = 2
-"""A recovery promises epoch + 1; the successor must be above that."""
 
 
 @dataclass(frozen=True, slots=True)

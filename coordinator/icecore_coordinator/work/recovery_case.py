@@ -7,9 +7,15 @@ calls nobody and commits nothing. Rules in docs/PROTOCOL.md.
 
 from dataclasses import dataclass, field
 
-from icecore.model import NO_EPOCH, NO_INCARNATION, NO_NODE, Epoch, NodeId, Segment, SegmentId
-from icecore_coordinator.decisions.segment_changes import (
+from icecore.model import (
     EPOCH_STEP,
+    NO_EPOCH,
+    NO_INCARNATION,
+    NO_NODE,
+    Epoch,
+    NodeId,
+    Segment,
+    SegmentId,
 )
 from icecore_coordinator.nodes.node_calls import (
     Written,

@@ -72,6 +72,12 @@ def test_a_segment_that_another_one_follows_has_ended() -> None:
     assert found[0].state is SegmentState.SEALED
 
 
+def test_where_it_ended_is_unknown_when_another_one_may_lie_between() -> None:
+    found = join(is_open(1, 0), sealed(5, 20, 30))
+    assert ranges(found)[:2] == [(0, 0, 20), (5, 20, 30)]
+    assert is_gap(found[0])
+
+
 def test_nodes_may_know_more_than_the_metadata() -> None:
     found = join(sealed(1, 0, 30), sealed(4, 30, 50), is_open(7, 50))
     assert ranges(found) == [(1, 0, 30), (4, 30, 50), (7, 50, -1)]
