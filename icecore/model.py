@@ -41,7 +41,7 @@ NO_PRODUCER: Final = ProducerId(0)
 FIRST_GENERATION: Final = Generation(0)
 FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 EPOCH_STEP: Final = 2
-"""Between a segment and its successor: a recovery promises epoch + 1, and the successor has more."""
+"""From a segment to its successor: a recovery promises epoch + 1, the successor is above that."""
 
 PROTOCOL_VERSION = 3
 """What nodes and coordinators speak with each other. 3: producer states that say how many batches
