@@ -33,6 +33,7 @@ def main() -> None:
 
 def run(asked: dict[str, Any]) -> None:
     """In the child; ends the process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore Ctrl-C
     printed = os.open(asked["printed"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(printed, 1)
