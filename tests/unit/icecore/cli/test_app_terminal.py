@@ -19,8 +19,9 @@ from tests.support.fake_cluster import FakeCluster
 LONG_S = 60.0
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COMMAND = """
-import os
+import os, signal
 os.close(os.open(os.ttyname(0), os.O_RDWR))  # now Ctrl-C goes to this process
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests run in the background
 from icecore.cli.app import main
 main()
 """
