@@ -29,11 +29,11 @@ def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Sn
     """
     try:
         ends = admin.list_offsets(topic, "latest")
-    except UnknownTopicError as error:
+        starts = admin.list_offsets(topic, "earliest", list(ends))
+        (described,) = admin.describe_topics([topic])
+        segments = admin.list_segments(topic) if with_segments else []
+    except UnknownTopicError as error:  # by whichever call hears of it first
         raise UnknownTopicError(f"topic {topic} does not exist, or was deleted") from error
-    starts = admin.list_offsets(topic, "earliest", list(ends))
-    (described,) = admin.describe_topics([topic])
-    segments = admin.list_segments(topic) if with_segments else []
     if any(each.topic_id != described.topic_id for each in segments):
         raise TopicRecreatedError(f"topic {topic} was deleted and made again meanwhile")
     lengths = {each.partition: each.length_bytes for each in described.partitions}
