@@ -213,8 +213,10 @@ class ClusterState:
                 yield record
 
     def segments_in(self, key: PartitionKey) -> list[SegmentRecord]:
-        """All records of one partition, oldest first."""
-        return [self.segments[each] for each in sorted(self.segments_of_partition.get(key, ()))]
+        """All records of one partition in the order of their offsets, PREPARED ones last: a merged
+        segment has a younger id than those behind it."""
+        found = [self.segments[each] for each in self.segments_of_partition.get(key, ())]
+        return sorted(found, key=_place)
 
     def tail(self, partition: PartitionRecord) -> SegmentRecord | None:
         """The ACTIVE or RECOVERING segment of a partition."""
@@ -298,6 +300,11 @@ def check_free(state: ClusterState, name: str) -> None:
     """Raises TopicExistsError. Names of deleted topics are free."""
     if name in state.topic_ids:
         raise TopicExistsError(f"topic {name!r} exists")
+
+
+def _place(record: SegmentRecord) -> tuple[bool, int, SegmentId]:
+    each = record.segment
+    return (each.base_offset < 0, each.base_offset, each.segment_id)
 
 
 def next_of(state: ClusterState, counter: str) -> CounterRecord:
