@@ -185,8 +185,8 @@ class Coordinator:
         topics = Topics(ports, self._opener.backoff, rng)
         lossy = LossyActs(ports, self.recovery.backoff)
         records = RecordDeletion(ports)
-        imports, last_error = TierImport(ports, topics.undelete), self.tiering.errors.of
-        tiers = TierAdmin(self.ledger, imports, self._describer, defaults, last_error)
+        imports = TierImport(ports, topics.undelete)
+        tiers = TierAdmin(self.ledger, imports, self._describer, defaults, self.tiering)
         saving = PositionSaving(self.ledger, ports.clock)
         others = {
             **tiers.handlers(),

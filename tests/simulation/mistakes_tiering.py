@@ -10,17 +10,17 @@ from icecore_coordinator.decisions.tiering import Sweeping
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.work import tier_sweeping, uploads
-from icecore_node.upkeep.upload_attempt import UploadAttempt
+from icecore_node.upkeep.copy_writer import CopyWriter
 from tests.simulation.mistakes import Mistake, patch
 
 
 def published_without_proof() -> Mistake:
     """R85: the store said that it has everything, so nobody reads it back."""
 
-    async def wrong(self: UploadAttempt, *_: Any) -> None:
+    async def wrong(self: CopyWriter, *_: Any) -> None:
         return None
 
-    return patch(UploadAttempt, "_prove", wrong)
+    return patch(CopyWriter, "_prove", wrong)
 
 
 def copies_leave_first() -> Mistake:

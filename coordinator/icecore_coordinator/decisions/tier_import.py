@@ -190,8 +190,10 @@ def _check(state: ClusterState, topic: TopicRecord, each: ImportedSegment) -> No
         raise InvalidRequestError(f"{name}, attempt {each.attempt}: above what is said to be known")
     if segment.segment_id in state.deleted:
         raise ConflictError(f"{name} was deleted in this cluster")
-    if not is_full_digest(segment.full_digest) or len(copy.manifest_sha256) != SHA256_BYTES:
-        raise InvalidRequestError(f"{name} has no full digest, or its manifest none")
+    # A merged segment never had batches that a full digest could prove.
+    is_proved = not segment.full_digest or is_full_digest(segment.full_digest)
+    if not is_proved or len(copy.manifest_sha256) != SHA256_BYTES:
+        raise InvalidRequestError(f"{name} has no such full digest, or its manifest none")
     if not copy.content_digest or not copy.length_bytes:
         raise InvalidRequestError(f"the copy of {name} proves nothing")
 

@@ -4,8 +4,7 @@ What is merged are consecutive segments of a partition that lie in object storag
 one is a sealed segment like any other, with an id and a copy of its own; it comes, and its sources
 retire, in one change. So no moment has a record twice or not at all, and the objects of sources go
 as those of deleted segments do: after the table, the holds and the readers' grace. An upload that
-fails is closed, and nothing has happened but objects for the sweeper. No worker begins one yet:
-docs/adr/0012 says what that needs.
+fails is closed, and nothing has happened but objects for the sweeper (docs/adr/0012).
 """
 
 from collections.abc import Sequence
@@ -44,6 +43,8 @@ from icecore_coordinator.state.records import (
     updated,
 )
 
+RECORDS_MAX = 4_000_000
+"""Of a merged segment: whoever makes it holds the entries of its index in memory."""
 SOURCES_MAX = 45
 """Each has two records in the change that swaps, which has ``RECORDS_PER_CHANGE`` at most."""
 
@@ -76,7 +77,8 @@ def _fits(
     state: ClusterState, run: Sequence[SegmentRecord], record: SegmentRecord, target_bytes: int
 ) -> bool:
     total = sum(_length(state, each) for each in run) + _length(state, record)
-    is_room = len(run) < SOURCES_MAX and total <= target_bytes
+    ends = record.segment.end_offset - run[0].segment.base_offset
+    is_room = len(run) < SOURCES_MAX and total <= target_bytes and ends <= RECORDS_MAX
     return is_room and _is_mergeable(state, record) and _follows(run[-1], record)
 
 
@@ -180,6 +182,9 @@ def _sources(state: ClusterState, segment_ids: Sequence[SegmentId]) -> list[Segm
                 "not in object storage as rows"
             )
         found.append(record)
+    ends = found[-1].segment.end_offset - found[0].segment.base_offset
+    if ends > RECORDS_MAX:
+        raise InvalidRequestError(f"{ends} offsets are too many: {RECORDS_MAX} may be merged")
     for one, other in pairwise(found):
         if not _follows(one, other):
             raise InvalidRequestError(

@@ -6,7 +6,6 @@ import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.tier_records import TierCopy, TierRecord, TierState
-from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.retention import (
     TailNews,
     delete_below_start,
@@ -35,17 +34,10 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, SnapshotHold, updated
 from tests.support.cluster_states import ALL, KEY, Cluster, commit, keep, records, roll, segment
-from tests.support.tier_states import COPY, begun, published, sealed, tier_of, tiered_topic
+from tests.support.tier_states import COPY, begun, published, remote, sealed, tier_of, tiered_topic
 
 GRACE_MS = 600
 TARGET_BYTES = 1 << 20
-
-
-def remote(state: Cluster) -> int:
-    """One more segment that lies in object storage alone: its id."""
-    segment_id = published(state)
-    commit(state, drop_copies(state, segment_id, 0))
-    return segment_id
 
 
 @pytest.fixture
