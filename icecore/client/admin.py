@@ -594,8 +594,8 @@ class Admin:
             segment_ids: Of a group of ``plan_merges``.
 
         Raises:
-            ConflictError: They can't be merged (any more): make a new plan.
-            InvalidRequestError: They don't follow each other, or one has batches without rows.
+            InvalidRequestError: They can't be merged (any more): make a new plan. Or they don't
+                follow each other, or one has batches without rows.
             UnavailableError: All nodes with an object store were busy for all the time.
         """
         request = admin_pb2.MergeSegmentsRequest(

@@ -5,7 +5,7 @@ Messages to values, outcomes to messages, nothing else.
 
 from collections.abc import Iterator
 
-from icecore.errors import InvalidRequestError
+from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import KEEP_ALL, NOT_TIERED, Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.rpc.convert import retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
@@ -158,7 +158,10 @@ class TierAdmin:
             record = state.segments.get(SegmentId(each))
             if record is not None and record.segment.topic_id != topic.topic_id:
                 raise InvalidRequestError(f"segment {each} is not one of topic {topic.name!r}")
-        merged = await self._merging.merge([*map(SegmentId, request.segment_ids)])
+        try:
+            merged = await self._merging.merge([*map(SegmentId, request.segment_ids)])
+        except ConflictError as error:  # clients would repeat that, and it stays so
+            raise InvalidRequestError(error.message) from error
         return pb.MergeSegmentsResponse(
             segment=segment_to_proto(merged.segment),
             length_bytes=merged.copy.length_bytes,

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from icecore.blocking import Admin
 from icecore.client.tiering import MergeGroup
-from icecore.errors import ConflictError, InvalidRequestError, OffsetOutOfRangeError
+from icecore.errors import InvalidRequestError, TopicRecreatedError
 from icecore.spark.jobs.report import Report, Watch
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S
 
@@ -48,7 +48,7 @@ def rewrite(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         with Admin(arguments.bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
             plan = admin.plan_merges(arguments.topic, arguments.target_bytes)
         if metrics.topic_id not in ("", plan.topic_id.hex()):
-            raise OffsetOutOfRangeError(f"topic {arguments.topic} was made anew meanwhile")
+            raise TopicRecreatedError(f"topic {arguments.topic} was made anew meanwhile")
         metrics.topic_id = plan.topic_id.hex()
         groups = [each for each in plan.groups if each.segment_ids not in refused]
         report.note(_sum(groups) + (", and more" if plan.has_more else ""))
@@ -105,7 +105,7 @@ def merge_each(bootstrap: str, topic: str, groups: Iterable[MergeGroup]) -> Iter
         for each in groups:
             try:
                 merged = admin.merge_segments(topic, each.segment_ids)
-            except (ConflictError, InvalidRequestError) as error:
+            except InvalidRequestError as error:
                 yield Outcome(each, refused=error.message)
             else:
                 yield Outcome(each, merged.length_bytes)
