@@ -185,8 +185,9 @@ class Coordinator:
         topics = Topics(ports, self._opener.backoff, rng)
         lossy = LossyActs(ports, self.recovery.backoff)
         records = RecordDeletion(ports)
-        imports = TierImport(ports, topics.undelete)
-        tiers = TierAdmin(self.ledger, imports, self._describer, defaults, self.tiering)
+        imports, last_error = TierImport(ports, topics.undelete), self.tiering.errors.of
+        merging, describer = self.tiering.merging, self._describer
+        tiers = TierAdmin(self.ledger, imports, describer, defaults, merging, last_error)
         saving = PositionSaving(self.ledger, ports.clock)
         others = {
             **tiers.handlers(),

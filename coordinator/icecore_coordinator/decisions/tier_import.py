@@ -26,7 +26,7 @@ from icecore.tier_records import (
     TierTopicRecord,
 )
 from icecore_coordinator.decisions import topic_changes
-from icecore_coordinator.decisions.tiering import COUNTER, SHA256_BYTES
+from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
 from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
@@ -39,7 +39,6 @@ from icecore_coordinator.state.records import (
 )
 from icecore_replication.digest import is_full_digest
 
-SEGMENT_IDS = "segment_id"
 COUNTER_MAX = 1 << 62
 SEGMENTS_PER_CHANGE = RECORDS_PER_CHANGE // 2
 """Each has two records."""

@@ -21,9 +21,9 @@ from icecore.model import (
     SegmentId,
 )
 from icecore.tier_records import TierCopy, TierRecord, TierState
-from icecore_coordinator.decisions.tier_import import SEGMENT_IDS
 from icecore_coordinator.decisions.tiering import (
     COUNTER,
+    SEGMENT_IDS,
     Attempt,
     check_copy,
     current,

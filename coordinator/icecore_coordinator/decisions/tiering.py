@@ -36,6 +36,7 @@ from icecore_coordinator.state.records import (
 from icecore_replication.digest import current_digest
 
 COUNTER = "tier_attempt"
+SEGMENT_IDS = "segment_id"
 SHA256_BYTES = 32
 DIGEST_BYTES_MAX = 64
 

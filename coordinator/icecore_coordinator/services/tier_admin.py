@@ -3,7 +3,7 @@
 Messages to values, outcomes to messages, nothing else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import KEEP_ALL, NOT_TIERED, Epoch, Generation, Segment, SegmentId, SegmentState
@@ -26,8 +26,8 @@ from icecore_coordinator.services.admin_messages import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import TopicRecord
+from icecore_coordinator.work.merging import Merging
 from icecore_coordinator.work.tier_import import TierImport
-from icecore_coordinator.work.tiering import Tiering
 
 GROUPS_PER_PAGE = 2_000
 TARGET_BYTES_MAX = 64 << 30
@@ -41,7 +41,8 @@ class TierAdmin:
         imports: Takes in what comes.
         describer: Of topics.
         defaults: Of topics that say nothing.
-        tiering: Merges, and knows what last went wrong.
+        merging: Has segments merged.
+        last_error: By topic id: what last went wrong, and when by the wall clock.
     """
 
     def __init__(
@@ -50,14 +51,15 @@ class TierAdmin:
         imports: TierImport,
         describer: Describer,
         defaults: TopicDefaults,
-        tiering: Tiering,
+        merging: Merging,
+        last_error: Callable[[bytes], tuple[str, int]],
     ) -> None:
         self._ledger = ledger
         self._imports = imports
         self._describer = describer
         self._defaults = defaults
-        self._merging = tiering.merging
-        self._last_error = tiering.errors.of
+        self._merging = merging
+        self._last_error = last_error
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """By the short names of their methods."""

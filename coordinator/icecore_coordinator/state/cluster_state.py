@@ -224,19 +224,9 @@ class ClusterState:
             if record is not None:
                 yield record
 
-    def ids_in(self, key: PartitionKey) -> dict[SegmentId, None]:
-        """Of all segments of a partition in the order of their offsets, PREPARED ones last: a
-        merged segment has a younger id than those behind it."""
-        ids = self.segments_of_partition.get(key, {})
-        if key in self.misplaced:
-            del self.misplaced[key]
-            ids = dict.fromkeys(sorted(ids, key=lambda each: _place(self.segments[each])))
-            self.segments_of_partition[key] = ids
-        return ids
-
     def segments_in(self, key: PartitionKey) -> list[SegmentRecord]:
         """All records of one partition, oldest first: in the order of ``ids_in``."""
-        return [self.segments[each] for each in self.ids_in(key)]
+        return [self.segments[each] for each in ids_in(self, key)]
 
     def tail(self, partition: PartitionRecord) -> SegmentRecord | None:
         """The ACTIVE or RECOVERING segment of a partition."""
@@ -269,6 +259,17 @@ class ClusterState:
         return is_registered and live.is_live(segment.leader)
 
 
+def ids_in(state: ClusterState, key: PartitionKey) -> dict[SegmentId, None]:
+    """Of all segments of a partition in the order of their offsets, PREPARED ones last: a merged
+    segment has a younger id than those behind it."""
+    ids = state.segments_of_partition.get(key, {})
+    if key in state.misplaced:
+        del state.misplaced[key]
+        ids = dict.fromkeys(sorted(ids, key=lambda each: _place(state.segments[each])))
+        state.segments_of_partition[key] = ids
+    return ids
+
+
 def segments_from(
     state: ClusterState, key: PartitionKey, offset: int, after: SegmentId = NO_SEGMENT
 ) -> Iterator[SegmentRecord]:
@@ -279,7 +280,7 @@ def segments_from(
         segment = state.segments[segment_id].segment
         return segment.state != SegmentState.SEALED or segment.end_offset > offset
 
-    known = state.ids_in(key)
+    known = ids_in(state, key)
     ids = list(known)
     behind = ids.index(after) + 1 if after in known else 0
     at = bisect_left(ids, True, lo=behind, key=ends_above)
@@ -288,7 +289,7 @@ def segments_from(
 
 def newest_in(state: ClusterState, key: PartitionKey) -> Iterator[SegmentRecord]:
     """All records of one partition, newest first, one by one: for who needs its end."""
-    return (state.segments[each] for each in reversed(state.ids_in(key)))
+    return (state.segments[each] for each in reversed(ids_in(state, key)))
 
 
 @dataclass(frozen=True, slots=True)

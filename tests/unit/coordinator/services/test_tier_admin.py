@@ -1,7 +1,6 @@
 """What operators are told about object storage, and taking in a topic, through the messages."""
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,9 +48,8 @@ class Mergers:
 def admin_of(state: Cluster, imports: Any = None, merging: Any = None) -> TierAdmin:
     ledger: Any = OneLedger(state)
     describer: Any = None
-    errors = SimpleNamespace(of=lambda _: ("refused", 7))
-    tiering: Any = SimpleNamespace(errors=errors, merging=merging or Mergers(state))
-    return TierAdmin(ledger, imports, describer, TopicDefaults(), tiering)
+    merging = merging or Mergers(state)
+    return TierAdmin(ledger, imports, describer, TopicDefaults(), merging, lambda _: ("refused", 7))
 
 
 async def described(state: Cluster, **asked: Any) -> pb.DescribeTieringResponse:
