@@ -76,6 +76,9 @@ class TierRecord:
     """In this state, in counted time."""
     revision: int = 0
     """DELETING: the first one of its partition that does not name it."""
+    sources: tuple[SegmentId, ...] = ()
+    """UPLOADING: the segments whose records it is to carry, in their order, if it is a merger; no
+    segment has its own id yet."""
     version: int = 0
 
     @property

@@ -186,7 +186,8 @@ class Coordinator:
         lossy = LossyActs(ports, self.recovery.backoff)
         records = RecordDeletion(ports)
         imports, last_error = TierImport(ports, topics.undelete), self.tiering.errors.of
-        tiers = TierAdmin(self.ledger, imports, self._describer, defaults, last_error)
+        merging, describer = self.tiering.merging, self._describer
+        tiers = TierAdmin(self.ledger, imports, describer, defaults, merging, last_error)
         saving = PositionSaving(self.ledger, ports.clock)
         others = {
             **tiers.handlers(),

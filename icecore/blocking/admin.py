@@ -7,6 +7,7 @@ from icecore import client
 from icecore.blocking.background import background
 from icecore.client.offsets import Position
 from icecore.client.retries import OnRetry
+from icecore.client.tiering import MERGED_BYTES, MergedSegment, MergePlan
 from icecore.client.types import (
     ClusterDescription,
     ClusterTiering,
@@ -172,6 +173,14 @@ class Admin:
     def import_tiered(self, plan: Mapping[str, Any], settings: TopicSettings) -> TopicDescription:
         """See ``icecore.Admin.import_tiered``."""
         return background.run(self._admin.import_tiered(plan, settings))
+
+    def plan_merges(self, topic: str, target_bytes: int = MERGED_BYTES) -> MergePlan:
+        """See ``icecore.Admin.plan_merges``."""
+        return background.run(self._admin.plan_merges(topic, target_bytes))
+
+    def merge_segments(self, topic: str, segment_ids: Sequence[int]) -> MergedSegment:
+        """See ``icecore.Admin.merge_segments``."""
+        return background.run(self._admin.merge_segments(topic, segment_ids))
 
     def close(self) -> None:
         """Close the connections. Does nothing in a fork of the process."""

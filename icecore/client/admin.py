@@ -17,7 +17,15 @@ from icecore.client.saved_positions import (
     delete_positions,
     list_positions,
 )
-from icecore.client.tiering import import_requests, tiering_of
+from icecore.client.tiering import (
+    MERGED_BYTES,
+    MERGED_BYTES_MAX,
+    MergedSegment,
+    MergePlan,
+    import_requests,
+    merge_plan,
+    tiering_of,
+)
 from icecore.client.types import (
     ClusterDescription,
     ClusterTiering,
@@ -562,9 +570,45 @@ class Admin:
             answer = await self._call("ImportTiered", request, admin_pb2.ImportTieredResponse)
         return _topic(answer.topic)
 
+    async def plan_merges(self, topic: str, target_bytes: int = MERGED_BYTES) -> MergePlan:
+        """Which small segments that are in object storage alone could become large ones.
+
+        Args:
+            topic: Its name.
+            target_bytes: Of objects: no group has more.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+        """
+        request = admin_pb2.PlanMergesRequest(
+            topic=checks.topic_name(topic),
+            target_bytes=checks.whole("target_bytes", target_bytes, 1, MERGED_BYTES_MAX),
+        )
+        return merge_plan(await self._call("PlanMerges", request, admin_pb2.PlanMergesResponse))
+
+    async def merge_segments(self, topic: str, segment_ids: Sequence[int]) -> MergedSegment:
+        """Put one segment in the place of several, while readers go on. May be repeated.
+
+        Args:
+            topic: Its name.
+            segment_ids: Of a group of ``plan_merges``.
+
+        Raises:
+            InvalidRequestError: They can't be merged (any more): make a new plan. Or they don't
+                follow each other, or one has batches without rows.
+            UnavailableError: All nodes with an object store were busy for all the time.
+        """
+        request = admin_pb2.MergeSegmentsRequest(
+            topic=checks.topic_name(topic),
+            segment_ids=checks.segment_ids("segment_ids", segment_ids),
+        )
+        answer = await self._call("MergeSegments", request, admin_pb2.MergeSegmentsResponse)
+        segment = convert.segment_from_proto(answer.segment)
+        return MergedSegment(segment, answer.length_bytes, answer.records)
+
     async def _call(self, method: str, request: Any, answer: Any) -> Any:
         """Changes may take as long as the whole method; reading is tried again sooner."""
-        is_read = method.startswith("Describe")
+        is_read = method.startswith(("Describe", "Plan"))
         found = await self._connection.admin(
             method,
             request,

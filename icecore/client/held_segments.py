@@ -7,7 +7,7 @@ can't be read at the moment, never that there are none.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
@@ -161,22 +161,42 @@ async def list_segments(
         timeout_s: Seconds for all pages together.
     """
     segments: list[Segment] = []
-    after = 0
     while True:
         request = admin_pb2.ListSegmentsRequest(
             topic=topic,
             partitions=partitions,
             from_offset=from_offset,
             max_segments=limit,
-            after_segment_id=after,
+            **_after(segments),
         )
         answer = await connection.admin(
             "ListSegments", request, admin_pb2.ListSegmentsResponse, timeout_s=timeout_s
         )
-        segments += map(convert.segment_from_proto, answer.segments)
+        for each in map(convert.segment_from_proto, answer.segments):
+            while segments and _replaces(each, segments[-1]):
+                segments.pop()
+            segments.append(each)
         if not answer.more or not answer.segments or (limit and len(segments) >= limit):
             return segments
-        after = segments[-1].segment_id
+
+
+def _after(segments: Sequence[Segment]) -> dict[str, Any]:
+    """The token of the next page."""
+    if not segments:
+        return {}
+    last = segments[-1]
+    return {
+        "after_segment_id": last.segment_id,
+        "after_topic": last.topic,
+        "after_partition": last.partition,
+        "after_end_offset": last.end_offset,
+    }
+
+
+def _replaces(one: Segment, other: Segment) -> bool:
+    """Whether a segment has what one of the page before has: it was merged meanwhile."""
+    is_same = (one.topic_id, one.partition) == (other.topic_id, other.partition)
+    return is_same and 0 <= one.base_offset <= other.base_offset
 
 
 # --- joining --------------------------------------------------------------------------------------

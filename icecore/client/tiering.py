@@ -1,13 +1,18 @@
-"""What Admin asks about object storage: how far it is, and taking in what lies there."""
+"""What Admin asks about object storage: how far it is, taking in what lies there, and merging."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from icecore.client.types import PublishedCopy, TopicTiering
 from icecore.errors import InvalidRequestError
+from icecore.model import Segment
 from icecore.v1 import admin_pb2, coordinator_pb2
 
 SEGMENTS_PER_CALL = 1000
+MERGED_BYTES = 128 << 20
+"""Of a merged segment at most, unless somebody says more. Readers of tables like such files."""
+MERGED_BYTES_MAX = 64 << 30
 
 _NUMBERS = (
     "waiting_segments",
@@ -20,6 +25,39 @@ _NUMBERS = (
     "lag_ms",
     "stale_tables",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """Segments of a partition that one could replace."""
+
+    partition: int
+    segment_ids: tuple[int, ...]
+    """In the order of their offsets."""
+    length_bytes: int
+    """Of their objects."""
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What of a topic could be merged."""
+
+    topic_id: bytes
+    groups: tuple[MergeGroup, ...]
+    """By partition and offset."""
+    has_more: bool
+    """There are others: ask again when these are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSegment:
+    """What took the place of small segments."""
+
+    segment: Segment
+    length_bytes: int
+    """Of its objects."""
+    records: int
 
 
 def tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
@@ -44,6 +82,18 @@ def tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
             for each in message.copies
         ),
         **{name: getattr(message, name) for name in _NUMBERS},
+    )
+
+
+def merge_plan(message: admin_pb2.PlanMergesResponse) -> MergePlan:
+    """What could be merged."""
+    return MergePlan(
+        message.topic_id,
+        tuple(
+            MergeGroup(each.partition, tuple(each.segment_ids), each.length_bytes, each.records)
+            for each in message.groups
+        ),
+        message.more,
     )
 
 

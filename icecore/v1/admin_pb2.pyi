@@ -1046,6 +1046,9 @@ class ListSegmentsRequest(_message.Message):
     MAX_SEGMENTS_FIELD_NUMBER: _builtins.int
     AFTER_SEGMENT_ID_FIELD_NUMBER: _builtins.int
     HELD_ONLY_FIELD_NUMBER: _builtins.int
+    AFTER_TOPIC_FIELD_NUMBER: _builtins.int
+    AFTER_PARTITION_FIELD_NUMBER: _builtins.int
+    AFTER_END_OFFSET_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """empty = all topics"""
     from_offset: _builtins.int
@@ -1053,9 +1056,18 @@ class ListSegmentsRequest(_message.Message):
     max_segments: _builtins.int
     """0 = 1,000; clamped to 10,000"""
     after_segment_id: _builtins.int
-    """page token: the last segment_id of the page before"""
+    """page token: the last segment_id of the page before; a page"""
     held_only: _builtins.bool
-    """those that the asked node holds, as far as it has heard of"""
+    """begins anew when that segment is gone, so tell its place, too:
+    those that the asked node holds, as far as it has heard of
+    """
+    after_topic: _builtins.str
+    """them; a coordinator answers as without it
+    with after_segment_id: of that segment, as it was listed
+    """
+    after_partition: _builtins.int
+    after_end_offset: _builtins.int
+    """-1 = it had none yet"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty = all"""
@@ -1069,10 +1081,13 @@ class ListSegmentsRequest(_message.Message):
         max_segments: _builtins.int = ...,
         after_segment_id: _builtins.int = ...,
         held_only: _builtins.bool = ...,
+        after_topic: _builtins.str = ...,
+        after_partition: _builtins.int = ...,
+        after_end_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_segment_id", b"after_segment_id", "from_offset", b"from_offset", "held_only", b"held_only", "max_segments", b"max_segments", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_end_offset", b"after_end_offset", "after_partition", b"after_partition", "after_segment_id", b"after_segment_id", "after_topic", b"after_topic", "from_offset", b"from_offset", "held_only", b"held_only", "max_segments", b"max_segments", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1594,6 +1609,144 @@ class ImportTieredResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportTieredResponse: _TypeAlias = ImportTieredResponse  # noqa: Y015
+
+@_typing.final
+class PlanMergesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TARGET_BYTES_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    target_bytes: _builtins.int
+    """of objects: no group has more"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        target_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_bytes", b"target_bytes", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanMergesRequest: _TypeAlias = PlanMergesRequest  # noqa: Y015
+
+@_typing.final
+class PlanMergesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    more: _builtins.bool
+    """there are others: ask again when these are merged"""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeGroup]:
+        """by partition and offset"""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        groups: _abc.Iterable[Global___MergeGroup] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "more", b"more", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanMergesResponse: _TypeAlias = PlanMergesResponse  # noqa: Y015
+
+@_typing.final
+class MergeGroup(_message.Message):
+    """Segments of a partition that follow each other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    length_bytes: _builtins.int
+    """of their objects"""
+    records: _builtins.int
+    @_builtins.property
+    def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """in the order of their offsets"""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        length_bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length_bytes", b"length_bytes", "partition", b"partition", "records", b"records", "segment_ids", b"segment_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeGroup: _TypeAlias = MergeGroup  # noqa: Y015
+
+@_typing.final
+class MergeSegmentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    @_builtins.property
+    def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of one partition, in the order of their offsets"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segment_ids", b"segment_ids", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeSegmentsRequest: _TypeAlias = MergeSegmentsRequest  # noqa: Y015
+
+@_typing.final
+class MergeSegmentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    length_bytes: _builtins.int
+    """of its objects"""
+    records: _builtins.int
+    @_builtins.property
+    def segment(self) -> _coordinator_pb2.SegmentAssignment: ...
+    def __init__(
+        self,
+        *,
+        segment: _coordinator_pb2.SegmentAssignment | None = ...,
+        length_bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length_bytes", b"length_bytes", "records", b"records", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeSegmentsResponse: _TypeAlias = MergeSegmentsResponse  # noqa: Y015
 
 @_typing.final
 class SavedPosition(_message.Message):

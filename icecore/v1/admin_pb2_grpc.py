@@ -124,6 +124,16 @@ class AdminServiceStub:
                 request_serializer=icecore_dot_v1_dot_admin__pb2.ImportTieredRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.ImportTieredResponse.FromString,
                 _registered_method=True)
+        self.PlanMerges = channel.unary_unary(
+                '/icecore.v1.AdminService/PlanMerges',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.PlanMergesRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.PlanMergesResponse.FromString,
+                _registered_method=True)
+        self.MergeSegments = channel.unary_unary(
+                '/icecore.v1.AdminService/MergeSegments',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsResponse.FromString,
+                _registered_method=True)
         self.SavePositions = channel.unary_unary(
                 '/icecore.v1.AdminService/SavePositions',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.SavePositionsRequest.SerializeToString,
@@ -268,6 +278,21 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanMerges(self, request, context):
+        """Which small segments that are in object storage alone could become large ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MergeSegments(self, request, context):
+        """Has a node make one segment of several and puts it in their place. Answers when that is done;
+        the same call again waits for the same work.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SavePositions(self, request, context):
         """Stores how far readers with a name have come. Each position on its own, by compare-and-set.
         """
@@ -379,6 +404,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ImportTiered,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.ImportTieredRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.ImportTieredResponse.SerializeToString,
+            ),
+            'PlanMerges': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanMerges,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.PlanMergesRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.PlanMergesResponse.SerializeToString,
+            ),
+            'MergeSegments': grpc.unary_unary_rpc_method_handler(
+                    servicer.MergeSegments,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsResponse.SerializeToString,
             ),
             'SavePositions': grpc.unary_unary_rpc_method_handler(
                     servicer.SavePositions,
@@ -882,6 +917,60 @@ class AdminService:
             '/icecore.v1.AdminService/ImportTiered',
             icecore_dot_v1_dot_admin__pb2.ImportTieredRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.ImportTieredResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanMerges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/PlanMerges',
+            icecore_dot_v1_dot_admin__pb2.PlanMergesRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.PlanMergesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MergeSegments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/MergeSegments',
+            icecore_dot_v1_dot_admin__pb2.MergeSegmentsRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.MergeSegmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,6 +68,12 @@ class AdminServiceStub:
     """Makes a topic of segments that are in object storage already, in as many calls as it takes.
     Nobody sees it before the last one.
     """
+    PlanMerges: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanMergesRequest, _admin_pb2.PlanMergesResponse]
+    """Which small segments that are in object storage alone could become large ones."""
+    MergeSegments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MergeSegmentsRequest, _admin_pb2.MergeSegmentsResponse]
+    """Has a node make one segment of several and puts it in their place. Answers when that is done;
+    the same call again waits for the same work.
+    """
     SavePositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SavePositionsRequest, _admin_pb2.SavePositionsResponse]
     """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
     ListPositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]
@@ -112,6 +118,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ImportTiered: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportTieredRequest, _admin_pb2.ImportTieredResponse]  # type: ignore[assignment]
     """Makes a topic of segments that are in object storage already, in as many calls as it takes.
     Nobody sees it before the last one.
+    """
+    PlanMerges: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanMergesRequest, _admin_pb2.PlanMergesResponse]  # type: ignore[assignment]
+    """Which small segments that are in object storage alone could become large ones."""
+    MergeSegments: _aio.UnaryUnaryMultiCallable[_admin_pb2.MergeSegmentsRequest, _admin_pb2.MergeSegmentsResponse]  # type: ignore[assignment]
+    """Has a node make one segment of several and puts it in their place. Answers when that is done;
+    the same call again waits for the same work.
     """
     SavePositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.SavePositionsRequest, _admin_pb2.SavePositionsResponse]  # type: ignore[assignment]
     """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
@@ -262,6 +274,24 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ImportTieredResponse, _abc.Awaitable[_admin_pb2.ImportTieredResponse]]:
         """Makes a topic of segments that are in object storage already, in as many calls as it takes.
         Nobody sees it before the last one.
+        """
+
+    @_abc_1.abstractmethod
+    def PlanMerges(
+        self,
+        request: _admin_pb2.PlanMergesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PlanMergesResponse, _abc.Awaitable[_admin_pb2.PlanMergesResponse]]:
+        """Which small segments that are in object storage alone could become large ones."""
+
+    @_abc_1.abstractmethod
+    def MergeSegments(
+        self,
+        request: _admin_pb2.MergeSegmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.MergeSegmentsResponse, _abc.Awaitable[_admin_pb2.MergeSegmentsResponse]]:
+        """Has a node make one segment of several and puts it in their place. Answers when that is done;
+        the same call again waits for the same work.
         """
 
     @_abc_1.abstractmethod

@@ -1910,11 +1910,16 @@ class UploadSegment(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     format: _builtins.str
     @_builtins.property
     def segment(self) -> Global___SegmentAssignment:
         """SEALED, with its full digest"""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]:
+        """Not empty = nobody has the segment: it is made of these copies, in the order of their offsets."""
 
     def __init__(
         self,
@@ -1922,10 +1927,11 @@ class UploadSegment(_message.Message):
         segment: Global___SegmentAssignment | None = ...,
         attempt: _builtins.int = ...,
         format: _builtins.str = ...,
+        sources: _abc.Iterable[Global___PublishedSegment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "format", b"format", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "format", b"format", "segment", b"segment", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1962,21 +1968,27 @@ class UploadedSegment(_message.Message):
 
     ERROR_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
+    SOURCE_DIGESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     @_builtins.property
     def copy(self) -> Global___TieredCopy:
         """stored, read back and proved"""
 
+    @_builtins.property
+    def source_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """content digest of each source, from what is stored now"""
+
     def __init__(
         self,
         *,
         error: _common_pb2.Error | None = ...,
         copy: Global___TieredCopy | None = ...,
+        source_digests: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error", "source_digests", b"source_digests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,8 +68,14 @@ async def segments(cluster: LocalCluster) -> list[Segment]:
         return await admin.list_segments(TOPIC)
 
 
-async def a_sealed_one(cluster: LocalCluster) -> Segment:
-    return next(each for each in await segments(cluster) if each.state is SegmentState.SEALED)
+async def a_sealed_one(cluster: LocalCluster, timeout_s: float = 60.0) -> Segment:
+    """The oldest, which may be sealed a moment after its last record was acknowledged."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            for each in await segments(cluster):
+                if each.state is SegmentState.SEALED:
+                    return each
+            await asyncio.sleep(0.1)
 
 
 def file_of(cluster: LocalCluster, node_id: int, segment: Segment) -> Path:

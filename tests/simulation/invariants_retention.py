@@ -46,14 +46,41 @@ class RetentionInvariants:
             if partition and partition.partition_key not in moved:
                 known = self._starts.get(partition.partition_key, 0)
                 self._starts[partition.partition_key] = max(known, partition.log_start_offset)
+        merged = self._merged(change, before)
         for gone in change.deletes:
-            if isinstance(gone, SegmentRecord) and state.is_live_topic(gone.segment.topic_id):
+            if not isinstance(gone, SegmentRecord) or gone.segment.segment_id in merged:
+                continue
+            if state.is_live_topic(gone.segment.topic_id):
                 self._check_gone(gone, state)
         for record in change.puts:
             if isinstance(record, PartitionRecord):
                 self._check_start(record, before, state, now_s)
             elif isinstance(record, SegmentRecord) and record.segment.state is SegmentState.SEALED:
                 self._sealed_s.setdefault(record.segment.segment_id, now_s)
+
+    def _merged(self, change: Change, before: Mapping[int, SegmentRecord]) -> set[int]:
+        """Segments that go while one comes that has all their offsets, and no others."""
+        found: set[int] = set()
+        for record in change.puts:
+            if not isinstance(record, SegmentRecord) or record.segment.segment_id in before:
+                continue
+            segment = record.segment
+            if not segment.is_remote_only:
+                continue
+            sources = [
+                each.segment
+                for each in change.deletes
+                if isinstance(each, SegmentRecord)
+                and each.partition_key == record.partition_key
+                and segment.base_offset <= each.segment.base_offset
+                and each.segment.end_offset <= segment.end_offset
+            ]
+            offsets = sum(each.end_offset - each.base_offset for each in sources)
+            if offsets == segment.end_offset - segment.base_offset:
+                found.update(each.segment_id for each in sources)
+                ages_s = [self._sealed_s.get(each.segment_id, 0.0) for each in sources]
+                self._sealed_s[segment.segment_id] = max(ages_s)
+        return found
 
     def _check_gone(self, gone: SegmentRecord, state: ClusterState) -> None:
         """The start that counts is the one of an earlier change."""

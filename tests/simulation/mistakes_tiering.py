@@ -1,26 +1,27 @@
 """Seeded mistakes in what moves segments into object storage; see ``mistakes``."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from icecore.model import SegmentId
+from icecore.model import NodeId, SegmentId
 from icecore.tier_records import ClosedAttempt, TierState, closed
-from icecore_coordinator.decisions import local_copies, tiering
+from icecore_coordinator.decisions import local_copies, tier_merging, tiering
 from icecore_coordinator.decisions.tiering import Sweeping
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
 from icecore_coordinator.state.records import Change, SegmentRecord
-from icecore_coordinator.work import tier_sweeping, uploads
-from icecore_node.upkeep.upload_attempt import UploadAttempt
+from icecore_coordinator.work import merging, tier_sweeping, uploads
+from icecore_node.upkeep.copy_writer import CopyWriter
 from tests.simulation.mistakes import Mistake, patch
 
 
 def published_without_proof() -> Mistake:
     """R85: the store said that it has everything, so nobody reads it back."""
 
-    async def wrong(self: UploadAttempt, *_: Any) -> None:
+    async def wrong(self: CopyWriter, *_: Any) -> None:
         return None
 
-    return patch(UploadAttempt, "_prove", wrong)
+    return patch(CopyWriter, "_prove", wrong)
 
 
 def copies_leave_first() -> Mistake:
@@ -57,3 +58,14 @@ def closed_attempt_is_forgotten() -> Mistake:
         return Change((replace(closed(tier, state.counted_ms), closed_attempts=forgotten),))
 
     return patch(uploads, "close", wrong)
+
+
+def sources_go_first() -> Mistake:
+    """ADR 12: small segments are dropped when a large one is begun, and it may never come."""
+    right = tier_merging.begin_merge
+
+    def wrong(state: ClusterState, segment_ids: Sequence[SegmentId], owner: NodeId) -> Change:
+        change = right(state, segment_ids, owner)
+        return change + drop_tiered(state, [state.segments[each] for each in segment_ids], 0)
+
+    return patch(merging, "begin_merge", wrong)

@@ -117,6 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(tiering.copies_leave_first, "segments_are_tiered"),
     Mutant(tiering.current_attempt_is_swept, "segments_are_tiered", 2),
     Mutant(tiering.closed_attempt_is_forgotten, "segments_are_tiered"),
+    Mutant(tiering.sources_go_first, "segments_are_tiered"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),
     Mutant(repeats.orders_for_any_incarnation, "late_open"),

@@ -1,4 +1,5 @@
-"""A topic whose segments move into object storage under traffic, and leave the nodes after that.
+"""A topic whose segments move into object storage under traffic, leave the nodes after that, and
+are merged there now and then.
 
 Its traffic and its verdict on records are those of ``expiring``: every record that was acknowledged
 is read, wherever it lies. Here is what has to be true of the bucket in the end (I16): each
@@ -7,9 +8,11 @@ is left of uploads that failed, were overtaken, or belonged to segments that are
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from icecore.client.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.tier_records import TierRecord, TierState, topic_folder
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -27,6 +30,7 @@ from tests.simulation.invariants_tiering import copy_name
 from tests.simulation.object_store import SimObjectStore
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
+from tests.simulation.shells import coordinator_address
 from tests.simulation.topic_table import SimTopicTable
 
 if TYPE_CHECKING:
@@ -62,10 +66,36 @@ class TieredTopic:
         self._world = world
         self.name = name
         self._inner = ExpiringTopic(world, plan, name, {**SETTINGS, **(settings or {})})
+        self._rng = random.Random(f"merges of {name} {world.seed}")
+        self._merging: asyncio.Task[None] | None = None
 
     async def live(self) -> None:
-        """Be made, and be written and read from then on."""
+        """Be made, and be written, read and merged from then on."""
         await self._inner.live()
+        process, net, clock, rng = self._world.client(f"merger of {self.name}")
+        address = coordinator_address(COORDINATOR)
+        admin = Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
+        self._merging = process.spawn(self._merge_now_and_then(admin))
+
+    async def _merge_now_and_then(self, admin: Admin) -> None:
+        """Somebody has small segments put together, sometimes by two calls at once."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(0.2, 2.0))
+            try:
+                plan = await admin.plan_merges(self.name, self._rng.choice([4_000, 1 << 20]))
+                if not plan.groups:
+                    continue
+                group = self._rng.choice(plan.groups)
+                calls = [
+                    admin.merge_segments(self.name, group.segment_ids)
+                    for _ in range(self._rng.choice([1, 1, 2]))
+                ]
+                merged = await asyncio.gather(*calls)
+            except IcecoreError as error:
+                self._world.loop.trace(f"{self.name} not merged: {error.reason}")
+            else:
+                assert {each.records for each in merged} == {group.records}
+                self._world.count_fault("segments_merged")
 
     async def finish(self, observer: Observer) -> list[str]:
         """Stop, read what is there, and judge. Everything is healed by now.
@@ -74,6 +104,8 @@ class TieredTopic:
             TimeoutError: The producer or a consumer is stuck.
         """
         self._world.bucket.faults.heal()
+        if self._merging is not None:
+            self._merging.cancel()
         problems = await self._inner.finish(observer)
         if unsettled := await self._settle():
             return [*problems, f"object storage of {self.name}: {unsettled}"]

@@ -5,6 +5,7 @@ from typing import Any
 from icecore.model import Tiering
 from icecore.tier_records import TierCopy, TierRecord
 from icecore_coordinator.decisions.digest_changes import set_full_digest
+from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.tiering import Attempt, begin, publish
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.records import Change, updated
@@ -48,6 +49,13 @@ def published(state: Cluster) -> int:
     """A sealed segment with a copy that counts: its id."""
     segment_id = sealed(state)
     commit(state, publish(state, begun(state, segment_id), COPY, 0))
+    return segment_id
+
+
+def remote(state: Cluster) -> int:
+    """A segment that lies in object storage alone: its id."""
+    segment_id = published(state)
+    commit(state, drop_copies(state, segment_id, 0))
     return segment_id
 
 

@@ -146,9 +146,10 @@ class TierWorld:
                     manifest_sha256=COPY.manifest_sha256,
                     content_digest=COPY.content_digest,
                     length_bytes=COPY.length_bytes,
-                    records=COPY.records,
+                    records=COPY.records * max(1, len(each.sources)),
                     format=each.format,
-                )
+                ),
+                source_digests=[COPY.content_digest for _ in each.sources],
             )
             for each in request.segments
         ]

@@ -1,6 +1,7 @@
 """A node with sealed segments in a real engine on a simulated disk, that uploads them."""
 
 import hashlib
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -109,12 +110,15 @@ class UploadNode(QueryNode):
 
     # --- segments -------------------------------------------------------------------------------
 
-    def sealed(self, segment_id: SegmentId = SEGMENT, batches: int = 6) -> Segment:
+    def sealed(
+        self, segment_id: SegmentId = SEGMENT, batches: int = 6, *, has_poison: bool = True
+    ) -> Segment:
         """A sealed segment with everything that a record may have, and its index file."""
         self.begin(segment_id)
         for at in range(batches):
             self.append(segment_id, _records(at), codec=Codec(at % 3))
-        self.append(segment_id, [], raw=poison.garbage(Codec.ZSTD))
+        if has_poison:
+            self.append(segment_id, [], raw=poison.garbage(Codec.ZSTD))
         self.append(segment_id, _records(99), deltas=[0, 3, 4])
         self.seal(segment_id)
         while self.store.index.tend():
@@ -149,6 +153,34 @@ class UploadNode(QueryNode):
             segment=convert.segment_to_proto(segment), attempt=attempt, format=format_
         )
         request = pb.UploadRequest(**self._head(changes), segments=[item])
+        answer = await self.service.upload(request.SerializeToString(), CALL)
+        [result] = pb.UploadResponse.FromString(answer).results
+        return result
+
+    async def merge(
+        self,
+        merged: Segment,
+        sources: Sequence[tuple[Segment, pb.TieredCopy]],
+        attempt: int = 100,
+        format_: str = PARQUET_FORMAT,
+    ) -> pb.UploadedSegment:
+        """The order to make one segment of several that were uploaded."""
+        item = pb.UploadSegment(
+            segment=convert.segment_to_proto(merged),
+            attempt=attempt,
+            format=format_,
+            sources=[
+                pb.PublishedSegment(
+                    segment_id=each.segment_id,
+                    generation=each.generation,
+                    base_offset=each.base_offset,
+                    attempt=copy.attempt,
+                    manifest_sha256=copy.manifest_sha256,
+                )
+                for each, copy in sources
+            ],
+        )
+        request = pb.UploadRequest(**self._head({}), segments=[item])
         answer = await self.service.upload(request.SerializeToString(), CALL)
         [result] = pb.UploadResponse.FromString(answer).results
         return result
@@ -225,6 +257,25 @@ class UploadNode(QueryNode):
         [data] = await store.get_ranges(key, [(0, size)])
         assert hashlib.sha256(data).digest() == copy.manifest_sha256
         return parse_manifest(data, copy.manifest_sha256)
+
+
+class FailingStore(SimObjectStore):
+    """The n-th request fails, or the process ends there."""
+
+    def __init__(self, node: UploadNode, fails_at: int, error: Exception) -> None:
+        super().__init__(node.bucket, None)
+        self._left = fails_at
+        self._error = error
+
+    async def _request(self, length_bytes: int) -> None:
+        if not self._left:
+            raise self._error
+        self._left -= 1
+        await super()._request(length_bytes)
+
+
+class Killed(Exception):
+    """The process is no more."""
 
 
 def _records(at: int) -> list[Stored]:

@@ -26,7 +26,7 @@ from icecore.tier_records import (
     TierTopicRecord,
 )
 from icecore_coordinator.decisions import topic_changes
-from icecore_coordinator.decisions.tiering import COUNTER, SHA256_BYTES
+from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
 from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
@@ -39,7 +39,6 @@ from icecore_coordinator.state.records import (
 )
 from icecore_replication.digest import is_full_digest
 
-SEGMENT_IDS = "segment_id"
 COUNTER_MAX = 1 << 62
 SEGMENTS_PER_CHANGE = RECORDS_PER_CHANGE // 2
 """Each has two records."""
@@ -190,8 +189,10 @@ def _check(state: ClusterState, topic: TopicRecord, each: ImportedSegment) -> No
         raise InvalidRequestError(f"{name}, attempt {each.attempt}: above what is said to be known")
     if segment.segment_id in state.deleted:
         raise ConflictError(f"{name} was deleted in this cluster")
-    if not is_full_digest(segment.full_digest) or len(copy.manifest_sha256) != SHA256_BYTES:
-        raise InvalidRequestError(f"{name} has no full digest, or its manifest none")
+    # A merged segment never had batches that a full digest could prove.
+    is_proved = not segment.full_digest or is_full_digest(segment.full_digest)
+    if not is_proved or len(copy.manifest_sha256) != SHA256_BYTES:
+        raise InvalidRequestError(f"{name} has no such full digest, or its manifest none")
     if not copy.content_digest or not copy.length_bytes:
         raise InvalidRequestError(f"the copy of {name} proves nothing")
 

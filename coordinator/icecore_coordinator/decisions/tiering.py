@@ -36,6 +36,7 @@ from icecore_coordinator.state.records import (
 from icecore_replication.digest import current_digest
 
 COUNTER = "tier_attempt"
+SEGMENT_IDS = "segment_id"
 SHA256_BYTES = 32
 DIGEST_BYTES_MAX = 64
 
@@ -103,10 +104,10 @@ def begin(state: ClusterState, segment_id: SegmentId, owner: NodeId) -> Change:
     counted = updated(counter, next_value=counter.next_value + 1)
     is_first = segment.topic_id not in state.tiers.topics
     of_topic = (TierTopicRecord(segment.topic_id, version=1),) if is_first else ()
-    return Change((counted, begun, *of_topic, *_used_by(state, owner)))
+    return Change((counted, begun, *of_topic, *used_by(state, owner)))
 
 
-def _used_by(state: ClusterState, node_id: NodeId) -> tuple[ClusterRecord, ...]:
+def used_by(state: ClusterState, node_id: NodeId) -> tuple[ClusterRecord, ...]:
     """From now on the cluster uses the object store of this node, if it did not before."""
     url = state.nodes[node_id].tier_url
     if state.cluster is None or state.cluster.tier_url == url:
@@ -145,10 +146,10 @@ def publish(state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int) -
         ConflictError: the attempt was closed, or its owner is not the registered process any more.
         InvalidRequestError: that is no copy of this segment.
     """
-    tier, record = _current(state, upload), state.segments.get(upload.segment_id)
+    tier, record = current(state, upload), state.segments.get(upload.segment_id)
     if record is None or record.segment.generation != tier.generation:
         raise ConflictError(f"attempt {tier.attempt} copied another form of the segment")
-    _check_copy(tier, copy)
+    check_copy(tier, copy)
     stored = updated(
         tier,
         state=TierState.PUBLISHED,
@@ -164,8 +165,8 @@ def publish(state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int) -
     return change + without_copies(given_up, now_ms)
 
 
-def _current(state: ClusterState, upload: Attempt) -> TierRecord:
-    """Raises ConflictError."""
+def current(state: ClusterState, upload: Attempt) -> TierRecord:
+    """The record that this attempt is to end. Raises ConflictError: it was closed."""
     tier = state.tiers.segments.get(upload.segment_id)
     if tier is None or not tier.is_under_way or tier.attempt != upload.attempt:
         raise ConflictError(f"attempt {upload.attempt} of segment {upload.segment_id} is closed")
@@ -176,8 +177,8 @@ def _current(state: ClusterState, upload: Attempt) -> TierRecord:
     return tier
 
 
-def _check_copy(tier: TierRecord, copy: TierCopy) -> None:
-    """Raises InvalidRequestError."""
+def check_copy(tier: TierRecord, copy: TierCopy) -> None:
+    """Raises InvalidRequestError: that can be no copy of what the record names."""
     if len(copy.manifest_sha256) != SHA256_BYTES:
         raise InvalidRequestError("the SHA-256 of a manifest has 32 bytes")
     if not 0 < len(copy.content_digest) <= DIGEST_BYTES_MAX:

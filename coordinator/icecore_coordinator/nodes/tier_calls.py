@@ -22,6 +22,8 @@ class UploadItem:
     segment: Segment
     attempt: int
     tier_format: str
+    sources: tuple[TierRecord, ...] = ()
+    """Whose copies it is to be made of; none of a segment that the node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Uploaded:
     attempt: int
     copy: TierCopy
     incarnation: Incarnation
+    source_digests: tuple[bytes, ...] = ()
+    """Content digest of each source, computed from what is stored now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class TierCalls:
                     segment=segment_to_proto(each.segment),
                     attempt=each.attempt,
                     format=each.tier_format,
+                    sources=map(_published, each.sources),
                 )
                 for each in part
             ]
@@ -166,6 +171,7 @@ def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> Uploaded
             tier_format=copy.format,
         ),
         incarnation,
+        tuple(message.source_digests),
     )
 
 
@@ -175,16 +181,17 @@ def _table(item: TableItem) -> pb.PartitionTable:
         topic=item.topic,
         partition=item.partition,
         revision=item.revision,
-        segments=[
-            pb.PublishedSegment(
-                segment_id=each.segment_id,
-                generation=each.generation,
-                base_offset=each.base_offset,
-                attempt=each.attempt,
-                manifest_sha256=each.copy.manifest_sha256,
-            )
-            for each in item.segments
-        ],
+        segments=map(_published, item.segments),
+    )
+
+
+def _published(tier: TierRecord) -> pb.PublishedSegment:
+    return pb.PublishedSegment(
+        segment_id=tier.segment_id,
+        generation=tier.generation,
+        base_offset=tier.base_offset,
+        attempt=tier.attempt,
+        manifest_sha256=tier.copy.manifest_sha256,
     )
 
 

@@ -266,16 +266,19 @@ class Describer:
         state = self._state
         topics = [state.topic(request.topic)] if request.topic else live_topics(state)
         limit = min(request.max_segments or SEGMENTS_PER_PAGE, SEGMENTS_PER_PAGE_MAX)
-        after = self._place(SegmentId(request.after_segment_id))
+        last = SegmentId(request.after_segment_id)
+        *after, end_offset = self._end_of_page(request)
         wanted = frozenset(request.partitions)
         response = pb.ListSegmentsResponse()
         for topic in topics:
             for partition in state.partitions_of(topic):
-                place, key = (topic.name, partition.partition), partition.partition_key
+                place, key = [topic.name, partition.partition], partition.partition_key
                 if (wanted and partition.partition not in wanted) or place < after:
                     continue
                 from_offset = max(request.from_offset, partition.log_start_offset)
-                skipped = SegmentId(request.after_segment_id) if place == after else NO_SEGMENT
+                if place == after and last not in state.segments:
+                    from_offset = max(from_offset, end_offset)
+                skipped = last if place == after else NO_SEGMENT
                 for record in segments_from(state, key, from_offset, skipped):
                     if not _is_listed(record, from_offset):
                         continue
@@ -293,12 +296,14 @@ class Describer:
             message.readers.extend(readers_of(self._state, self._live, segment_id))
         return message
 
-    def _place(self, segment_id: SegmentId) -> tuple[str, int]:
-        """Of the partition with which a page begins: the first one without a segment."""
-        record = self._state.segments.get(segment_id)
+    def _end_of_page(self, request: pb.ListSegmentsRequest) -> tuple[str, int, int]:
+        """Topic, partition and offset at which the page before ended; the first one of all
+        without a segment."""
+        record = self._state.segments.get(SegmentId(request.after_segment_id))
         if record is None:
-            return "", 0
-        return self._state.name_of(record.segment.topic_id), record.segment.partition
+            return request.after_topic, request.after_partition, request.after_end_offset
+        segment = record.segment
+        return self._state.name_of(segment.topic_id), segment.partition, segment.end_offset
 
 
 def _without_partitions(topic: TopicRecord) -> pb.TopicMetadata:

@@ -1,13 +1,13 @@
-"""What operators ask about object storage: how far it is, and taking in what lies there.
+"""What operators ask about object storage: how far it is, taking in what lies there, and merging.
 
 Messages to values, outcomes to messages, nothing else.
 """
 
 from collections.abc import Callable, Iterator
 
-from icecore.errors import InvalidRequestError
+from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import KEEP_ALL, NOT_TIERED, Epoch, Generation, Segment, SegmentId, SegmentState
-from icecore.rpc.convert import retention_with, tiering_with
+from icecore.rpc.convert import retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.tier_records import TierCopy, TierRecord, TierState
@@ -15,6 +15,7 @@ from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.tier_merging import groups
 from icecore_coordinator.decisions.topic_changes import completed
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.admin_messages import (
@@ -25,17 +26,22 @@ from icecore_coordinator.services.admin_messages import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import TopicRecord
+from icecore_coordinator.work.merging import Merging
 from icecore_coordinator.work.tier_import import TierImport
+
+GROUPS_PER_PAGE = 2_000
+TARGET_BYTES_MAX = 64 << 30
 
 
 class TierAdmin:
-    """Two methods of AdminService, each as bytes to bytes.
+    """Four methods of AdminService, each as bytes to bytes.
 
     Args:
         ledger: The cluster.
         imports: Takes in what comes.
         describer: Of topics.
         defaults: Of topics that say nothing.
+        merging: Has segments merged.
         last_error: By topic id: what last went wrong, and when by the wall clock.
     """
 
@@ -45,17 +51,24 @@ class TierAdmin:
         imports: TierImport,
         describer: Describer,
         defaults: TopicDefaults,
+        merging: Merging,
         last_error: Callable[[bytes], tuple[str, int]],
     ) -> None:
         self._ledger = ledger
         self._imports = imports
         self._describer = describer
         self._defaults = defaults
+        self._merging = merging
         self._last_error = last_error
 
     def handlers(self) -> dict[str, UnaryHandler]:
         """By the short names of their methods."""
-        return {"DescribeTiering": self.describe, "ImportTiered": self.import_tiered}
+        return {
+            "DescribeTiering": self.describe,
+            "ImportTiered": self.import_tiered,
+            "PlanMerges": self.plan_merges,
+            "MergeSegments": self.merge,
+        }
 
     async def describe(self, body: Received, _: CallContext) -> bytes:
         """DescribeTiering."""
@@ -118,6 +131,44 @@ class TierAdmin:
             return pb.ImportTieredResponse().SerializeToString()
         restored = await self._imports.finish(topic, request.table_revisions)
         return pb.ImportTieredResponse(topic=self._describer.topic(restored)).SerializeToString()
+
+    async def plan_merges(self, body: Received, _: CallContext) -> bytes:
+        """PlanMerges."""
+        request, state = parse(pb.PlanMergesRequest, body), self._ledger.state
+        if not 0 < request.target_bytes <= TARGET_BYTES_MAX:
+            raise InvalidRequestError(f"target_bytes is 1 to {TARGET_BYTES_MAX}")
+        topic = state.topic(request.topic)
+        response = pb.PlanMergesResponse(topic_id=topic.topic_id)
+        for partition in state.partitions_of(topic):
+            for each in groups(state, partition.partition_key, request.target_bytes):
+                if len(response.groups) == GROUPS_PER_PAGE:
+                    response.more = True
+                    return response.SerializeToString()
+                response.groups.add(
+                    partition=partition.partition,
+                    segment_ids=each.segment_ids,
+                    length_bytes=each.length_bytes,
+                    records=each.records,
+                )
+        return response.SerializeToString()
+
+    async def merge(self, body: Received, _: CallContext) -> bytes:
+        """MergeSegments."""
+        request, state = parse(pb.MergeSegmentsRequest, body), self._ledger.state
+        topic = state.topic(request.topic)
+        for each in request.segment_ids:
+            record = state.segments.get(SegmentId(each))
+            if record is not None and record.segment.topic_id != topic.topic_id:
+                raise InvalidRequestError(f"segment {each} is not one of topic {topic.name!r}")
+        try:
+            merged = await self._merging.merge([*map(SegmentId, request.segment_ids)])
+        except ConflictError as error:  # clients would repeat that, and it stays so
+            raise InvalidRequestError(error.message) from error
+        return pb.MergeSegmentsResponse(
+            segment=segment_to_proto(merged.segment),
+            length_bytes=merged.copy.length_bytes,
+            records=merged.copy.records,
+        ).SerializeToString()
 
 
 def _tiered_topics(state: ClusterState) -> Iterator[TopicRecord]:

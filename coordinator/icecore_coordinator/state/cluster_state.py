@@ -4,7 +4,7 @@ Pure. Decisions (``node_changes``, ``segment_changes``, ``topic_changes``) read 
 and return a ``Change`` of its ``records``. The shell commits it, then applies it here.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -75,6 +75,9 @@ class ClusterState:
     thin: dict[SegmentId, None] = field(default_factory=dict)
     """SEALED segments with fewer replicas than their replication factor."""
     segments_of_partition: dict[PartitionKey, dict[SegmentId, None]] = field(default_factory=dict)
+    """In no order that counts: ``ids_in`` has one."""
+    misplaced: dict[PartitionKey, None] = field(default_factory=dict)
+    """Partitions whose ids are to be put in order before anybody asks for it."""
     segments_of_node: dict[NodeId, dict[SegmentId, None]] = field(default_factory=dict)
     """By replica, not by holder."""
     tiers: TierIndex = field(default_factory=TierIndex)
@@ -146,8 +149,9 @@ class ClusterState:
             self.segments_of_node[node_id].pop(segment.segment_id, None)
         for node_id in segment.replicas:
             self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
-        self.segments_of_partition.setdefault(record.partition_key, {})[segment.segment_id] = None
         self.segments[segment.segment_id] = record
+        if before is None:
+            self._note_place(record)
         self.tiers.put_segment(segment)
         self.thin.pop(segment.segment_id, None)
         if segment.state != SegmentState.SEALED:
@@ -156,6 +160,13 @@ class ClusterState:
         self.unsealed.pop(segment.segment_id, None)
         if is_under_replicated(record):
             self.thin[segment.segment_id] = None
+
+    def _note_place(self, record: SegmentRecord) -> None:
+        """Behind the others of its partition, where it belongs unless it was merged or restored."""
+        ids = self.segments_of_partition.setdefault(record.partition_key, {})
+        if ids and _place(record) < _place(self.segments[next(reversed(ids))]):
+            self.misplaced[record.partition_key] = None
+        ids[record.segment.segment_id] = None
 
     def _remove(self, record: Record) -> None:
         match record:
@@ -167,6 +178,7 @@ class ClusterState:
                 del self.partitions[record.partition_key]
                 self.tiers.note_table(record.partition_key, is_stale=False)
                 self.segments_of_partition.pop(record.partition_key, None)
+                self.misplaced.pop(record.partition_key, None)
             case DeletedRecord():
                 del self.deleted[record.segment_id]
                 self.deleted_held.pop(record.segment_id, None)
@@ -213,8 +225,8 @@ class ClusterState:
                 yield record
 
     def segments_in(self, key: PartitionKey) -> list[SegmentRecord]:
-        """All records of one partition, oldest first."""
-        return [self.segments[each] for each in sorted(self.segments_of_partition.get(key, ()))]
+        """All records of one partition, oldest first: in the order of ``ids_in``."""
+        return [self.segments[each] for each in ids_in(self, key)]
 
     def tail(self, partition: PartitionRecord) -> SegmentRecord | None:
         """The ACTIVE or RECOVERING segment of a partition."""
@@ -247,24 +259,37 @@ class ClusterState:
         return is_registered and live.is_live(segment.leader)
 
 
+def ids_in(state: ClusterState, key: PartitionKey) -> dict[SegmentId, None]:
+    """Of all segments of a partition in the order of their offsets, PREPARED ones last: a merged
+    segment has a younger id than those behind it."""
+    ids = state.segments_of_partition.get(key, {})
+    if key in state.misplaced:
+        del state.misplaced[key]
+        ids = dict.fromkeys(sorted(ids, key=lambda each: _place(state.segments[each])))
+        state.segments_of_partition[key] = ids
+    return ids
+
+
 def segments_from(
     state: ClusterState, key: PartitionKey, offset: int, after: SegmentId = NO_SEGMENT
 ) -> Iterator[SegmentRecord]:
-    """Records of one partition, oldest first, without most of those that end at or below an offset,
-    and without all up to a segment. Found by halving: ends grow with ids."""
+    """Records of one partition, oldest first, without those that end at or below an offset, and
+    without all up to a segment. Found by halving: ends grow from one to the next."""
 
     def ends_above(segment_id: SegmentId) -> bool:
         segment = state.segments[segment_id].segment
         return segment.state != SegmentState.SEALED or segment.end_offset > offset
 
-    ids = sorted(state.segments_of_partition.get(key, ()))
-    at = bisect_left(ids, True, lo=bisect_right(ids, after), key=ends_above)
+    known = ids_in(state, key)
+    ids = list(known)
+    behind = ids.index(after) + 1 if after in known else 0
+    at = bisect_left(ids, True, lo=behind, key=ends_above)
     return (state.segments[each] for each in ids[at:])
 
 
 def newest_in(state: ClusterState, key: PartitionKey) -> Iterator[SegmentRecord]:
     """All records of one partition, newest first, one by one: for who needs its end."""
-    return (state.segments[each] for each in reversed(state.segments_of_partition.get(key, {})))
+    return (state.segments[each] for each in reversed(ids_in(state, key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +323,11 @@ def check_free(state: ClusterState, name: str) -> None:
     """Raises TopicExistsError. Names of deleted topics are free."""
     if name in state.topic_ids:
         raise TopicExistsError(f"topic {name!r} exists")
+
+
+def _place(record: SegmentRecord) -> tuple[bool, int, SegmentId]:
+    each = record.segment
+    return (each.base_offset < 0, each.base_offset, each.segment_id)
 
 
 def next_of(state: ClusterState, counter: str) -> CounterRecord:

@@ -1,4 +1,5 @@
-"""The workers of object storage, composed: uploads, tables, the sweeper, and what people are told.
+"""The workers of object storage, composed: uploads, mergers, tables, the sweeper, and what people
+are told.
 
 An object store that takes long for a table or a sweep holds up no upload.
 """
@@ -7,8 +8,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from icecore.model import NO_SEGMENT
+from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore_coordinator.decisions.tiering import store_warnings
+from icecore_coordinator.work.merging import Merging
 from icecore_coordinator.work.tier_sweeping import Sweeper
 from icecore_coordinator.work.tier_tables import TierTables
 from icecore_coordinator.work.tiering_errors import TieringErrors
@@ -28,7 +30,9 @@ class Tiering:
         self, ports: WorkerPorts, spawn: Callable[[Coroutine[Any, Any, None], str], None]
     ) -> None:
         self.errors = TieringErrors(ports.clock)
-        self._uploads = Uploads(ports, self.errors, spawn)
+        calling: dict[SegmentId, NodeId] = {}
+        self.merging = Merging(ports, self.errors, calling, spawn)
+        self._uploads = Uploads(ports, self.errors, calling, spawn)
         self._tables = TierTables(ports, self.errors)
         self._sweeper = Sweeper(ports, self.errors)
         self._ledger = ports.ledger

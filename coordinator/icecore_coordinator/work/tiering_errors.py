@@ -12,6 +12,7 @@ TOPICS_MAX: Final = 10_000
 UPLOAD: Final = "upload"
 TABLE: Final = "table"
 SWEEP: Final = "sweep"
+MERGE: Final = "merge"
 
 
 class TieringErrors:

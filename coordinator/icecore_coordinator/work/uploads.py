@@ -38,6 +38,7 @@ class Uploads:
     Args:
         ports: The cluster.
         errors: What went wrong, for people.
+        calling: Whom somebody waits for, by segment: those of ``Merging`` are among them.
         spawn: Starts a task, under a name.
     """
 
@@ -45,6 +46,7 @@ class Uploads:
         self,
         ports: WorkerPorts,
         errors: TieringErrors,
+        calling: dict[SegmentId, NodeId],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self._ledger = ports.ledger
@@ -59,7 +61,7 @@ class Uploads:
             ports.clock, SEGMENT_WAIT_MS, SEGMENT_WAIT_MS_MAX
         )
         self._nodes: Backoff[NodeId] = Backoff(ports.clock, NODE_WAIT_MS, NODE_WAIT_MS_MAX)
-        self._calling: dict[SegmentId, NodeId] = {}
+        self._calling = calling
         self._failed: dict[SegmentId, NodeId] = {}
         """Who had the last attempt, which failed: another one is asked, if there is one."""
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from icecore.client.tiering import MERGED_BYTES
 from icecore.errors import ConfigurationError
 
 STEP_RECORDS: Final = 5_000_000
@@ -32,6 +33,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     _export(_add(jobs, "export", "JSON values as partitioned Parquet, with a quarantine"))
     _reconcile(_add(jobs, "reconcile", "compare metadata, cluster and object storage"))
     _backfill(_add(jobs, "backfill", "a table into a topic, each row once"))
+    _rewrite(_add(jobs, "rewrite", "many small tiered segments into few large ones"))
     jobs.add_parser("schema", help="print the JSON Schema of the last line", allow_abbrev=False)
     packaging = jobs.add_parser(
         "package",
@@ -133,6 +135,18 @@ def _backfill(parser: argparse.ArgumentParser) -> None:
         "--steps", type=_number, default=1, help="each reads the table; 1 by default"
     )
     parser.add_argument("--tasks", type=_number, default=8, help="of each step; 8 by default")
+
+
+def _rewrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target-bytes",
+        type=_number,
+        default=MERGED_BYTES,
+        help=f"of a merged segment's objects, at most; {MERGED_BYTES} by default",
+    )
+    parser.add_argument(
+        "--tasks", type=_number, default=4, help="groups that are merged at once; 4 by default"
+    )
 
 
 def _names(text: str) -> list[str]:

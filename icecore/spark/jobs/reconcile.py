@@ -103,7 +103,7 @@ def _problems_of_segment(where: str, segment: Segment) -> Iterator[str]:
         yield f"{name}: was declared lost"
     elif segment.state is SegmentState.SEALED and not segment.holders and not segment.is_tiered:
         yield f"{name}: nobody holds it"
-    if segment.is_tiered and not segment.full_digest:
+    if segment.is_tiered and segment.replicas and not segment.full_digest:
         yield f"{name}: is tiered without a digest that was agreed on"
 
 

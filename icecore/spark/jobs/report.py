@@ -33,6 +33,14 @@ class Metrics:
     records_read: int = 0
     records_written: int = 0
     records_quarantined: int = 0
+    segments_merged: int = 0
+    """Small ones that rewrite put together; ``steps_done`` says how many took their places."""
+    segments_left: int = 0
+    """That fit together and can't be merged; the notes say why."""
+    bytes_read: int = 0
+    """Of objects, by rewrite."""
+    bytes_written: int = 0
+    """Likewise."""
     findings: int = 0
     """What reconcile found to be wrong."""
     steps_done: int = 0

@@ -15,6 +15,7 @@ from icecore.spark.jobs.export import export
 from icecore.spark.jobs.latest import latest
 from icecore.spark.jobs.reconcile import reconcile
 from icecore.spark.jobs.report import Report
+from icecore.spark.jobs.rewrite import rewrite
 
 Job = Callable[[SparkSession, Namespace, Report], None]
 JOBS: Final[Mapping[str, Job]] = {
@@ -22,6 +23,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "export": export,
     "reconcile": reconcile,
     "backfill": backfill,
+    "rewrite": rewrite,
 }
 _OURS: Final = re.compile(r"icecore\.[\w.]+: ")
 """The last line of a Python stack that ends with an error of ours."""

@@ -12,9 +12,9 @@ from icecore.errors import IcecoreError
 from icecore.model import Generation, SegmentId, Token
 from icecore.rpc import convert
 from icecore.v1 import common_pb2, coordinator_pb2
-from icecore_node.tiering.manifest import CopyName
+from icecore_node.tiering.manifest import CopyName, PublishedCopy
 from icecore_node.upkeep.sweeping import Sweeper
-from icecore_node.upkeep.tier_tables import PublishedCopy, PublishedPartition, TierTables
+from icecore_node.upkeep.tier_tables import PublishedPartition, TierTables
 from icecore_node.upkeep.uploads import UploadOrder, Uploads
 
 T = TypeVar("T")
@@ -44,7 +44,9 @@ class TierOrders:
     ) -> coordinator_pb2.UploadedSegment:
         try:
             segment = convert.segment_from_proto(item.segment)
-            asked = UploadOrder(segment, item.attempt, item.format)
+            place = segment.topic_id, segment.partition
+            sources = (*(_copy(*place, each) for each in item.sources),)
+            asked = UploadOrder(segment, item.attempt, item.format, sources)
             uploaded = await self._uploads.upload(asked, token)
         except IcecoreError as error:
             return coordinator_pb2.UploadedSegment(error=convert.error_to_proto(error))
@@ -57,7 +59,8 @@ class TierOrders:
                 length_bytes=uploaded.length_bytes,
                 records=manifest.records,
                 format=item.format,
-            )
+            ),
+            source_digests=uploaded.source_digests,
         )
 
     async def commit_tables(
@@ -101,21 +104,20 @@ async def _answered(work: Awaitable[None]) -> common_pb2.Error:
 
 
 def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
-    copies = [
-        PublishedCopy(
-            CopyName(
-                topic_id=item.topic_id,
-                partition=item.partition,
-                segment_id=SegmentId(each.segment_id),
-                generation=Generation(each.generation),
-                base_offset=each.base_offset,
-                attempt=each.attempt,
-            ),
-            each.manifest_sha256,
-        )
-        for each in item.segments
-    ]
+    copies = [_copy(item.topic_id, item.partition, each) for each in item.segments]
     return PublishedPartition(item.topic_id, item.topic, item.partition, item.revision, copies)
+
+
+def _copy(topic_id: bytes, partition: int, item: coordinator_pb2.PublishedSegment) -> PublishedCopy:
+    name = CopyName(
+        topic_id=topic_id,
+        partition=partition,
+        segment_id=SegmentId(item.segment_id),
+        generation=Generation(item.generation),
+        base_offset=item.base_offset,
+        attempt=item.attempt,
+    )
+    return PublishedCopy(name, item.manifest_sha256)
 
 
 def _name(item: coordinator_pb2.ClosedAttempt) -> CopyName:

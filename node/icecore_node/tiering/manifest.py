@@ -80,6 +80,14 @@ class CopyName:
         return self.key(ROWS).removeprefix(topic_folder(self.topic_id) + "/")
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedCopy:
+    """A copy that counts, as metadata have it."""
+
+    name: CopyName
+    manifest_sha256: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
     """Whose records these are, and what is true of them as a segment."""
@@ -220,6 +228,15 @@ def parse_manifest(data: bytes, sha256: bytes | None = None) -> Manifest:
     if manifest.encode() != data:
         raise TieredDamageError("not a manifest: it is written in another way than ours")
     _check(manifest)
+    return manifest
+
+
+def parse_published(data: bytes, copy: PublishedCopy) -> Manifest:
+    """The manifest of a copy that counts. Raises TieredDamageError: it is another one."""
+    manifest = parse_manifest(data, copy.manifest_sha256)
+    key = copy.name.key(MANIFEST)
+    if manifest.key != key:
+        raise TieredDamageError(f"{key} is the manifest of {manifest.key}")
     return manifest
 
 

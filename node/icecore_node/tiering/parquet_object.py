@@ -23,7 +23,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icecore.codec.batch import BatchHeader, Buffer, iter_batches
+from icecore.codec.batch import (
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    BatchHeader,
+    Buffer,
+    iter_batches,
+)
 from icecore.codec.columns import BatchColumns
 from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, CorruptBatchError, InternalError, StorageError
@@ -96,6 +102,7 @@ class ParquetEncoder:
         self._offset = facts.base_offset
         self._metadata: list[Any] = []
         self._encoded: EncodedObject | None = None
+        self._writer: Any = None
 
     def pieces(self, runs: Iterable[Buffer]) -> Iterator[bytes]:
         """The object, from runs of whole batches whose CRCs were checked.
@@ -103,29 +110,64 @@ class ParquetEncoder:
         Raises:
             StorageError: The runs are not this segment, from its base to its end.
         """
-        writer = pq.ParquetWriter(
-            self._out, SCHEMA, metadata_collector=self._metadata, **_options(self._facts)
-        )
         try:
-            yield self._out.taken()
+            yield self.begin()
             for run in runs:
                 for position, header in iter_batches(run):
-                    yield from self._add(writer, run, position, header)
+                    yield from self._add(run, position, header)
                 if not self._as_rows:
                     yield b""  # so that no call takes as long as the segment
-            yield from self._flush(writer)
-            self._check_end()
-            writer.add_key_value_metadata(self._about())
+            yield self.finish()
         finally:
-            writer.close()
-        yield self._finish()
+            self.close()
+
+    def begin(self) -> bytes:
+        """The first piece, for who has rows instead of batches: ``add_rows`` and ``finish`` follow,
+        and in any case ``close``."""
+        self._writer = pq.ParquetWriter(
+            self._out, SCHEMA, metadata_collector=self._metadata, **_options(self._facts)
+        )
+        return self._out.taken()
+
+    def add_rows(self, rows: pa.Table, group: RowGroup) -> bytes:
+        """The next piece, which may be empty: small row groups of others become one of ours.
+
+        Args:
+            rows: All of a row group of another object.
+            group: What is known of it; its own places don't count.
+
+        Raises:
+            StorageError: It does not begin where the last one ended.
+        """
+        if group.base_offset != self._offset:
+            raise StorageError(f"rows from offset {group.base_offset}, {self._offset} is due")
+        gathered, found = self._gathered, b""
+        is_room = gathered.size_bytes + rows.nbytes <= self._row_group_bytes
+        if gathered.records + group.records > ROW_GROUP_RECORDS or not is_room:
+            found = self._flush()
+        self._offset = group.end_offset
+        self._gathered.add_rows(rows, group)
+        return found
+
+    def finish(self) -> bytes:
+        """The last pieces. Raises StorageError: the segment is not whole."""
+        rows = self._flush()
+        self._check_end()
+        self._writer.add_key_value_metadata(self._about())
+        self._writer.close()
+        return rows + self._finish()
+
+    def close(self) -> None:
+        """Whatever happened; may be repeated."""
+        if self._writer is not None:
+            self._writer.close()
 
     def encoded(self) -> EncodedObject:
         """What was made; only after the last piece."""
         assert self._encoded is not None, "the last piece was not taken"
         return self._encoded
 
-    def _add(self, writer: Any, run: Buffer, position: int, header: BatchHeader) -> Iterator[bytes]:
+    def _add(self, run: Buffer, position: int, header: BatchHeader) -> Iterator[bytes]:
         facts = self._facts
         if header.segment_id != facts.segment_id or header.base_offset != self._offset:
             raise StorageError(
@@ -135,15 +177,15 @@ class ParquetEncoder:
         self._offset = header.end_offset
         columns = _decoded(run, position, header) if self._as_rows else None
         if columns is None or not len(columns):
-            yield from self._flush(writer)
+            if rows := self._flush():
+                yield rows
             self._leave_aside(run, position, header)
             return
-        rows = rows_of(header, columns, facts.topic, facts.partition)
         gathered = self._gathered
-        gathered.add(rows, header)
+        gathered.add(rows_of(header, columns, facts.topic, facts.partition), header)
         is_full = gathered.size_bytes >= self._row_group_bytes
         if is_full or gathered.records >= ROW_GROUP_RECORDS:
-            yield from self._flush(writer)
+            yield self._flush()
 
     def _leave_aside(self, run: Buffer, position: int, header: BatchHeader) -> None:
         raw = memoryview(run)[position : position + header.batch_length]
@@ -155,15 +197,16 @@ class ParquetEncoder:
         last.add(raw, header)
         self._gathered = _Gathered(header.end_offset)
 
-    def _flush(self, writer: Any) -> Iterator[bytes]:
+    def _flush(self) -> bytes:
+        """What was gathered as a row group; empty when there is nothing."""
         gathered = self._gathered
         if not gathered.records:
-            return
+            return b""
         # Together: for one record at a time the calls would cost more than the hashing.
         table = pa.Table.from_batches(gathered.rows).combine_chunks()
         for rows in table.to_batches():
             self._digest.update(rows)
-        writer.write_table(table, row_group_size=gathered.records)
+        self._writer.write_table(table, row_group_size=gathered.records)
         data = self._out.taken()
         end = self._out.position
         self._row_groups.append(
@@ -173,14 +216,14 @@ class ParquetEncoder:
                 base_offset=gathered.base_offset,
                 end_offset=gathered.end_offset,
                 records=gathered.records,
-                min_timestamp_ms=min(each.min_timestamp_ms for each in gathered.headers),
-                max_timestamp_ms=max(each.max_timestamp_ms for each in gathered.headers),
-                max_append_timestamp_ms=max(each.append_timestamp_ms for each in gathered.headers),
+                min_timestamp_ms=gathered.min_timestamp_ms,
+                max_timestamp_ms=gathered.max_timestamp_ms,
+                max_append_timestamp_ms=gathered.max_append_timestamp_ms,
                 sha256=hashlib.sha256(data).digest(),
             )
         )
         self._gathered = _Gathered(gathered.end_offset)
-        yield data
+        return data
 
     def _check_end(self) -> None:
         if self._offset != self._facts.end_offset:
@@ -287,15 +330,28 @@ class _Gathered:
     end_offset: int = -1
     records: int = 0
     size_bytes: int = 0
+    min_timestamp_ms: int = MAX_TIMESTAMP_MS
+    max_timestamp_ms: int = MIN_TIMESTAMP_MS
+    max_append_timestamp_ms: int = MIN_TIMESTAMP_MS
     rows: list[pa.RecordBatch] = field(default_factory=list)
-    headers: list[BatchHeader] = field(default_factory=list)
 
     def add(self, rows: pa.RecordBatch, header: BatchHeader) -> None:
         self.rows.append(rows)
-        self.headers.append(header)
-        self.end_offset = header.end_offset
         self.records += rows.num_rows
         self.size_bytes += header.uncompressed_length + header.index_length
+        self._note(header, header.append_timestamp_ms)
+
+    def add_rows(self, rows: pa.Table, group: RowGroup) -> None:
+        self.rows += rows.replace_schema_metadata(None).to_batches()
+        self.records += rows.num_rows
+        self.size_bytes += rows.nbytes
+        self._note(group, group.max_append_timestamp_ms)
+
+    def _note(self, of: BatchHeader | RowGroup, append_timestamp_ms: int) -> None:
+        self.end_offset = of.end_offset
+        self.min_timestamp_ms = min(self.min_timestamp_ms, of.min_timestamp_ms)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, of.max_timestamp_ms)
+        self.max_append_timestamp_ms = max(self.max_append_timestamp_ms, append_timestamp_ms)
 
 
 class _Out(io.RawIOBase):

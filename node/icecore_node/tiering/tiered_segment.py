@@ -10,7 +10,7 @@ and computes the content digest from what is stored.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +115,11 @@ class TieredSegment:
         """Blocking."""
         return self._is_proved or hashlib.sha256(data).digest() == sha256
 
-    async def verify(self) -> Proved:
+    async def verify(self, also: Callable[[pa.Table], None] | None = None) -> Proved:
         """Read all of it back and compare: sizes, hashes, and the records themselves.
+
+        Args:
+            also: Is given the rows of each row group, on a reader thread.
 
         Raises:
             TieredDamageError: Something is not what the manifest says.
@@ -134,6 +137,8 @@ class TieredSegment:
                 group = manifest.row_groups[self._numbers[start]]
                 table = await self._executor.run(self._decode, group, data)
                 await self._executor.run(_digest_rows, digest, table)
+                if also is not None:
+                    await self._executor.run(also, table)
         if whole.digest() != parquet.sha256:
             raise TieredDamageError(f"{parquet.key} is not what was put")
         if manifest.side is not None:

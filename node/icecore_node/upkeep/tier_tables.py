@@ -26,9 +26,8 @@ from icecore_node.tiering.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
     CopyName,
-    Manifest,
-    TieredDamageError,
-    parse_manifest,
+    PublishedCopy,
+    parse_published,
 )
 from icecore_node.tiering.object_store import read_whole
 from icecore_node.tiering.table_file import TableFile, table_file
@@ -41,14 +40,6 @@ RETRY_S: Final = 0.2
 READS_AT_ONCE: Final = 16
 WITHOUT_ROWS_MAX: Final = 100_000
 TOPIC_CHARACTERS_MAX: Final = 249
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedCopy:
-    """A copy that the table of its topic names."""
-
-    name: CopyName
-    manifest_sha256: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +128,13 @@ class TierTables:
         """What its manifest says; None of one without rows."""
         key = copy.name.key(MANIFEST)
         data = await read_whole(self._access.store, key, MANIFEST_BYTES_MAX)
-        manifest = await self._context.executor.run(_parsed, data, copy)
+        manifest = await self._context.executor.run(parse_published, data, copy)
         found = table_file(manifest)
         if found is None:
             self._without_rows[copy.name.path] = None
             if len(self._without_rows) > WITHOUT_ROWS_MAX:
                 del self._without_rows[next(iter(self._without_rows))]
         return found
-
-
-def _parsed(data: bytes, copy: PublishedCopy) -> Manifest:
-    manifest = parse_manifest(data, copy.manifest_sha256)
-    key = copy.name.key(MANIFEST)
-    if manifest.key != key:
-        raise TieredDamageError(f"{key} is the manifest of {manifest.key}")
-    return manifest
 
 
 def _check_order(asked: PublishedPartition) -> None:

@@ -8,75 +8,32 @@ they are swept, and nobody overwrites them.
 """
 
 import asyncio
-import contextlib
-import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, TypeVar, TypeVarTuple
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
-from icecore.errors import SHORTAGES, InvalidRequestError, StorageError, UnavailableError
+from icecore.errors import SHORTAGES, StorageError, UnavailableError
 from icecore.model import PARQUET_FORMAT
 from icecore.process.log import event
-from icecore.rpc.ports import Clock
 from icecore.tier_records import ROWS
 from icecore_node.context import NodeContext
-from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.storage.engine import LogReader
-from icecore_node.tiering.manifest import (
-    INDEX,
-    MANIFEST_BYTES_MAX,
-    SIDE,
-    Manifest,
-    SegmentFacts,
-    StoredObject,
-    TieredDamageError,
-)
-from icecore_node.tiering.object_store import ObjectExistsError, ObjectStore, read_whole
+from icecore_node.tiering.manifest import INDEX, SIDE, Manifest, SegmentFacts, StoredObject
 from icecore_node.tiering.parquet_object import EncodedObject, ParquetEncoder, raw_batches
-from icecore_node.tiering.tiered_segment import open_tiered
+from icecore_node.upkeep.copy_writer import PART_BYTES, CopyWriter, Uploaded
 from icecore_replication.digest import FullDigest
 
 _log = logging.getLogger(__name__)
 
 RUN_BYTES: Final = 1 << 20
-STEP_BYTES: Final = 32 << 20
-"""What one step of encoding or decoding may hold."""
-PART_BYTES: Final = 4 << 20
-"""Of the index file, read at a time."""
 INDEX_LOOKS: Final = 40
 INDEX_LOOK_S: Final = 0.5
 """A sealed segment gets its index file in the background, usually within seconds. One that has none
 after all these looks is copied without: whoever searches the copy reads all of it."""
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
 
 class SourceDamagedError(StorageError):
     """What lies on this disk is not what was sealed, or not what replicas have agreed on."""
-
-
-class Throttle:
-    """So many bytes per second, of all uploads of a node together. Loop only."""
-
-    def __init__(self, clock: Clock, bytes_per_s: int) -> None:
-        self._clock = clock
-        self._bytes_per_s = bytes_per_s
-        self._free_ms = 0.0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is a limit."""
-        return self._bytes_per_s > 0
-
-    async def spend(self, length_bytes: int) -> None:
-        """Wait until these were allowed; what was left unused before is not made up for."""
-        if not self.is_on or not length_bytes:
-            return
-        now_ms = self._clock.monotonic_ms()
-        self._free_ms = max(self._free_ms, now_ms) + 1000 * length_bytes / self._bytes_per_s
-        await asyncio.sleep((self._free_ms - now_ms) / 1000)
 
 
 class SealedRuns:
@@ -120,40 +77,17 @@ class SealedRuns:
             raise SourceDamagedError(error.message) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Uploaded:
-    """A copy that is stored and proved."""
-
-    manifest: Manifest
-    manifest_sha256: bytes
-    length_bytes: int
-    """Of all its objects."""
-
-
 class UploadAttempt:
     """One of them. Loop only.
 
     Args:
         context: The node.
-        store: Where to.
-        work: A queue of heavy work of its own.
-        throttle: Of all uploads.
-        check: Raises what ends it: whoever ordered it does not count any more.
+        writer: Puts what is made.
     """
 
-    def __init__(
-        self,
-        context: NodeContext,
-        store: ObjectStore,
-        work: HeavyWork,
-        throttle: Throttle,
-        check: Callable[[], None],
-    ) -> None:
+    def __init__(self, context: NodeContext, writer: CopyWriter) -> None:
         self._context = context
-        self._store = store
-        self._work = work
-        self._throttle = throttle
-        self._check = check
+        self._writer = writer
 
     async def run(self, facts: SegmentFacts, attempt: int, format_: str) -> Uploaded:
         """Put and prove it.
@@ -166,7 +100,7 @@ class UploadAttempt:
         runs = SealedRuns(self._context.store.reader, facts)
         encoder = ParquetEncoder(facts, as_rows=format_ == PARQUET_FORMAT)
         rows = encoder.pieces(runs)
-        await self._store.put_stream(facts.key(attempt, ROWS), self._pieces(rows, runs))
+        await self._writer.store.put_stream(facts.key(attempt, ROWS), self._pieces(rows, runs))
         made = encoder.encoded()
         manifest = Manifest(
             facts=facts,
@@ -181,24 +115,16 @@ class UploadAttempt:
             side=await self._put_side(facts, facts.key(attempt, SIDE), made),
             raw_batches=made.raw_batches,
         )
-        data = manifest.encode()
-        if len(data) > MANIFEST_BYTES_MAX:
-            raise InvalidRequestError(f"{manifest.key} would have {len(data)} bytes: too many")
-        await self._prove(manifest)
-        await self._put_manifest(manifest.key, data)
-        objects = [each for each in (manifest.parquet, manifest.index, manifest.side) if each]
-        length_bytes = len(data) + sum(each.size_bytes for each in objects)
-        return Uploaded(manifest, hashlib.sha256(data).digest(), length_bytes)
+        return await self._writer.finish(manifest)
 
     async def _pieces(self, pieces: Iterator[bytes], runs: SealedRuns) -> AsyncIterator[bytes]:
         """On the way: one step on a reader thread after the other, no faster than is allowed."""
         metrics = self._context.metrics
         while True:
-            self._check()
-            piece = await self._work.run(STEP_BYTES, next, pieces, None)
+            piece = await self._writer.step(next, pieces, None)
             read_bytes = runs.taken_bytes()
             metrics.tier_read_bytes.inc(read_bytes)
-            await self._throttle.spend(read_bytes)
+            await self._writer.throttle.spend(read_bytes)
             if piece is None:
                 return
             if piece:
@@ -212,7 +138,7 @@ class UploadAttempt:
             return None
         runs = SealedRuns(self._context.store.reader, facts)
         pieces = raw_batches(runs, made.raw_batches)
-        return await self._put(key, self._pieces(pieces, runs))
+        return await self._writer.put(key, self._pieces(pieces, runs))
 
     async def _put_index(self, facts: SegmentFacts, key: str) -> StoredObject | None:
         """The index file as it lies beside the segment."""
@@ -221,8 +147,8 @@ class UploadAttempt:
             # What is damaged is dropped by that, and made again.
             length = await run(index.verify, facts.segment_id)
             if length:
-                return await self._put(key, self._index_pieces(facts, length))
-            self._check()
+                return await self._writer.put(key, self._index_pieces(facts, length))
+            self._writer.check()
             await asyncio.sleep(INDEX_LOOK_S)
         event(_log, logging.WARNING, "uploaded_without_index", segment_id=facts.segment_id)
         return None
@@ -230,68 +156,12 @@ class UploadAttempt:
     async def _index_pieces(self, facts: SegmentFacts, length: int) -> AsyncIterator[bytes]:
         index, run = self._context.store.index, self._context.executor.run
         for at in range(0, length, PART_BYTES):
-            self._check()
+            self._writer.check()
             wanted = min(PART_BYTES, length - at)
             part = await run(index.sealed_part, facts.segment_id, wanted, at)
             if len(part) != wanted:
                 raise UnavailableError(
                     f"the index of segment {facts.segment_id} went away while it was copied"
                 )
-            await self._throttle.spend(wanted)
+            await self._writer.throttle.spend(wanted)
             yield part
-
-    async def _put(self, key: str, pieces: AsyncIterator[bytes]) -> StoredObject:
-        whole = hashlib.sha256()
-
-        async def hashed() -> AsyncIterator[bytes]:
-            async for piece in pieces:
-                whole.update(piece)
-                yield piece
-
-        size_bytes = await self._store.put_stream(key, hashed())
-        return StoredObject(key=key, size_bytes=size_bytes, sha256=whole.digest())
-
-    async def _prove(self, manifest: Manifest) -> None:
-        """Everything as it is stored, and no byte from memory."""
-        steps = _Steps(self._work, self._throttle, self._context.clock, self._check)
-        await open_tiered(self._store, manifest, steps).verify()
-        index = manifest.index
-        if index is None:
-            return
-        found = hashlib.sha256()
-        for at in range(0, index.size_bytes, PART_BYTES):
-            span = (at, min(at + PART_BYTES, index.size_bytes))
-            [part] = await self._store.get_ranges(index.key, [span])
-            await steps.run(found.update, part)
-        size_bytes = (await self._store.head(index.key)).size_bytes
-        if (size_bytes, found.digest()) != (index.size_bytes, index.sha256):
-            raise TieredDamageError(f"{index.key} is not what was put")
-
-    async def _put_manifest(self, key: str, data: bytes) -> None:
-        self._check()
-        # If it exists, a request of ours put it whose answer was lost; else that is found now.
-        with contextlib.suppress(ObjectExistsError):
-            await self._store.put_if_absent(key, data)
-        if await read_whole(self._store, key, MANIFEST_BYTES_MAX) != data:
-            raise TieredDamageError(f"{key} is not what was put")
-
-
-class _Steps:
-    """A ``Runner`` for the proof: it works at most half of the time where uploads have a limit."""
-
-    def __init__(
-        self, work: HeavyWork, throttle: Throttle, clock: Clock, check: Callable[[], None]
-    ) -> None:
-        self._work = work
-        self._throttle = throttle
-        self._clock = clock
-        self._check = check
-
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """See ``Runner.run``."""
-        self._check()
-        began_ms = self._clock.monotonic_ms()
-        found = await self._work.run(STEP_BYTES, function, *args)
-        if self._throttle.is_on:
-            await asyncio.sleep((self._clock.monotonic_ms() - began_ms) / 1000)
-        return found

@@ -1,4 +1,5 @@
-"""Uploads as they are ordered: sealed replicas into the object store, a few at a time.
+"""Uploads as they are ordered: sealed replicas, and segments made of others that are there already,
+into the object store, a few at a time.
 
 An order holds its segment while it is carried out, so that nothing changes the replica meanwhile;
 but it is no obstacle: a delete order, a fence, another attempt or a newer coordinator ends it. It
@@ -7,6 +8,7 @@ is never repeated by itself. The coordinator gives each attempt its own number, 
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,18 +25,17 @@ from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.tiering.access import TierAccess
-from icecore_node.tiering.manifest import facts_of
-from icecore_node.upkeep.upload_attempt import (
-    SourceDamagedError,
-    Throttle,
-    UploadAttempt,
-    Uploaded,
-)
+from icecore_node.tiering.manifest import PublishedCopy, facts_of
+from icecore_node.upkeep.copy_writer import CopyWriter, Throttle, Uploaded
+from icecore_node.upkeep.merge_attempt import MERGED_FORMAT, MergeAttempt
+from icecore_node.upkeep.tier_tables import check_name
+from icecore_node.upkeep.upload_attempt import SourceDamagedError, UploadAttempt
 from icecore_replication.digest import is_full_digest
 
 _log = logging.getLogger(__name__)
 
 TOPIC_CHARACTERS_MAX: Final = 249
+SOURCES_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class UploadOrder:
     segment: Segment
     attempt: int
     tier_format: str
+    sources: tuple[PublishedCopy, ...] = ()
+    """Not empty: it is made of these, and nobody has it."""
 
 
 class Uploads:
@@ -128,8 +131,12 @@ class Uploads:
 
     async def _carry_out(self, order: Order, asked: UploadOrder) -> Uploaded:
         async with self._slots:
+            facts = facts_of(asked.segment, self._context.identity.cluster_id)
+            if asked.sources:
+                headers = asked.segment.settings.indexed_headers
+                merging = MergeAttempt(self._context, self._writer(order.check), headers)
+                return await merging.run(facts, asked.attempt, asked.sources)
             replica = self._find(asked.segment)
-            store = self._access.store
 
             def check() -> None:
                 order.check()
@@ -137,13 +144,16 @@ class Uploads:
                     raise _not_here(replica.segment_id)
 
             check()
-            attempt = UploadAttempt(self._context, store, self._work, self._throttle, check)
-            facts = facts_of(asked.segment, self._context.identity.cluster_id)
+            attempt = UploadAttempt(self._context, self._writer(check))
             try:
                 return await attempt.run(facts, asked.attempt, asked.tier_format)
             except SourceDamagedError as error:
                 await self._judge(replica, error)
                 raise _not_here(replica.segment_id) from error
+
+    def _writer(self, check: Callable[[], None]) -> CopyWriter:
+        store, clock = self._access.store, self._context.clock
+        return CopyWriter(store, self._work, self._throttle, clock, check)
 
     def _find(self, segment: Segment) -> Replica:
         """The replica to upload, which must be what the order says."""
@@ -178,7 +188,8 @@ def _check_order(asked: UploadOrder) -> None:
     segment = asked.segment
     what = f"segment {segment.segment_id}"
     check_identity(_identity(segment, b""), segment.base_offset)
-    if segment.state is not SegmentState.SEALED or not is_full_digest(segment.full_digest):
+    is_proved = bool(asked.sources) or is_full_digest(segment.full_digest)
+    if segment.state is not SegmentState.SEALED or not is_proved:
         raise InvalidRequestError(f"{what} is not sealed with a full digest")
     if not segment.base_offset <= segment.end_offset <= NUMBER_MAX:
         raise InvalidRequestError(f"{what}: no log ends at {segment.end_offset}")
@@ -186,6 +197,12 @@ def _check_order(asked: UploadOrder) -> None:
         raise InvalidRequestError(f"{what}: no topic has the name {segment.topic[:50]!r}")
     if not 1 <= asked.attempt <= NUMBER_MAX:
         raise InvalidRequestError(f"{what}: no attempt has the number {asked.attempt}")
+    if asked.sources and asked.tier_format != MERGED_FORMAT:
+        raise InvalidRequestError(f"{what}: only segments in format {MERGED_FORMAT} are merged")
+    for each in asked.sources:
+        check_name(each.name)
+    if len(asked.sources) > SOURCES_MAX:
+        raise InvalidRequestError(f"{what}: {len(asked.sources)} sources, {SOURCES_MAX} at most")
     if asked.tier_format not in TIER_FORMATS:
         raise InvalidRequestError(f"{what}: no format is called {asked.tier_format[:50]!r}")
 

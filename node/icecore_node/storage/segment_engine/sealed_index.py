@@ -21,15 +21,15 @@ A block has so many entries that there are at most 4,096: header and directory a
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import google_crc32c
 import numpy as np
 
+from icecore.codec.batch import Buffer
 from icecore.codec.columns import KEY_HASH_SEED, Int64s
 from icecore.codec.hashes import HEADER_HASH_SEED, TAG_HASH_SEED
 from icecore.model import Epoch, Generation, SegmentId
-from icecore_node.ports import File
 from icecore_node.storage.index.entries import Entries
 from icecore_node.storage.index.posting_blocks import DamagedIndexError, encode_blocks
 from icecore_node.storage.index.runs import Directory, Run, decode_directory
@@ -83,13 +83,21 @@ class Points:
         return np.stack(columns, axis=1).astype("<i8").tobytes()
 
 
+class Writes(Protocol):
+    """What an index is written to: a ``File``, or memory."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int, /) -> None:
+        """Write all of them, one behind the other."""
+        ...
+
+
 def entries_per_block(entries: int) -> int:
     """So many that the directory stays small."""
     return max(ENTRIES_PER_BLOCK_MIN, -(-entries // BLOCKS_MAX))
 
 
 def write_sealed_index(
-    file: File,
+    file: Writes,
     facts: SealedFacts,
     parts: Iterable[Entries],
     entries_max: int,
@@ -143,7 +151,7 @@ def _counted(parts: Iterable[Entries], counts: list[int]) -> Iterable[Entries]:
 class _Out:
     """Gathers what is written one behind the other."""
 
-    def __init__(self, file: File, position: int) -> None:
+    def __init__(self, file: Writes, position: int) -> None:
         self._file = file
         self._waiting: list[bytes] = []
         self._start = self.position = position

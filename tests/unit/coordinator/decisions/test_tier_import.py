@@ -120,7 +120,7 @@ def test_a_partition_that_is_not_whole_is_not_shown(second: ImportedSegment) -> 
         segment(3, -1, 10),
         segment(3, 0, 10, partition=2),
         segment(51, 0, 10),
-        segment(3, 0, 10, full_digest=b""),
+        segment(3, 0, 10, full_digest=b"short"),
         replace(segment(3, 0, 10), attempt=0),
         replace(segment(3, 0, 10), attempt=201),
         replace(segment(3, 0, 10), copy=replace(COPY, manifest_sha256=b"")),

@@ -1,15 +1,30 @@
 """Pages of segments: found by offset and by where the last page ended, however many there are; no
 page is longer than a page may be."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from icecore.tier_records import TierRecord
 from icecore.v1 import admin_pb2 as pb
+from icecore_coordinator.decisions.tier_merging import begin_merge, publish_merge
+from icecore_coordinator.decisions.tiering import Attempt
 from icecore_coordinator.services import admin_messages
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.state.cluster_state import ClusterState, newest_in, segments_from
-from tests.support.cluster_states import KEY, prepared_successor, roll, started
+from icecore_coordinator.state.record_json import encode
+from tests.support.cluster_states import (
+    ALL,
+    KEY,
+    Cluster,
+    commit,
+    prepared_successor,
+    records,
+    roll,
+    started,
+)
+from tests.support.tier_states import COPY, remote, tiered_topic
 
 
 def listed(state: ClusterState, **asked: Any) -> tuple[list[int], bool]:
@@ -60,3 +75,32 @@ def test_who_asks_for_all_segments_at_once_gets_a_page(monkeypatch: pytest.Monke
     state = started()
     sealed = [roll(state) for _ in range(3)]
     assert listed(state, topic="events", max_segments=2**32 - 1) == (sealed[:2], True)
+
+
+def test_a_page_goes_on_at_an_offset_when_its_last_segment_was_merged() -> None:
+    state = tiered_topic()
+    ids = [remote(state) for _ in range(6)]
+    tail = state.partitions[KEY].tail_segment_id
+    place = {"after_topic": "events", "after_partition": 0, "after_end_offset": 20}
+    assert listed(state, after_segment_id=ids[1], **place) == ([*ids[2:], tail], False)
+    change = commit(state, begin_merge(state, ids[1:4], 1))
+    [begun] = [each for each in change.puts if isinstance(each, TierRecord)]
+    upload = Attempt(begun.segment_id, begun.attempt, 1, ALL[1])
+    copy = replace(COPY, records=30)
+    commit(state, publish_merge(state, upload, copy, [COPY.content_digest] * 3, 0))
+    merged = begun.segment_id
+    assert listed(state) == ([ids[0], merged, *ids[4:], tail], False)
+    assert listed(state, after_segment_id=ids[1], **place) == ([merged, *ids[4:], tail], False)
+    assert listed(state, after_segment_id=ids[3], **place | {"after_end_offset": 40}) == (
+        [*ids[4:], tail],
+        False,
+    )
+    assert [each.segment.segment_id for each in newest_in(state, KEY)] == [
+        tail,
+        *ids[:3:-1],
+        merged,
+        ids[0],
+    ]
+    again = Cluster()
+    again.load((type(each), encode(each), each.version) for each in records(state))
+    assert listed(again) == listed(state)

@@ -1,6 +1,6 @@
 """What operators are told about object storage, and taking in a topic, through the messages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -9,9 +9,11 @@ from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.services import tier_admin
 from icecore_coordinator.services.tier_admin import TierAdmin
+from icecore_coordinator.work.merging import Merged
 from tests.support.cluster_states import TOPIC, Cluster
-from tests.support.tier_states import COPY, begun, published, sealed, tiered_topic
+from tests.support.tier_states import COPY, begun, published, remote, sealed, tiered_topic
 
 
 @dataclass
@@ -31,10 +33,23 @@ class Imports:
         self.taken.append(given)  # type: ignore[arg-type]
 
 
-def admin_of(state: Cluster, imports: Any = None) -> TierAdmin:
+@dataclass
+class Mergers:
+    """Who merges, and notes what was asked for."""
+
+    state: Cluster
+    asked: list[list[int]] = field(default_factory=list)
+
+    async def merge(self, segment_ids: list[int]) -> Merged:
+        self.asked.append(segment_ids)
+        return Merged(self.state.segments[segment_ids[0]].segment, COPY)
+
+
+def admin_of(state: Cluster, imports: Any = None, merging: Any = None) -> TierAdmin:
     ledger: Any = OneLedger(state)
     describer: Any = None
-    return TierAdmin(ledger, imports, describer, TopicDefaults(), lambda _: ("refused", 7))
+    merging = merging or Mergers(state)
+    return TierAdmin(ledger, imports, describer, TopicDefaults(), merging, lambda _: ("refused", 7))
 
 
 async def described(state: Cluster, **asked: Any) -> pb.DescribeTieringResponse:
@@ -90,3 +105,42 @@ async def test_an_import_says_how_many_partitions() -> None:
     [(topic, [segment], _, attempts_max)] = imports.taken
     assert (topic.name, topic.partitions, attempts_max) == ("flights", 2, 9)
     assert (segment.segment.end_offset, segment.attempt) == (8, 6)
+
+
+async def planned(state: Cluster, **asked: Any) -> pb.PlanMergesResponse:
+    context: Any = None
+    body = pb.PlanMergesRequest(**asked).SerializeToString()
+    return pb.PlanMergesResponse.FromString(bytes(await admin_of(state).plan_merges(body, context)))
+
+
+async def test_a_plan_names_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tiered_topic()
+    ids = [remote(state) for _ in range(4)]
+    found = await planned(state, topic="events", target_bytes=2 * COPY.length_bytes)
+    assert (found.topic_id, found.more) == (TOPIC, False)
+    groups = [(e.partition, [*e.segment_ids], e.length_bytes, e.records) for e in found.groups]
+    assert groups == [(0, ids[:2], 1000, 20), (0, ids[2:], 1000, 20)]
+    monkeypatch.setattr(tier_admin, "GROUPS_PER_PAGE", 1)
+    found = await planned(state, topic="events", target_bytes=2 * COPY.length_bytes)
+    assert found.more and [*found.groups[0].segment_ids] == ids[:2]
+    for wrong in (0, 1 << 40):
+        with pytest.raises(InvalidRequestError, match="target_bytes"):
+            await planned(state, topic="events", target_bytes=wrong)
+    with pytest.raises(UnknownTopicError):
+        await planned(state, topic="nothing", target_bytes=1)
+
+
+async def test_what_is_merged_is_of_the_topic() -> None:
+    state, context = tiered_topic(), None
+    ids = [remote(state) for _ in range(2)]
+    mergers = Mergers(state)
+    admin = admin_of(state, merging=mergers)
+    request = pb.MergeSegmentsRequest(topic="events", segment_ids=ids)
+    answer = await admin.merge(request.SerializeToString(), context)  # type: ignore[arg-type]
+    found = pb.MergeSegmentsResponse.FromString(bytes(answer))
+    assert (found.length_bytes, found.records) == (COPY.length_bytes, COPY.records)
+    assert mergers.asked == [ids]
+    segment = state.segments[ids[0]].segment.changed(topic_id=b"o" * 16)
+    state.segments[ids[0]] = replace(state.segments[ids[0]], segment=segment)
+    with pytest.raises(InvalidRequestError, match="not one of topic"):
+        await admin.merge(request.SerializeToString(), context)  # type: ignore[arg-type]

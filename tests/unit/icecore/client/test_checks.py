@@ -354,6 +354,11 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     },
     "delete_positions": {"name": wrong("text"), "topic": wrong("text", "empty text")},
     "import_tiered": {"plan": [*wrong(), {}, {"segments": 5}], "settings": wrong("none")},
+    "plan_merges": {"topic": wrong("text"), "target_bytes": wrong("one", "number of numpy")},
+    "merge_segments": {
+        "topic": wrong("text"),
+        "segment_ids": [*wrong("empty list", "list"), ["a"], [0], [1.5], [2**64]],
+    },
     "list_offsets": {
         "topic": wrong("text"),
         "position": POSITIONS,
@@ -375,6 +380,8 @@ ADMIN_DEFAULTS: dict[str, dict[str, Any]] = {
     "release_snapshot": {"topic": "t", "lease_id": bytes(16)},
     "reset_position": {"name": "n", "topic": "t", "position": "latest"},
     "delete_positions": {"name": "n"},
+    "plan_merges": {"topic": "t"},
+    "merge_segments": {"topic": "t", "segment_ids": [1, 2]},
 }
 LOCAL_CLUSTER: dict[str, list[Any]] = {
     "folder": wrong("text", "surrogate"),

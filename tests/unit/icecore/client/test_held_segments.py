@@ -1,10 +1,11 @@
 """What several nodes say of a partition becomes one list, whose gaps are never hidden."""
 
-from typing import Any
+from typing import Any, cast
 
-from icecore.client.held_segments import is_gap, joined
+from icecore.client.held_segments import is_gap, joined, list_segments
 from icecore.client.types import PartitionMetadata, TopicMetadata
 from icecore.model import Segment, SegmentState
+from icecore.rpc import convert
 
 TOPIC = b"t" * 16
 PARTITION = PartitionMetadata(
@@ -92,3 +93,37 @@ def test_records_that_are_deleted_or_not_wanted_are_no_gap() -> None:
 def test_segments_of_a_topic_of_before_do_not_count() -> None:
     found = join(sealed(1, 0, 30, topic_id=b"o" * 16))
     assert ranges(found) == [(0, 0, 30), (4, 30, -1)]
+
+
+class Pages:
+    """A connection on which a coordinator lists what it has at each call, two at a time."""
+
+    def __init__(self, *states: list[Segment]) -> None:
+        self.states = list(states)
+        self.asked: list[tuple[int, str, int, int]] = []
+
+    async def admin(self, _: str, request: Any, answer: Any, *, timeout_s: float) -> Any:
+        assert timeout_s > 0
+        self.asked.append(
+            (
+                request.after_segment_id,
+                request.after_topic,
+                request.after_partition,
+                request.after_end_offset,
+            )
+        )
+        known = self.states.pop(0)
+        page = [each for each in known if not 0 <= each.end_offset <= request.after_end_offset]
+        segments = [convert.segment_to_proto(each) for each in page[:2]]
+        return answer(segments=segments, more=len(page) > 2)
+
+
+async def test_segments_that_are_merged_between_two_pages_are_listed_once() -> None:
+    small = [sealed(at, at * 10, at * 10 + 10) for at in range(1, 6)]
+    merged = [small[0], sealed(9, 20, 50), small[4]]
+    pages = Pages(small, merged)
+    found = await list_segments(cast(Any, pages), "t")
+    assert ranges(found) == ranges(merged)
+    assert pages.asked[1] == (2, small[1].topic, small[1].partition, 30)
+    pages = Pages(small, small, small)
+    assert ranges(await list_segments(cast(Any, pages), "t")) == ranges(small)

@@ -15,10 +15,11 @@ from icecore_node.tiering.object_store import ObjectStoreBusyError
 from icecore_node.tiering.row_batches import batches_of
 from icecore_node.tiering.tiered_segment import open_tiered
 from icecore_node.upkeep import upload_attempt
+from icecore_node.upkeep.copy_writer import CopyWriter, Throttle
 from tests.conformance.log_builder import CLUSTER
 from tests.simulation.object_store import SimObjectStore
 from tests.support.tiered import records_of
-from tests.support.upload_setup import SEGMENT, UploadNode
+from tests.support.upload_setup import SEGMENT, FailingStore, Killed, UploadNode
 
 FORMATS = (PARQUET_FORMAT, SEGMENT_FORMAT)
 
@@ -97,25 +98,6 @@ async def test_it_waits_for_the_index(node: UploadNode, monkeypatch: pytest.Monk
 # --- the store is at fault ------------------------------------------------------------------------
 
 
-class FailingStore(SimObjectStore):
-    """The n-th request fails, or the process ends there."""
-
-    def __init__(self, node: UploadNode, fails_at: int, error: Exception) -> None:
-        super().__init__(node.bucket, None)
-        self._left = fails_at
-        self._error = error
-
-    async def _request(self, length_bytes: int) -> None:
-        if not self._left:
-            raise self._error
-        self._left -= 1
-        await super()._request(length_bytes)
-
-
-class Killed(Exception):
-    """The process is no more."""
-
-
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("error", [ObjectStoreBusyError("503"), Killed()])
 async def test_a_failure_at_any_request_leaves_it_to_the_next_attempt(
@@ -178,13 +160,13 @@ async def test_altered_between_put_and_proof(
 ) -> None:
     segment = node.sealed()
     key = node.name(segment, 1).key(suffix)
-    prove = upload_attempt.UploadAttempt._prove
+    prove = CopyWriter._prove
 
-    async def altered(attempt: Any, manifest: Any) -> None:
+    async def altered(writer: Any, manifest: Any, also: Any) -> None:
         node.bucket.alter(key, len(node.bucket.objects[key]) // 2)
-        await prove(attempt, manifest)
+        await prove(writer, manifest, also)
 
-    monkeypatch.setattr(upload_attempt.UploadAttempt, "_prove", altered)
+    monkeypatch.setattr(CopyWriter, "_prove", altered)
     result = await node.upload(segment, 1)
     assert result.error.reason == "STORAGE" and "not what was put" in result.error.message
     assert node.name(segment, 1).key(MANIFEST) not in node.bucket.objects
@@ -209,7 +191,7 @@ async def test_a_slow_store_keeps_uploads_to_their_number(node: UploadNode) -> N
 async def test_the_limit_of_bytes_holds() -> None:
     node = UploadNode(tier_upload_bytes_per_s=100_000)
     await node.ready()
-    throttle = upload_attempt.Throttle(node.context.clock, 1_000_000)
+    throttle = Throttle(node.context.clock, 1_000_000)
     began = asyncio.get_running_loop().time()
     await asyncio.gather(*(throttle.spend(10_000) for _ in range(5)))
     assert asyncio.get_running_loop().time() - began > 0.04
