@@ -239,6 +239,18 @@ async def test_nonsense_of_nodes(scene: Scene) -> None:
     await scene.is_alive()
 
 
+async def until_whole(cluster: LocalCluster, topic: str) -> None:
+    """Every segment has three copies, and all of an active one are in sync."""
+
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
+        while True:
+            found = await admin.list_segments(topic)
+            copies = [each.replicas if each.end_offset >= 0 else each.isr for each in found]
+            if all(len(each) == 3 for each in copies):
+                return
+            await asyncio.sleep(0.2)
+
+
 async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) -> None:
     cluster, net = own_cluster, GrpcNet()
     try:
@@ -247,6 +259,7 @@ async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) 
         scene.log = merged(
             scene.log, await produce(cluster.bootstrap, "disks", numbered(500, RECORDS))
         )
+        await until_whole(cluster, "disks")  # a copy that came late would not be missed
         known = await scene.look()
         for node_id in known.nodes:
             cluster.kill_node(node_id)
