@@ -230,6 +230,26 @@ def _count(bound: Bound, body: Received, descriptor: Any) -> None:
     _Counter(bound).count(data, 0, len(data), _plan_of(descriptor))
 
 
+async def check_items(body: Received, descriptor: Any, lists: Mapping[str, int]) -> None:
+    """Count lists of a request whose limits its handler knows, before it is parsed.
+
+    Args:
+        body: The request.
+        descriptor: Of its message.
+        lists: As in ``Bound``.
+
+    Raises:
+        InvalidRequestError: There are more.
+    """
+    bound = Bound(fields_max=MESSAGE_BYTES_MAX, lists=lists)
+    if len(body) <= min(lists.values()):
+        return
+    if len(body) > _ON_LOOP_BYTES:
+        await asyncio.get_running_loop().run_in_executor(None, _count, bound, body, descriptor)
+    else:
+        _count(bound, body, descriptor)
+
+
 # --- in front of handlers -----------------------------------------------------------------------
 
 

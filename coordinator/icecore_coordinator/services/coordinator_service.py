@@ -16,6 +16,7 @@ from icecore.errors import (
 )
 from icecore.model import PROTOCOL_VERSION, Epoch, Generation, Incarnation, NodeId, SegmentId
 from icecore.process.log import event
+from icecore.rpc.bounds import check_items
 from icecore.rpc.convert import error_to_proto, node_ids, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import COORDINATOR
@@ -52,6 +53,7 @@ _FromNode: TypeAlias = (
 )
 
 PRODUCER_IDS_MAX = 1_000_000
+UNHEARD_SEGMENTS_MAX = 100_000
 WHY_MAX = 200
 
 
@@ -117,8 +119,16 @@ class CoordinatorService:
             )
         return Asker(node_id, incarnation)
 
+    def _inventory_max(self) -> int:
+        """Segments that a node may say it holds: no folder has many more than metadata know, be
+        they those of an older day."""
+        state = self._ledger.state
+        return UNHEARD_SEGMENTS_MAX + 2 * (len(state.segments) + len(state.deleted))
+
     async def register(self, body: Received, _: CallContext) -> bytes:
         """Hand out the next incarnation."""
+        limits = {"RegisterRequest.segments": self._inventory_max()}
+        await check_items(body, pb.RegisterRequest.DESCRIPTOR, limits)
         request = parse(pb.RegisterRequest, body)
         if request.protocol_version > PROTOCOL_VERSION:
             raise UnsupportedError(
