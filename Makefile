@@ -112,8 +112,9 @@ sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 sim-mutants: setup ## see that the simulator notices seeded mistakes in the real code
 	$(PY) -m tests.simulation.mutants --jobs $(WORKERS)
 
-chaos: setup ## break real processes under load: SECONDS=n of faults per scenario, as root
+chaos: setup ## break real processes under load, then attack them: SECONDS=n of each, as root
 	$(PY) -m tests.chaos.run --seconds $(or $(SECONDS),20)
+	$(PY) -m benchmarks.abuse --seconds $(or $(SECONDS),20)
 
 model: setup ## check the protocol: every state of the named worlds, every seeded mistake
 	$(PY) -m tests.model.run

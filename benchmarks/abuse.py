@@ -39,7 +39,7 @@ OUTAGE_S_MAX = 1.0
 QUIET_S = 1.0
 AFTER_S = 2.0
 """How long the neighbour is watched when the attack is over."""
-CALM_AGAIN_S = 15.0
+CALM_AGAIN_S = 30.0
 """Until memory is back."""
 _SAMPLE_S = 0.05
 _BOMBS = 24
