@@ -92,6 +92,7 @@ _BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         "GetMetadata": replace(_READS, lists={"GetMetadataRequest.topics": TOPICS_MAX}),
         "DescribeTopics": replace(_READS, lists={"DescribeTopicsRequest.names": TOPICS_MAX}),
         "DescribeCluster": _READS,
+        "PlanMerges": _READS,
         "ListSegments": replace(_READS, lists={"ListSegmentsRequest.partitions": PARTITIONS_MAX}),
         "DeleteRecords": replace(
             _CLIENTS, lists={"DeleteRecordsRequest.partitions": PARTITIONS_MAX}

@@ -7,7 +7,7 @@ as those of deleted segments do: after the table, the holds and the readers' gra
 fails is closed, and nothing has happened but objects for the sweeper (docs/adr/0012).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -32,6 +32,7 @@ from icecore_coordinator.decisions.tiering import (
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     drop_tiered,
+    ids_in,
     is_below_start,
     is_published,
     next_of,
@@ -45,6 +46,7 @@ from icecore_coordinator.state.records import (
 
 RECORDS_MAX = 4_000_000
 """Of a merged segment: whoever makes it holds the entries of its index in memory."""
+SEGMENTS_PER_TURN = 500
 SOURCES_MAX = 45
 """Each has two records in the change that swaps, which has ``RECORDS_PER_CHANGE`` at most."""
 
@@ -62,15 +64,24 @@ class Group:
 def groups(state: ClusterState, key: PartitionKey, target_bytes: int) -> list[Group]:
     """What is worth merging in a partition, oldest first: as many consecutive copies as stay within
     ``target_bytes`` together, two at least. The same state gives the same groups."""
-    found: list[Group] = []
+    return [each for each in looking(state, key, target_bytes) if each is not None]
+
+
+def looking(state: ClusterState, key: PartitionKey, target_bytes: int) -> Iterator[Group | None]:
+    """As ``groups``, with None now and then, where the state may change before it goes on: what is
+    gone by then is in no group."""
     run: list[SegmentRecord] = []
-    for record in state.segments_in(key):
-        if run and not _fits(state, run, record, target_bytes):
-            found += _grouped(state, run)
+    for number, segment_id in enumerate(list(ids_in(state, key)), 1):
+        record = state.segments.get(segment_id)
+        if run and (record is None or not _fits(state, run, record, target_bytes)):
+            yield from _grouped(state, run)
             run = []
-        if _is_mergeable(state, record) and _length(state, record) < target_bytes:
+        is_small = record is not None and _length(state, record) < target_bytes
+        if record is not None and is_small and _is_mergeable(state, record):
             run.append(record)
-    return found + _grouped(state, run)
+        if not number % SEGMENTS_PER_TURN:
+            yield None
+    yield from _grouped(state, run)
 
 
 def _fits(
@@ -82,17 +93,15 @@ def _fits(
     return is_room and _is_mergeable(state, record) and _follows(run[-1], record)
 
 
-def _grouped(state: ClusterState, run: Sequence[SegmentRecord]) -> list[Group]:
-    if len(run) < 2:
-        return []
+def _grouped(state: ClusterState, run: Sequence[SegmentRecord]) -> Iterator[Group]:
+    if len(run) < 2 or not all(_is_mergeable(state, each) for each in run):
+        return
     copies = [state.tiers.segments[each.segment.segment_id].copy for each in run]
-    return [
-        Group(
-            tuple(each.segment.segment_id for each in run),
-            sum(each.length_bytes for each in copies),
-            sum(each.records for each in copies),
-        )
-    ]
+    yield Group(
+        tuple(each.segment.segment_id for each in run),
+        sum(each.length_bytes for each in copies),
+        sum(each.records for each in copies),
+    )
 
 
 def _length(state: ClusterState, record: SegmentRecord) -> int:

@@ -10,12 +10,13 @@ from icecore.model import KEEP_ALL, NOT_TIERED, Epoch, Generation, Segment, Segm
 from icecore.rpc.convert import retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
+from icecore.rpc.turns import Turns
 from icecore.tier_records import TierCopy, TierRecord, TierState
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
-from icecore_coordinator.decisions.tier_merging import groups
+from icecore_coordinator.decisions.tier_merging import looking
 from icecore_coordinator.decisions.topic_changes import completed
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.admin_messages import (
@@ -132,15 +133,18 @@ class TierAdmin:
         restored = await self._imports.finish(topic, request.table_revisions)
         return pb.ImportTieredResponse(topic=self._describer.topic(restored)).SerializeToString()
 
-    async def plan_merges(self, body: Received, _: CallContext) -> bytes:
+    async def plan_merges(self, body: Received, call: CallContext) -> bytes:
         """PlanMerges."""
         request, state = parse(pb.PlanMergesRequest, body), self._ledger.state
         if not 0 < request.target_bytes <= TARGET_BYTES_MAX:
             raise InvalidRequestError(f"target_bytes is 1 to {TARGET_BYTES_MAX}")
         topic = state.topic(request.topic)
-        response = pb.PlanMergesResponse(topic_id=topic.topic_id)
-        for partition in state.partitions_of(topic):
-            for each in groups(state, partition.partition_key, request.target_bytes):
+        response, turns = pb.PlanMergesResponse(topic_id=topic.topic_id), Turns(call.slot)
+        for partition in list(state.partitions_of(topic)):
+            for each in looking(state, partition.partition_key, request.target_bytes):
+                await turns.give()
+                if each is None:
+                    continue
                 if len(response.groups) == GROUPS_PER_PAGE:
                     response.more = True
                     return response.SerializeToString()

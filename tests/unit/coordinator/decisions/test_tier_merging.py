@@ -6,6 +6,7 @@ import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.tier_records import TierCopy, TierRecord, TierState
+from icecore_coordinator.decisions import tier_merging
 from icecore_coordinator.decisions.retention import (
     TailNews,
     delete_below_start,
@@ -100,6 +101,20 @@ def test_a_group_ends_where_the_target_is_reached_and_is_never_alone(state: Clus
     assert [len(each.segment_ids) for each in groups(state, KEY, 1_499)] == [2]
     assert groups(state, KEY, 999) == []
     assert groups(state, KEY, 500) == [], "a copy of the target's size is large enough"
+
+
+def test_what_goes_while_somebody_looks_is_in_no_group(
+    state: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        remote(state)
+    monkeypatch.setattr(tier_merging, "SEGMENTS_PER_TURN", 2)
+    looking = tier_merging.looking(state, KEY, TARGET_BYTES)
+    assert next(looking) is None
+    commit(state, move_log_start(state, KEY, 10, 0))
+    commit(state, delete_below_start(state, KEY, 0))
+    assert [each for each in looking if each is not None] == []
+    assert len(groups(state, KEY, TARGET_BYTES)[0].segment_ids) == 5
 
 
 def test_a_segment_that_nodes_have_parts_two_groups(state: Cluster) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
+from icecore.rpc.ports import CallContext
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
@@ -108,7 +109,7 @@ async def test_an_import_says_how_many_partitions() -> None:
 
 
 async def planned(state: Cluster, **asked: Any) -> pb.PlanMergesResponse:
-    context: Any = None
+    context = CallContext("peer", "anonymous", None)
     body = pb.PlanMergesRequest(**asked).SerializeToString()
     return pb.PlanMergesResponse.FromString(bytes(await admin_of(state).plan_merges(body, context)))
 
