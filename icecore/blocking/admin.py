@@ -7,8 +7,9 @@ from icecore import client
 from icecore.blocking.background import background
 from icecore.client.offsets import Position
 from icecore.client.retries import OnRetry
-from icecore.client.tiering import MERGED_BYTES, MergedSegment, MergePlan
+from icecore.client.tiering import MergedSegment, MergePlan
 from icecore.client.types import (
+    MERGED_BYTES,
     ClusterDescription,
     ClusterTiering,
     DeletedRecords,

@@ -5,19 +5,23 @@ What reads a bucket is the servers' code, in a process of its own: clients don't
 
 import json
 import subprocess
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
 from icecore.cli.output import plain
-from icecore.cli.session import Session, confirm_final, session_of
-from icecore.client.types import TopicSettings
-from icecore.errors import ConflictError, StorageError, WrongClusterError
+from icecore.cli.session import Session, complete_topic, confirm_final, session_of
+from icecore.client.types import MERGED_BYTES, TopicSettings
+from icecore.errors import ConflictError, InvalidRequestError, StorageError, WrongClusterError
 from icecore.process import launch
 
+if TYPE_CHECKING:
+    from icecore.client.tiering import MergeGroup
+
 app = typer.Typer(
-    no_args_is_help=True, help="Object storage: its state, proofs of a bucket, restoring."
+    no_args_is_help=True, help="Object storage: its state, proofs of a bucket, restoring, merging."
 )
 
 Url = Annotated[
@@ -28,6 +32,17 @@ Topics = Annotated[
 ]
 Region = Annotated[str, typer.Option(help="Of an S3 bucket.")]
 Endpoint = Annotated[str, typer.Option(help="http(s)://host:port of another S3 than AWS's.")]
+_MERGE_S = 1_800.0
+"""For one group."""
+_MERGE_COLUMNS = (
+    "partition",
+    "segments",
+    "records",
+    "length_bytes",
+    "merged_segment_id",
+    "merged_bytes",
+    "problem",
+)
 _LOOKS = 5
 """At a bucket whose cluster goes on publishing."""
 _STATUS_COLUMNS = (
@@ -226,6 +241,69 @@ def export_manifest(
     session = session_of(context)
     found = _run(session, ["hive", url, *_topics(topic), *_where(region, endpoint)])
     session.output.rows(found["manifests"], ("topic", "url", "files"))
+
+
+@app.command()
+def merge(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="Its name.", autocompletion=complete_topic)],
+    target_bytes: Annotated[
+        int, typer.Option(min=1, help="Of a merged segment's objects, at most.")
+    ] = MERGED_BYTES,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what fits together.")
+    ] = False,
+) -> None:
+    """Make few large segments of many small ones, while readers go on.
+
+    Only segments that object storage alone has are merged, one group after the other; Ctrl-C ends
+    after none or all of a group. The job `rewrite` of icecore.spark.jobs merges several at once.
+    """
+    session = session_of(context)
+    patient = replace(session, timeout_s=max(session.timeout_s, _MERGE_S))
+    rows: list[dict[str, Any]] = []
+    seen: dict[tuple[int, ...], None] = {}
+    while True:
+        plan = session.admin(lambda admin: admin.plan_merges(topic, target_bytes))
+        groups = [each for each in plan.groups if each.segment_ids not in seen]
+        for each in groups:
+            seen[each.segment_ids] = None
+            rows.append(_merged(patient, topic, each, is_dry=dry_run))
+            if not dry_run:
+                session.output.note(f"{len(rows)}: {_told(rows[-1])}")
+        if dry_run or not groups:
+            break
+    title = f"{topic}: {len(rows)} groups{' fit together' if dry_run else ''}"
+    session.output.rows(rows, _MERGE_COLUMNS, title)
+
+
+def _merged(session: Session, topic: str, group: "MergeGroup", *, is_dry: bool) -> dict[str, Any]:
+    """What came of one group."""
+    row: dict[str, Any] = {
+        "partition": group.partition,
+        "segments": len(group.segment_ids),
+        "segment_ids": [*group.segment_ids],
+        "records": group.records,
+        "length_bytes": group.length_bytes,
+        "merged_segment_id": 0,
+        "merged_bytes": 0,
+        "problem": "",
+    }
+    if is_dry:
+        return row
+    try:
+        found = session.admin(lambda admin: admin.merge_segments(topic, group.segment_ids))
+    except InvalidRequestError as error:  # others may still be merged
+        return {**row, "problem": error.message}
+    merged = {"merged_segment_id": found.segment.segment_id, "merged_bytes": found.length_bytes}
+    return {**row, **merged}
+
+
+def _told(row: dict[str, Any]) -> str:
+    where = f"partition {row['partition']}, {row['segments']} segments"
+    if row["problem"]:
+        return f"{where} stay as they are: {row['problem']}"
+    return f"{where} are segment {row['merged_segment_id']}, {row['records']:,} records"
 
 
 def _proof(session: Session, words: list[str], topics: list[str] | None) -> dict[str, Any]:

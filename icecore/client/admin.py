@@ -18,7 +18,6 @@ from icecore.client.saved_positions import (
     list_positions,
 )
 from icecore.client.tiering import (
-    MERGED_BYTES,
     MERGED_BYTES_MAX,
     MergedSegment,
     MergePlan,
@@ -27,6 +26,7 @@ from icecore.client.tiering import (
     tiering_of,
 )
 from icecore.client.types import (
+    MERGED_BYTES,
     ClusterDescription,
     ClusterTiering,
     DeletedRecords,

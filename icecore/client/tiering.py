@@ -10,8 +10,6 @@ from icecore.model import Segment
 from icecore.v1 import admin_pb2, coordinator_pb2
 
 SEGMENTS_PER_CALL = 1000
-MERGED_BYTES = 128 << 20
-"""Of a merged segment at most, unless somebody says more. Readers of tables like such files."""
 MERGED_BYTES_MAX = 64 << 30
 
 _NUMBERS = (

@@ -429,6 +429,10 @@ class LookupPage:
         return self.with_outcome(SearchOutcome.UNAVAILABLE)
 
 
+MERGED_BYTES = 128 << 20
+"""Of a merged segment at most, unless somebody says more. Readers of tables like such files."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedCopy:
     """A segment's copy in object storage, as metadata have it."""

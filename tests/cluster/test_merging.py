@@ -2,6 +2,7 @@
 local folder and a real S3 server."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -16,6 +17,7 @@ from tests.cluster.traffic import numbered, read_all
 from tests.support.minio import Minio, running_minio
 from tests.support.tier_places import (
     Place,
+    run_cli,
     run_json,
     s3_credentials,
     s3_place,
@@ -115,14 +117,23 @@ async def test_the_table_has_each_record_once(tmp_path: Path) -> None:
         sent = await fill(cluster.bootstrap, "flights", local_retention_ms=0)
         async with Admin(cluster.bootstrap) as admin:
             await until_tiered(admin, "flights", is_remote=True)
+            words = ("tier", "merge", "flights")
+            planned = run_json(cluster, *words, "--dry-run")["items"]
+            groups = (await admin.plan_merges("flights")).groups
+            assert [each["segment_ids"] for each in planned] == [[*e.segment_ids] for e in groups]
+            assert not any(each["merged_segment_id"] for each in planned)
             [topic] = await admin.describe_topics(["flights"])
             folder = tmp_path / "bucket" / str(UUID(bytes=topic.topic_id))
             files = DeltaTable(folder).file_uris()
-            merging, looks = asyncio.create_task(merge_all(admin, "flights")), 0
+            merging = asyncio.create_task(asyncio.to_thread(run_cli, cluster, "--json", *words))
+            looks = 0
             while not merging.done() or looks < 3:
                 assert await asyncio.to_thread(rows_of, folder) == sent
                 looks += 1
-            await merging
+            done = json.loads((await merging).stdout)["items"]
+            assert sum(each["records"] for each in done) >= sum(map(len, sent.values()))
+            assert all(each["merged_segment_id"] and not each["problem"] for each in done)
+            assert run_json(cluster, *words)["items"] == []
 
             async def is_committed() -> bool:
                 return not (await tiering(admin, "flights")).stale_tables

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from icecore.client.tiering import MERGED_BYTES
+from icecore.client.types import MERGED_BYTES
 from icecore.errors import ConfigurationError
 
 STEP_RECORDS: Final = 5_000_000
