@@ -48,6 +48,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore tier restore s3://bucket/prefix --dry-run",
         "icecore tier restore s3://bucket/prefix --topic flights --take-over",
     ),
+    "tier merge": (
+        "icecore tier merge flights --dry-run",
+        "icecore tier merge flights --target-bytes 268435456",
+    ),
     "tier export-manifest": ("icecore tier export-manifest s3://bucket/prefix --topic flights",),
     "config show": (
         "icecore config show node --config icecore.toml",
