@@ -1,7 +1,8 @@
 """Reads as of one moment that is held: retention waits for them, and what has ended says so."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -59,14 +60,46 @@ def test_retention_waits_for_whom_holds(spark: SparkSession, kept: LocalCluster)
             spark, "held", bootstrap=kept.bootstrap, asOf=held.as_of, startingTimestamp=1
         )
         assert late.count() == 1_500
-    deadline = time.monotonic() + 30
-    while start_of(kept, "held") < 1_000:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait(lambda: start_of(kept, "held") >= 1_000)
     with pytest.raises(ConflictError, match="has ended"):
         icecore_spark.read(spark, "held", bootstrap=kept.bootstrap, asOf=held.as_of)
     with pytest.raises(Exception, match="has ended"):
         spark.read.format("icecore").options(**given).load().count()
+
+
+def test_a_query_goes_on_over_segments_that_are_merged_and_retire(
+    spark: SparkSession, kept: LocalCluster
+) -> None:
+    """Its files were chosen before; without the hold they would be gone at once."""
+    create(kept, "merged", partitions=1, local_retention_ms=0)
+    for start in range(0, 2_000, 500):
+        produce(kept, "merged", start, start + 500)
+        tier(kept, "merged", is_remote=True)
+    produce(kept, "merged", 2_000, 2_100)
+    with icecore_spark.hold("merged", bootstrap=kept.bootstrap, hold_s=60) as held:
+        rows = icecore_spark.read(spark, "merged", bootstrap=kept.bootstrap, asOf=held.as_of)
+        assert len(rows.inputFiles()) == 4
+        with Admin(kept.bootstrap) as admin:
+            (group,) = admin.plan_merges("merged").groups
+            merged = admin.merge_segments("merged", group.segment_ids)
+            assert (len(group.segment_ids), merged.records) == (4, 2_000)
+            wait(lambda: not admin.describe_tiering(["merged"]).topics[0].stale_tables)
+            admin.alter_topic("merged", retention_ms=KEPT_MS)
+        produce(kept, "merged", 2_100, 2_200)
+        time.sleep(2 * KEPT_MS / 1000)
+        assert rows.select("offset").distinct().count() == rows.count() == 2_100
+        now = icecore_spark.read(spark, "merged", bootstrap=kept.bootstrap)
+        assert len(now.inputFiles()) == 1 and now.count() == 2_200
+        folder = rows.inputFiles()[0].removeprefix("file://").rpartition("/")[0]
+    wait(lambda: start_of(kept, "merged") >= 2_000)
+    wait(lambda: not [*Path(folder).glob("*.parquet")])
+
+
+def wait(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_hold_is_renewed_while_a_job_works(kept: LocalCluster) -> None:
