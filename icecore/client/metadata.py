@@ -38,6 +38,7 @@ class Metadata:
         self._refreshed = asyncio.Event()
         """Set for a moment after each answer."""
         self._refreshed_ms = -_DISTANCE_MS
+        self._newest_ms = 0.0
         self.on_recreated: Callable[[], None] = lambda: None
         """Called when a topic turns out to be another one than before."""
 
@@ -45,6 +46,11 @@ class Metadata:
     def view(self) -> ClusterView:
         """The newest answers together; ask for it anew, because it is replaced by the next one."""
         return self._view
+
+    @property
+    def newest_ms(self) -> float:
+        """A moment of the monotonic clock: a coordinator knew nothing newer than ``view`` then."""
+        return self._newest_ms
 
     def known(self, topic: str) -> TopicMetadata | None:
         """The topic as last seen, None when it was never found."""
@@ -171,6 +177,7 @@ class Metadata:
         up = (now.address(each) for each in now.nodes if now.is_up(each))
         self._connection.meet((each for each in up if each), answer.age_ms)
         self._refreshed_ms = self._connection.clock.monotonic_ms()
+        self._newest_ms = max(self._newest_ms, self._refreshed_ms - answer.age_ms)
         self._refreshed.set()
         self._refreshed.clear()
         if now.has_other_topic_than(before):
