@@ -3,9 +3,14 @@
 The folder of a .proto file mirrors the import path of its generated module, so the generator's
 absolute imports are right as they are. The output is committed: users of the source tree need no
 protoc.
+
+protoc's output refuses every runtime that is older than protoc. What it does works with much older
+ones as long as the files stay proto3, so these checks are taken out; the lower bounds in
+pyproject.toml say which versions are accepted, and tests/cluster/test_oldest.py runs them.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +26,18 @@ PACKAGE_DOCSTRING = (
     '"""Generated from proto/icecore/v1 by `make proto`; do not edit anything in this folder."""\n'
 )
 
+OF_NEW_RUNTIMES = (
+    # protobuf: "the runtime must not be older than this protoc".
+    r"from google\.protobuf import runtime_version as _runtime_version\n",
+    r"_runtime_version\.ValidateProtobufRuntimeVersion\(\n(?:    .*\n)+?\)\n",
+    # gRPC: the same, and names of methods that are registered early, which older ones don't know.
+    r"^import warnings\n",
+    r"\nGRPC_GENERATED_VERSION = (?:.*\n)+?    \)\n",
+    r" *server\.add_registered_method_handlers\(.*\)\n",
+    r",\s*_registered_method=True",
+)
+"""Parts of the generated code that only refuse, or that only the newest runtimes have."""
+
 
 def generate(output_root: Path) -> None:
     """Write the package below `output_root`; raise CalledProcessError if protoc refuses."""
@@ -32,7 +49,16 @@ def generate(output_root: Path) -> None:
         [each for each in protos if each.stem in WITH_STUBS],
         [f"--grpc_python_out={output_root}", f"--mypy_grpc_out=quiet:{output_root}"],
     )
+    for path in (output_root / PACKAGE).glob("*_pb2*.py"):
+        path.write_text(without_version_checks(path.read_text()))
     (output_root / PACKAGE / "__init__.py").write_text(PACKAGE_DOCSTRING)
+
+
+def without_version_checks(text: str) -> str:
+    """Return generated code as older runtimes take it, too."""
+    for part in OF_NEW_RUNTIMES:
+        text = re.sub(part, "", text, flags=re.MULTILINE)
+    return text
 
 
 def run_protoc(protos: list[Path], outputs: list[str]) -> None:

@@ -11,6 +11,16 @@ from icecore.errors import ForkedError, InvalidRequestError
 _T = TypeVar("_T")
 
 
+def tell_unless_idle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """As asyncio does, but for what gRPC before 1.80 raises in a process with several loops.
+
+    All of them wake up for the byte that one of them reads; for the others there is nothing to do.
+    """
+    is_idle = isinstance(context.get("exception"), BlockingIOError)
+    if not (is_idle and "PollerCompletionQueue" in context.get("message", "")):
+        loop.default_exception_handler(context)
+
+
 class Background:
     """One thread with one event loop, started at first use; a daemon, it ends with the process."""
 
@@ -45,6 +55,7 @@ class Background:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_exception_handler(tell_unless_idle)
                 # Made here: Python 3.13 takes one that was made before a fork for started.
                 self._thread = threading.Thread(
                     target=self._run, name="icecore-client", daemon=True

@@ -28,7 +28,7 @@ from icecore.cli.conditions import (
     conditions,
 )
 from icecore.cli.output import Output, counted
-from icecore.cli.query import EXIT_INCOMPLETE, searched, why_missing
+from icecore.cli.query import EXIT_INCOMPLETE, planned_long_ago, searched, why_missing
 from icecore.cli.session import Session, TopicName, session_of
 from icecore.cli.times import parse_position
 from icecore.client.lookup import COUNT_MAX, Lookup
@@ -179,6 +179,7 @@ def _show(output: Output, pages: list[LookupPage], elapsed_ms: float | None) -> 
     is_complete = all(page.complete for page in pages)
     if output.is_json:
         said = {"analyzed": elapsed_ms is not None, "complete": is_complete, **totals}
+        said["planned_age_ms"] = max(page.planned_age_ms for page in pages)
         if elapsed_ms is not None:
             said |= {"elapsed_ms": round(elapsed_ms, 3), "pages": len(pages)}
         output.json({**said, "segments": rows})
@@ -192,7 +193,7 @@ def _show(output: Output, pages: list[LookupPage], elapsed_ms: float | None) -> 
     ]
     if elapsed_ms is not None:
         words.append(f"{counted(totals['records'], 'record')} in {elapsed_ms:.1f} ms")
-    output.note("; ".join(words))
+    output.note("; ".join([*words, *planned_long_ago(pages)]))
     for each in found.values():
         if each.error:
             output.error(f"not complete: {why_missing(each)}")

@@ -38,6 +38,8 @@ from icecore.client.lookup import COUNT_MAX, Lookup
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 
 EXIT_INCOMPLETE = 4
+AGE_TOLD_MS = 3_000
+"""While a coordinator answers, nothing is planned on what is so old."""
 
 
 def parse_id(text: str) -> tuple[int, int]:
@@ -143,7 +145,7 @@ def _conclude(output: Output, pages: list[LookupPage]) -> None:
     """Say what was done; end with a status of its own when that is not all."""
     count = sum(len(page.records) for page in pages)
     segments = [each for page in pages for each in page.segments]
-    said = [counted(count, "record"), searched(segments)]
+    said = [counted(count, "record"), searched(segments), *planned_long_ago(pages)]
     if pages[-1].continuation:
         given = base64.urlsafe_b64encode(pages[-1].continuation).decode()
         said.append(f"next page: --continue {given}")
@@ -167,6 +169,14 @@ def searched(segments: Iterable[SegmentOutcome]) -> str:
     }
     parts = [f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome]]
     return f"segments: {', '.join(parts) or 'none'}"
+
+
+def planned_long_ago(pages: Iterable[LookupPage]) -> list[str]:
+    """In words, how old was what they were planned on, if that is worth a word."""
+    age_ms = max((page.planned_age_ms for page in pages), default=0)
+    if age_ms < AGE_TOLD_MS:
+        return []
+    return [f"planned on what was known {age_ms / 1000:.1f} s ago: no coordinator answers"]
 
 
 def why_missing(each: SegmentOutcome) -> str:

@@ -39,7 +39,7 @@ _TRANSPORT_VARIABLES = ("ICECORE_CLIENT__TRANSPORT", "ICECORE_TRANSPORT")
 _ATTEMPT_S = 5.0
 _ANSWERED_BY_ALL = "GetMetadata"
 """The method that nodes answer, too."""
-_STALE_MS = 3_000
+STALE_MS = 3_000
 """A node that has heard nothing for so long is left for another server, which may know more."""
 _AWAY_MS = 2_000
 """For so long nobody waits for a coordinator that did not answer, where nodes know it, too."""
@@ -226,7 +226,7 @@ class Connection:
     def meet(self, addresses: Iterable[str], age_ms: int) -> None:
         """Nodes that were told of, by somebody who knew it so long ago."""
         self._bootstrap.meet(addresses, self.rng)
-        if age_ms > _STALE_MS:
+        if age_ms > STALE_MS:
             self._server = self._bootstrap.after(self._server)
 
     @property

@@ -454,10 +454,10 @@ class Fetcher:
         )
         if generation != reader.generation:
             return
-        if not found:
+        if not found.segments:
             reader.use_leader()
             return
-        segment = found[0]
+        segment = found.segments[0]
         if segment.topic_id != reader.topic_id:
             raise topic_recreated(reader.topic, reader.topic_id, segment.topic_id)
         start = max(segment.base_offset, segment.log_start_offset)

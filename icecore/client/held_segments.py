@@ -7,7 +7,7 @@ can't be read at the moment, never that there are none.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata
@@ -34,6 +34,16 @@ from icecore.v1 import admin_pb2
 PATIENCE_S: Final = 1.5
 """So long a coordinator is waited for before nodes are asked."""
 _ATTEMPT_S: Final = 3.0
+
+
+class FoundSegments(NamedTuple):
+    """What somebody knows of them."""
+
+    segments: list[Segment]
+    age_ms: int
+    """How long ago a coordinator said that this was the newest; 0 when it says so itself."""
+
+
 _AWAY = (UnavailableError, RequestTimeoutError, NotCoordinatorError)
 
 
@@ -46,7 +56,7 @@ async def find_segments(
     *,
     limit: int = 0,
     timeout_s: float,
-) -> list[Segment]:
+) -> FoundSegments:
     """Segments that end above ``from_offset``, by partition and base offset.
 
     Args:
@@ -62,10 +72,11 @@ async def find_segments(
         IcecoreError: Neither a coordinator nor a node answered in time.
     """
 
-    async def ask(within_s: float) -> list[Segment]:
-        return await list_segments(
+    async def ask(within_s: float) -> FoundSegments:
+        listed = await list_segments(
             connection, topic, partitions, from_offset, limit=limit, timeout_s=within_s
         )
+        return FoundSegments(listed, 0)
 
     if not metadata.view.nodes:
         return await ask(timeout_s)
@@ -95,9 +106,9 @@ async def find_segments(
         each
         for number in sorted(partitions)
         if number < len(known.partitions)
-        for each in joined(known, known.partitions[number], found, from_offset)
+        for each in joined(known, known.partitions[number], found.segments, from_offset)
     ]
-    return listed[:limit] if limit else listed
+    return FoundSegments(listed[:limit] if limit else listed, found.age_ms)
 
 
 async def _ask_nodes(
@@ -105,13 +116,16 @@ async def _ask_nodes(
     metadata: Metadata,
     request: admin_pb2.ListSegmentsRequest,
     timeout_s: float,
-) -> list[Segment] | None:
-    """What those say that answer; None when nobody does."""
+) -> FoundSegments | None:
+    """What those say that answer, as old as the oldest of it; None when nobody does."""
     view = metadata.view
     up = [address for each in view.nodes if view.is_up(each) and (address := view.address(each))]
     answers = await asyncio.gather(*(_ask(connection, each, request, timeout_s) for each in up))
     said = [each for each in answers if each is not None]
-    return [segment for each in said for segment in each] if said else None
+    if not said:
+        return None
+    segments = [segment for each in said for segment in each.segments]
+    return FoundSegments(segments, max(each.age_ms for each in said))
 
 
 async def _ask(
@@ -119,7 +133,7 @@ async def _ask(
     address: str,
     request: admin_pb2.ListSegmentsRequest,
     timeout_s: float,
-) -> list[Segment] | None:
+) -> FoundSegments | None:
     asked, found = admin_pb2.ListSegmentsRequest(), list[Segment]()
     asked.CopyFrom(request)
     try:
@@ -135,7 +149,7 @@ async def _ask(
                 found += map(convert.segment_from_proto, answer.segments)
                 is_enough = request.max_segments and len(found) >= request.max_segments
                 if not answer.more or not answer.segments or is_enough:
-                    return found
+                    return FoundSegments(found, answer.age_ms)
                 asked.after_segment_id = found[-1].segment_id
     except (IcecoreError, TimeoutError):
         return None  # others may hold the same

@@ -305,7 +305,16 @@ class Lookup:
             PartitionSearch(what, each, cluster, _seen_end(asked, each) if continuation else 0)
             for each in standings
         ]
-        return MergedSearch(parts, question, newest_first=asked.newest_first)
+        return MergedSearch(
+            parts,
+            question,
+            newest_first=asked.newest_first,
+            planned_age_ms=partial(self._planned_age_ms, numbers),
+        )
+
+    def _planned_age_ms(self, partitions: Sequence[int]) -> int:
+        moments = [self._metadata.newest_ms, *map(self._chains.newest_ms, partitions)]
+        return max(0, round(self._connection.clock.monotonic_ms() - min(moments)))
 
     async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[Standing]:
         """Where the first page begins. Append times become offsets here, once."""

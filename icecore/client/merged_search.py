@@ -6,7 +6,7 @@ nothing more.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
@@ -28,14 +28,21 @@ class MergedSearch:
         parts: One for each partition.
         question: Its fingerprint, for continuations.
         newest_first: From the newest record down.
+        planned_age_ms: How old what it is planned on is by now.
     """
 
     def __init__(
-        self, parts: Sequence[PartitionSearch], question: int, *, newest_first: bool
+        self,
+        parts: Sequence[PartitionSearch],
+        question: int,
+        *,
+        newest_first: bool,
+        planned_age_ms: Callable[[], int],
     ) -> None:
         self._parts = parts
         self._question = question
         self._newest_first = newest_first
+        self._planned_age_ms = planned_age_ms
         self._places = asyncio.Semaphore(REQUESTS_MAX)
 
     @property
@@ -104,4 +111,5 @@ class MergedSearch:
             indexed_through={part.partition: part.indexed_through for part in self._parts},
             segments=tuple(outcomes),
             continuation=continuations.encode(self._question, left),
+            planned_age_ms=self._planned_age_ms(),
         )

@@ -8,13 +8,18 @@ import asyncio
 from collections.abc import Callable
 
 from icecore.client.cluster_view import ClusterView, errors_of, has_moved
-from icecore.client.connection import Backoff, Connection, share
+from icecore.client.connection import STALE_MS, Backoff, Connection, share
 from icecore.client.types import TopicMetadata
 from icecore.errors import IcecoreError, TopicRecreatedError, UnknownTopicError
 from icecore.v1 import admin_pb2
 
 _DISTANCE_MS = 40.0
 _AGE_MS_MAX = 60_000.0
+_OPINIONS_MAX = 3
+"""So many servers are asked about a topic that is new here while what they know is old: one that
+was cut off for long must not say alone which topic it is that has the name."""
+_OPINIONS_MS = 1_000.0
+"""All but the first answer within so long."""
 _WAIT_LEAST_S = 0.05
 """A question that is asked at all may take so long."""
 
@@ -38,6 +43,7 @@ class Metadata:
         self._refreshed = asyncio.Event()
         """Set for a moment after each answer."""
         self._refreshed_ms = -_DISTANCE_MS
+        self._newest_ms = 0.0
         self.on_recreated: Callable[[], None] = lambda: None
         """Called when a topic turns out to be another one than before."""
 
@@ -45,6 +51,11 @@ class Metadata:
     def view(self) -> ClusterView:
         """The newest answers together; ask for it anew, because it is replaced by the next one."""
         return self._view
+
+    @property
+    def newest_ms(self) -> float:
+        """A moment of the monotonic clock: a coordinator knew nothing newer than ``view`` then."""
+        return self._newest_ms
 
     def known(self, topic: str) -> TopicMetadata | None:
         """The topic as last seen, None when it was never found."""
@@ -156,29 +167,59 @@ class Metadata:
     async def _refresh(self) -> None:
         if (wait_ms := _DISTANCE_MS - self._age_ms()) > 0:
             await asyncio.sleep(wait_ms / 1000)
-        request = admin_pb2.GetMetadataRequest(topics=sorted(self._names))
-        answer = await self._connection.admin(
-            "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=self._timeout_s
-        )
-        before, now = self._view, self._view.after(answer)
-        refused = errors_of(answer)
-        if before.is_newer_than(answer):  # what it has not heard of may be there
-            refused = {name: why for name, why in refused.items() if name not in before.topics}
-        for message in answer.topics:
-            self._errors.pop(message.name, None)
-        self._errors.update(refused)
-        self._view = now
-        up = (now.address(each) for each in now.nodes if now.is_up(each))
-        self._connection.meet((each for each in up if each), answer.age_ms)
-        self._refreshed_ms = self._connection.clock.monotonic_ms()
+        before, names = self._view, sorted(self._names)
+        answer = await self._ask(names, self._timeout_s)
+        view, errors = self._with(answer, before, self._errors)
+        newest_ms = self._now_ms() - answer.age_ms
+        if any(name not in before.topics for name in names):
+            end_ms = self._now_ms() + _OPINIONS_MS
+            for _ in range(_OPINIONS_MAX - 1):
+                left_ms = end_ms - self._now_ms()
+                if answer.age_ms <= STALE_MS or left_ms <= 0:
+                    break
+                try:
+                    answer = await self._ask(names, left_ms / 1000)
+                except IcecoreError:
+                    break  # nobody else is there
+                view, errors = self._with(answer, view, errors)
+                newest_ms = max(newest_ms, self._now_ms() - answer.age_ms)
+        self._view = view  # while it was asked, some topic may have been forgotten
+        self._errors = {name: why for name, why in errors.items() if name in self._names}
+        self._newest_ms = max(self._newest_ms, newest_ms)
+        self._refreshed_ms = self._now_ms()
         self._refreshed.set()
         self._refreshed.clear()
-        if now.has_other_topic_than(before):
+        if view.has_other_topic_than(before):
             self.on_recreated()
+
+    async def _ask(self, names: list[str], timeout_s: float) -> admin_pb2.GetMetadataResponse:
+        request = admin_pb2.GetMetadataRequest(topics=names)
+        return await self._connection.admin(
+            "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=timeout_s
+        )
+
+    def _with(
+        self,
+        answer: admin_pb2.GetMetadataResponse,
+        before: ClusterView,
+        errors: dict[str, IcecoreError],
+    ) -> tuple[ClusterView, dict[str, IcecoreError]]:
+        """What is known with one more answer, and of which topics it is nothing good."""
+        view, refused = before.after(answer), errors_of(answer)
+        if before.is_newer_than(answer):  # what it has not heard of may be there
+            refused = {name: why for name, why in refused.items() if name not in before.topics}
+        told = {message.name for message in answer.topics}
+        left = {name: why for name, why in errors.items() if name not in told}
+        up = (view.address(each) for each in view.nodes if view.is_up(each))
+        self._connection.meet((each for each in up if each), answer.age_ms)
+        return view, left | refused
 
     def _age_ms(self) -> float:
         """Since the last answer."""
-        return self._connection.clock.monotonic_ms() - self._refreshed_ms
+        return self._now_ms() - self._refreshed_ms
+
+    def _now_ms(self) -> float:
+        return self._connection.clock.monotonic_ms()
 
 
 def topic_recreated(name: str, before: bytes, now: bytes) -> TopicRecreatedError:

@@ -156,7 +156,7 @@ class OffsetLookup:
     async def _segments(
         self, partition: int, from_offset: int = 0, *, limit: int = 0
     ) -> list[Segment]:
-        segments = await find_segments(
+        found = await find_segments(
             self._connection,
             self._metadata,
             self._topic,
@@ -165,9 +165,9 @@ class OffsetLookup:
             limit=limit,
             timeout_s=self._timeout_s,
         )
-        for segment in segments:  # all: the topic may have been made again between two pages
+        for segment in found.segments:  # all: it may have been made again between two pages
             self._check_topic(segment.topic_id)
-        return segments
+        return found.segments
 
     async def _search_segments(
         self, partition: int, timestamp_ms: int

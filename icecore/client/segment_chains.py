@@ -40,11 +40,17 @@ class SegmentChains:
         """By partition and number; what stands for a gap has a negative one."""
         self._asked_ms: dict[int, float] = {}
         """By partition."""
+        self._newest_ms: dict[int, float] = {}
+        """By partition, when a coordinator knew what is known here as the newest."""
 
     def of(self, partition: int) -> list[Segment]:
         """Its segments by base offset, as last seen."""
         found = self._chains.get(partition, {})
         return sorted(found.values(), key=lambda each: each.base_offset)
+
+    def newest_ms(self, partition: int) -> float:
+        """A moment of the monotonic clock: what is known here was the newest then."""
+        return self._newest_ms.get(partition, 0.0)
 
     async def refresh(
         self, topic_id: bytes, partitions: Sequence[int], *, is_whole: bool, timeout_s: float
@@ -62,7 +68,8 @@ class SegmentChains:
             IcecoreError: No coordinator answered in time.
         """
         if topic_id != self._topic_id:
-            self._topic_id, self._chains, self._asked_ms = topic_id, {}, {}
+            self._topic_id, self._chains = topic_id, {}
+            self._asked_ms, self._newest_ms = {}, {}
         now_ms = self._connection.clock.monotonic_ms()
         wanted: dict[int, list[int]] = {}
         for partition in partitions:
@@ -74,16 +81,17 @@ class SegmentChains:
 
         async def ask(from_offset: int, some: list[int]) -> None:
             async with places:
-                found.extend(
-                    await find_segments(
-                        self._connection,
-                        self._metadata,
-                        self._topic,
-                        some,
-                        from_offset,
-                        timeout_s=timeout_s,
-                    )
+                answer = await find_segments(
+                    self._connection,
+                    self._metadata,
+                    self._topic,
+                    some,
+                    from_offset,
+                    timeout_s=timeout_s,
                 )
+            found.extend(answer.segments)
+            newest_ms = self._connection.clock.monotonic_ms() - answer.age_ms
+            self._newest_ms |= dict.fromkeys(some, newest_ms)
 
         await all_of(ask(from_offset, some) for from_offset, some in wanted.items())
         for partition in [each for some in wanted.values() for each in some]:

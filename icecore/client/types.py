@@ -418,6 +418,11 @@ class LookupPage:
     """That this page has looked at, by partition and offset."""
     continuation: bytes
     """Ask for the next page with it; empty = there is none."""
+    planned_age_ms: int
+    """How old was what the page was planned on, which topic has the name, and who holds and leads
+    which segment: so long ago a coordinator knew nothing newer. A second or two while one answers;
+    while none does, as long as the nodes have heard of none. ``complete`` is said as of then, and
+    of all records that the leaders known then have taken in since."""
 
     def with_outcome(self, *outcomes: SearchOutcome) -> tuple[SegmentOutcome, ...]:
         """The segments of which one of these became."""

@@ -70,11 +70,29 @@ async def add_standard_services(
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     poll = HealthPoll(servicer, ["", READINESS, *names], is_ready)
     await poll.tell()
-    described = [*names, reflection.SERVICE_NAME]
+    _describe_reflection_v1()
+    described = [*names, reflection.SERVICE_NAME, REFLECTION_V1]
     reflection.enable_server_reflection(described, server)
     newer = _reflection_v1(reflection.aio.ReflectionServicer(described))
     server.add_generic_rpc_handlers((newer,))
     return poll
+
+
+def _describe_reflection_v1() -> None:
+    """What is listed can be asked for: the newer name needs a description, too."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+    from grpc_reflection.v1alpha import reflection_pb2
+
+    pool = descriptor_pool.Default()
+    try:
+        pool.FindFileContainingSymbol(REFLECTION_V1)
+    except KeyError:
+        older = descriptor_pb2.FileDescriptorProto()
+        reflection_pb2.DESCRIPTOR.CopyToProto(older)
+        text = text_format.MessageToString(older).replace("v1alpha", "v1")
+        newer = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+        newer.options.ClearField("deprecated")
+        pool.Add(newer)
 
 
 def _reflection_v1(servicer: Any) -> grpc.GenericRpcHandler:

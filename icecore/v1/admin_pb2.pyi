@@ -1099,7 +1099,10 @@ class ListSegmentsResponse(_message.Message):
 
     SEGMENTS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
+    age_ms: _builtins.int
+    """as in GetMetadataResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.SegmentAssignment]:
         """by topic, partition, base_offset"""
@@ -1109,10 +1112,11 @@ class ListSegmentsResponse(_message.Message):
         *,
         segments: _abc.Iterable[_coordinator_pb2.SegmentAssignment] | None = ...,
         more: _builtins.bool = ...,
+        age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "more", b"more", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

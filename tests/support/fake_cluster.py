@@ -152,6 +152,8 @@ class FakeCluster:
         self.earlier_partitions: dict[str, list[int]] = {}
         self.positions = FakePositions(self._name_of)
         self.bootstrap = ""
+        self.ages_ms = Counter[str]()
+        """By method, what answers say of how old they are, as those of nodes do."""
         self._segment_ids = 0
         self._next_producer = 0
         self._servers: list[Any] = []
@@ -367,7 +369,8 @@ class FakeCluster:
         if self.before_call is not None:
             await self.before_call(0, "GetMetadata")
         request = admin_pb2.GetMetadataRequest.FromString(body)
-        answer = admin_pb2.GetMetadataResponse(cluster_id=CLUSTER_ID)
+        age_ms = self.ages_ms["GetMetadata"]
+        answer = admin_pb2.GetMetadataResponse(cluster_id=CLUSTER_ID, age_ms=age_ms)
         for number, address in self.addresses.items():
             native_address = address if self._is_native else ""
             node = NodeInfo(number, address, 1, native_address=native_address)

@@ -113,7 +113,8 @@ class MetadataService:
         if not request.held_only:
             return await self.refuse(body, call)
         limit = min(request.max_segments or SEGMENTS_PER_PAGE, SEGMENTS_PER_PAGE_MAX)
-        response, turns = admin_pb2.ListSegmentsResponse(), Turns(call.slot)
+        age_ms = self._mirror.age_ms(self._context.clock.monotonic_ms())
+        response, turns = admin_pb2.ListSegmentsResponse(age_ms=age_ms), Turns(call.slot)
         after = self._table.get(SegmentId(request.after_segment_id))
         place = (after.identity.partition, after.base_offset) if after is not None else (-1, -1)
         for held in self._partitions(request):

@@ -147,6 +147,16 @@ def test_explained_for_people(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None
     assert "4 records in" in cli.err
 
 
+def test_how_old_the_plan_was(cli: Cli, cluster: FakeCluster) -> None:
+    assert json.loads(cli("explain", "query", "t"))["planned_age_ms"] < 3_000
+    cli("query", "t")
+    assert "ago" not in cli.err
+    cluster.ages_ms["GetMetadata"] = 75_000
+    assert json.loads(cli("explain", "query", "t"))["planned_age_ms"] >= 75_000
+    cli("query", "t")
+    assert "planned on what was known 75." in cli.err and "no coordinator answers" in cli.err
+
+
 WRONG: list[Sequence[str]] = [
     ("query", "t", "--header", "order"),
     ("query", "t", "--header", "=7"),

@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -56,10 +57,18 @@ async def test_reflection(version: str) -> None:
         )()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         names = {each.name for each in (await call.read()).list_services_response.service}
-        assert "icecore.v1.DataService" in names
+        assert names == {
+            "icecore.v1.DataService",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
         for name in names:  # all that is listed can be described
             await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
-            assert (await call.read()).file_descriptor_response.file_descriptor_proto
+            answered = (await call.read()).file_descriptor_response.file_descriptor_proto
+            files = map(descriptor_pb2.FileDescriptorProto.FromString, answered)
+            assert name in {
+                f"{file.package}.{each.name}" for file in files for each in file.service
+            }
         await call.done_writing()
     await server.stop(0)
     await net.close()

@@ -70,6 +70,12 @@ async def test_who_has_heard_nothing_says_so() -> None:
         await ask(service(TopicMirror()))
 
 
+async def test_held_segments_are_as_old_as_what_was_heard() -> None:
+    body = admin_pb2.ListSegmentsRequest(held_only=True).SerializeToString()
+    found = await service(heard()).handlers()[ADMIN["ListSegments"]](body, CALL)
+    assert admin_pb2.ListSegmentsResponse.FromString(bytes(cast(Any, found))).age_ms == 400
+
+
 @pytest.mark.parametrize("method", ["CreateTopic", "ListSegments", "SavePositions"])
 async def test_everything_else_is_sent_on(method: str) -> None:
     with pytest.raises(NotCoordinatorError) as caught:
