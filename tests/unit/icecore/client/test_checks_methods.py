@@ -50,6 +50,7 @@ NEEDED: dict[str, Any] = {
     "append_time": 0,
     "before_offsets": {0: 0},
     "segment_id": 1,
+    "segment_ids": [1, 2],
     "node_id": 1,
     "hold_ms": 1,
     "lease_id": bytes(16),
