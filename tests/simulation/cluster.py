@@ -48,6 +48,7 @@ from tests.simulation.shells import Knobs, NodePorts
 from tests.simulation.topic_table import SimTopicTable
 
 if TYPE_CHECKING:
+    from tests.simulation.directed_bootstrap import RemadeTopic
     from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
     from tests.simulation.tiered import TieredTopic
@@ -133,6 +134,7 @@ class World:
         has_store: Whether nodes have an object store.
         shuffle: See SimLoop.
         data_dirs: Disks of each node, one or two.
+        begins_at_nodes: Whether clients are given addresses of nodes only.
     """
 
     def __init__(
@@ -144,8 +146,10 @@ class World:
         has_store: bool = False,
         shuffle: float = 0.0,
         data_dirs: int = 1,
+        begins_at_nodes: bool = False,
     ) -> None:
         self.seed = seed
+        self.begins_at_nodes = begins_at_nodes
         self.knobs = knobs
         self.loop = SimLoop(seed, shuffle=shuffle)
         self.rng = random.Random(f"world {seed}")
@@ -177,7 +181,7 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic] = []
+        self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic] = []
         """Topics that were made by a fault, to be judged at the end."""
         self.deleted_by_hand: dict[str, int] = {}
         """By topic: the largest offset below which somebody asked to delete its records."""

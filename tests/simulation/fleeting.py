@@ -19,7 +19,7 @@ from tests.simulation.history import History, Outcome, Produce, Read
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.readers import make_consumer
-from tests.simulation.shells import coordinator_address
+from tests.simulation.shells import bootstrap_of, coordinator_address
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -116,7 +116,7 @@ class FleetingTopic:
     def _begin(self) -> None:
         process, net, clock, rng = self._world.client(f"producer of {self.name}")
         producer = Producer(
-            coordinator_address(COORDINATOR),
+            bootstrap_of(self._world, self.name),
             acks=Acks.ALL,
             linger_ms=self._rng.choice([0, 5]),
             request_timeout_ms=3_000,

@@ -16,6 +16,7 @@ from multiprocessing.pool import Pool
 
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
+from tests.simulation import mistakes_bootstrap as bootstrap
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_engines as engines
@@ -133,6 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.recovery_promises_too_little, "forged_fence"),
     Mutant(belief.any_token_is_believed, "forged_token"),
     Mutant(belief.any_disk_is_let_in, "foreign_disk"),
+    Mutant(bootstrap.first_answer_is_believed, "cut_off_bootstrap"),
     Mutant(shortage.shortage_is_a_failed_sync, "descriptors_run_out"),
     Mutant(shortage.shortage_is_damage, "descriptors_run_out"),
     Mutant(shortage.recovery_index_first, "dies_in_recovery"),

@@ -57,6 +57,8 @@ class Plan:
     """At most one disk is damaged, so that no data may become unavailable."""
     may_page: bool = False
     """Somebody lies, so that a call for help is no problem."""
+    begins_at_nodes: bool = False
+    """Clients are given addresses of nodes, and no coordinator's."""
     all_acked: bool = False
     """The faults are so few that every record must be acknowledged in the end."""
 

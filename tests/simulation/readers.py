@@ -15,12 +15,11 @@ from icecore.client.offsets import Position
 from icecore.errors import IcecoreError
 from tests.simulation.history import Read
 from tests.simulation.process import SimProcess
-from tests.simulation.shells import coordinator_address
+from tests.simulation.shells import bootstrap_of
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
 
-COORDINATOR = "coordinator"
 WHOLE_READ_S = 300.0
 """A reader of little appetite needs thousands of fetches of some 40 ms each."""
 SEEK_EACH = 8
@@ -39,7 +38,7 @@ def make_consumer(
     """A consumer of small or large appetite, in a process of its own."""
     process, net, clock, rng = world.client(name)
     consumer = Consumer(
-        coordinator_address(COORDINATOR),
+        bootstrap_of(world, name),
         topic,
         stop_at_end=stop_at_end,
         on_out_of_range=on_out_of_range,

@@ -18,6 +18,7 @@ from tests.simulation import (
     checkers,
     directed,
     directed_belief,
+    directed_bootstrap,
     directed_deletion,
     directed_disks,
     directed_engines,
@@ -181,6 +182,11 @@ def swarm_plan(seed: int) -> Plan:
     return draw_flush(seed, replace(plan, faults=schedule.draw(rng, plan)))
 
 
+def at_nodes_swarm_plan(seed: int) -> Plan:
+    """As a swarm, with clients that begin at nodes."""
+    return replace(swarm_plan(seed), begins_at_nodes=True)
+
+
 STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_disks.PLANS,
     **directed_storage.PLANS,
@@ -195,6 +201,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_tiering.PLANS,
     **directed.PLANS,
     **directed_belief.PLANS,
+    **directed_bootstrap.PLANS,
     **directed_shortage.PLANS,
     **directed_starts.PLANS,
 }
@@ -206,6 +213,7 @@ SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "shared_blackout": shared_blackout_plan,
     "shared_swarm": shared_swarm_plan,
     "shared_lagging_third": shared_lagging_third_plan,
+    "at_nodes_swarm": at_nodes_swarm_plan,
     **STAGED,
 }
 
@@ -234,6 +242,7 @@ def run_seed(
         has_store=plan.has_store,
         shuffle=plan.shuffle,
         data_dirs=plan.data_dirs,
+        begins_at_nodes=plan.begins_at_nodes,
     )
     report = Report(seed, scenario, schedule=plan.faults)
     if keep_trace:

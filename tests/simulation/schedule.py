@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tests.simulation import (
     directed,
     directed_belief,
+    directed_bootstrap,
     directed_deletion,
     directed_disks,
     directed_late,
@@ -51,6 +52,7 @@ COMPOSED = (
     *directed_retention.KINDS,
     *directed_tiering.KINDS,
     *directed_belief.KINDS,
+    *directed_bootstrap.KINDS,
     *directed_shortage.KINDS,
     *directed_starts.KINDS,
 )

@@ -1,11 +1,12 @@
 """How the production shells are made on simulated ports; the one place that knows their making."""
 
+import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from unittest import mock
 
 from icecore.rpc.ports import Clock, Net, Rng
@@ -30,6 +31,9 @@ from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.tiering.ports import TierPorts
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import World
 
 NODE_PORT = 7410
 COORDINATOR_PORT = 7400
@@ -202,6 +206,16 @@ def small_segments() -> AbstractContextManager[object]:
 def coordinator_address(host: str) -> str:
     """Where a coordinator listens."""
     return f"{host}:{COORDINATOR_PORT}"
+
+
+def bootstrap_of(world: "World", name: str) -> str:
+    """The addresses that a client is given: the coordinator's or, where clients begin at nodes,
+    those of all nodes, in an order of the client's own."""
+    if not world.begins_at_nodes:
+        return coordinator_address("coordinator")
+    hosts = list(world.hosts)
+    random.Random(f"bootstrap of {name} {world.seed}").shuffle(hosts)
+    return ",".join(f"{host}:{NODE_PORT}" for host in hosts)
 
 
 def high_watermarks(node: Node) -> Iterator[tuple[Replica, Partition, int]]:

@@ -6,6 +6,7 @@ from tests.simulation.run import regressions, replay_command, run_twice
 
 SMOKE_SEEDS = range(1, 13)
 SWARM_SEEDS = range(1, 4)
+AT_NODES_SEEDS = range(1, 3)
 
 
 def check(scenario: str, seed: int) -> None:
@@ -23,6 +24,12 @@ def test_a_killed_leader_loses_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", SWARM_SEEDS)
 def test_many_faults_lose_nothing(seed: int) -> None:
     check("swarm", seed)
+
+
+@pytest.mark.parametrize("seed", AT_NODES_SEEDS)
+@pytest.mark.parametrize("scenario", ["coordinator_away", "cut_off_bootstrap", "at_nodes_swarm"])
+def test_clients_begin_at_nodes(scenario: str, seed: int) -> None:
+    check(scenario, seed)
 
 
 @pytest.mark.parametrize(("scenario", "seed"), regressions())

@@ -23,7 +23,7 @@ from tests.simulation.labels import key_of, tags_of
 from tests.simulation.plan import Plan
 from tests.simulation.process import SimProcess
 from tests.simulation.readers import make_consumer
-from tests.simulation.shells import coordinator_address
+from tests.simulation.shells import bootstrap_of, coordinator_address
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -114,7 +114,7 @@ class Traffic:
     def _producer(self, name: str, acks: Acks) -> tuple[SimProcess, Producer]:
         process, net, clock, rng = self._world.client(name)
         producer = Producer(
-            coordinator_address(COORDINATOR),
+            bootstrap_of(self._world, name),
             acks=acks,
             linger_ms=self._rng.choice([0, 2, 20]),
             batch_bytes=self._rng.choice(self._plan.batch_bytes),
