@@ -30,11 +30,6 @@ from tests.support.tier_places import (
 )
 
 SEGMENT_BYTES = 64 << 10
-WHY = {
-    "bucket": "the bucket does not exist",
-    "credentials": "check the credentials",
-    "endpoint": "is the endpoint right",
-}
 NEEDS_MINIO = pytest.mark.skipif(
     minio_program() is None, reason="needs MinIO: make setup-minio builds it"
 )
@@ -249,30 +244,3 @@ async def test_whoever_dies_in_the_middle_is_caught_up_with(tmp_path: Path) -> N
         assert await read_all(address, "flights") == sent
         verified = run_json(cluster, "tier", "verify", place.url)
         assert verified["damaged"] == 0
-
-
-@NEEDS_MINIO
-@pytest.mark.parametrize("wrong", ["bucket", "credentials", "endpoint"])
-async def test_a_store_that_refuses_keeps_nobody_from_serving(
-    tmp_path: Path, minio: Minio, wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in s3_credentials().items():
-        monkeypatch.setenv(name, "wrong" if wrong == "credentials" else value)
-    place = s3_place(minio, tmp_path.name, "nobodys" if wrong == "bucket" else "icecore-tests")
-    if wrong == "endpoint":
-        changed = {**place.node_settings, "tier_endpoint": "http://127.0.0.1:9"}
-        place = Place(place.url, changed)
-    with cluster_of(tmp_path / "cluster", place, nodes=1) as cluster:
-        await create(cluster.bootstrap, "flights", partitions=1, tier="on")  # type: ignore[arg-type]
-        sent = await produce(cluster.bootstrap, "flights", numbered(0, 10))
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.roll_topic("flights")
-
-            async def is_told() -> bool:
-                return bool((await tiering(admin, "flights")).last_error)
-
-            await until(is_told)
-            found = await tiering(admin, "flights")
-        assert (found.published_segments, found.waiting_segments) == (0, 1)
-        assert WHY[wrong] in found.last_error
-        assert await read_all(cluster.bootstrap, "flights") == sent
