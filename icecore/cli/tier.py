@@ -13,6 +13,7 @@ import typer
 
 from icecore.cli.output import plain
 from icecore.cli.session import Session, complete_topic, confirm_final, session_of
+from icecore.client.topic_settings import settings_of_plan
 from icecore.client.types import MERGED_BYTES, TopicSettings
 from icecore.errors import ConflictError, InvalidRequestError, StorageError, WrongClusterError
 from icecore.process import launch
@@ -137,7 +138,13 @@ def restore(
     region: Region = "",
     endpoint: Endpoint = "",
     partitions: Annotated[
-        int, typer.Option(min=0, help="How many the topic had; 0 = as many as have a copy.")
+        int,
+        typer.Option(
+            min=0, help="How many the topic had; 0 = as the bucket says, or as have a copy."
+        ),
+    ] = 0,
+    replication_factor: Annotated[
+        int, typer.Option(min=0, help="Another one than the topic had; 0 = as it had.")
     ] = 0,
     skip_gaps: Annotated[
         bool, typer.Option("--skip-gaps", help="Begin behind the last hole of a partition.")
@@ -175,14 +182,30 @@ def restore(
     for each in found["topics"]:
         for line in each["left_out"]:
             session.output.note(line)
-        count = max(partitions, each["partitions"])
-        _import(session, each, TopicSettings(partitions=count, tier="on"))
+        _import(session, each, _settings(session, each, partitions, replication_factor))
         count = len(each["segments"])
         session.output.note(f"topic {each['topic']} is back with {count} segments")
 
 
 def _import(session: Session, plan: dict[str, Any], settings: TopicSettings) -> None:
     session.admin(lambda admin: admin.import_tiered(plan, settings))
+
+
+def _settings(
+    session: Session, plan: dict[str, Any], partitions: int, replication_factor: int
+) -> TopicSettings:
+    """As the bucket says, and as the operator does; those of a new topic where it says nothing."""
+    found = settings_of_plan(plan)
+    if found is None:
+        session.output.note(
+            f"the bucket has no settings of topic {plan['topic']}: it gets those of a new one with "
+            "tier=on, alter it afterwards"
+        )
+        found = TopicSettings(tier="on")
+    count = max(partitions, plan["partitions"], found.partitions)
+    factor = replication_factor or found.replication_factor
+    in_sync = min(found.min_insync, factor)
+    return replace(found, partitions=count, replication_factor=factor, min_insync=in_sync)
 
 
 def _show_plan(session: Session, found: dict[str, Any], problems: list[str]) -> None:

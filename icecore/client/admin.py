@@ -1,7 +1,6 @@
 """Admin: create, describe and change topics, look at the cluster. Values in, values out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields as fields_of
 from typing import Any, Final, Self, Unpack, cast
 
 from icecore.client import checks
@@ -25,6 +24,7 @@ from icecore.client.tiering import (
     merge_plan,
     tiering_of,
 )
+from icecore.client.topic_settings import settings_from_proto
 from icecore.client.types import (
     MERGED_BYTES,
     ClusterDescription,
@@ -683,13 +683,6 @@ def _settings_to_proto(given: TopicSettings | None, fields: TopicFields) -> admi
     )
 
 
-def _settings(message: admin_pb2.TopicSettings) -> TopicSettings:
-    values = {each.name: getattr(message, each.name) for each in fields_of(TopicSettings)}
-    values["flush_mode"] = convert.flush_mode_from_proto(message.flush_mode)
-    values["indexed_headers"] = tuple(message.indexed_headers)
-    return TopicSettings(**values)
-
-
 def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
     if not message.name:
         raise InternalError("the coordinator answered without a topic")
@@ -708,7 +701,7 @@ def _topic(message: admin_pb2.TopicDescription) -> TopicDescription:
         )
         for found in message.partitions
     )
-    settings = _settings(message.settings)
+    settings = settings_from_proto(message.settings)
     return TopicDescription(
         message.name,
         message.topic_id,

@@ -2038,10 +2038,16 @@ class PartitionTable(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    TOPIC_SETTINGS_FIELD_NUMBER: _builtins.int
+    SETTINGS_VERSION_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     topic: _builtins.str
     partition: _builtins.int
     revision: _builtins.int
+    topic_settings: _builtins.str
+    """TopicSettings as JSON, to lie beside the table; empty = not said"""
+    settings_version: _builtins.int
+    """how often they were altered"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]: ...
     def __init__(
@@ -2052,10 +2058,12 @@ class PartitionTable(_message.Message):
         partition: _builtins.int = ...,
         revision: _builtins.int = ...,
         segments: _abc.Iterable[Global___PublishedSegment] | None = ...,
+        topic_settings: _builtins.str = ...,
+        settings_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "revision", b"revision", "segments", b"segments", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "revision", b"revision", "segments", b"segments", "settings_version", b"settings_version", "topic", b"topic", "topic_id", b"topic_id", "topic_settings", b"topic_settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

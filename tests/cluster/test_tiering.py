@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from examples.flights import read_departures
 from examples.flights_table import count, wait_until_tiered
-from icecore import Admin, Lookup, Producer
+from icecore import Admin, Lookup, Producer, TopicSettings
 from icecore.dev import LocalCluster
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
 from tests.support.minio import Minio, minio_program, running_minio
@@ -30,11 +30,6 @@ from tests.support.tier_places import (
 )
 
 SEGMENT_BYTES = 64 << 10
-WHY = {
-    "bucket": "the bucket does not exist",
-    "credentials": "check the credentials",
-    "endpoint": "is the endpoint right",
-}
 NEEDS_MINIO = pytest.mark.skipif(
     minio_program() is None, reason="needs MinIO: make setup-minio builds it"
 )
@@ -98,7 +93,8 @@ async def fill(address: str, topic: str, count: int = 400, **settings: object) -
 
 async def test_from_the_first_record_to_a_restore(tmp_path: Path, place: Place) -> None:
     with cluster_of(tmp_path / "cluster", place) as cluster:
-        sent = await fill(cluster.bootstrap, "flights", local_retention_ms=0)
+        settings = {"local_retention_ms": 0, "retention_ms": 1 << 40, "indexed_headers": ("x",)}
+        sent = await fill(cluster.bootstrap, "flights", **settings)
         async with Admin(cluster.bootstrap) as admin:
             found = await until_tiered(admin, "flights", is_remote=True)
             assert found.published_segments == found.remote_only_segments >= 4
@@ -115,11 +111,22 @@ async def test_from_the_first_record_to_a_restore(tmp_path: Path, place: Place) 
         assert cluster.stop() == []
         cluster.start()
         assert await read_all(cluster.bootstrap, "flights") == sent
-    await restore(tmp_path / "other", place, sent)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.alter_topic("flights", segment_age_ms=77_000)
+            await admin.add_partitions("flights", 3)
+            [before] = await admin.describe_topics(["flights"])
+
+            async def is_in_the_bucket() -> bool:
+                return not (await tiering(admin, "flights")).stale_tables
+
+            await until(is_in_the_bucket)
+    found_settings = await restore(tmp_path / "other", place, sent)
+    assert found_settings == before.settings
+    assert (found_settings.partitions, found_settings.segment_age_ms) == (3, 77_000)
 
 
-async def restore(folder: Path, place: Place, sent: dict) -> None:  # type: ignore[type-arg]
-    """Into an empty cluster, which goes on from there."""
+async def restore(folder: Path, place: Place, sent: dict) -> TopicSettings:  # type: ignore[type-arg]
+    """Into an empty cluster, which goes on from there: the settings of the topic."""
     with cluster_of(folder, place) as cluster:
         command = ("tier", "restore", place.url, *place.arguments)
         plan = run_json(cluster, *command, "--dry-run")
@@ -137,10 +144,12 @@ async def restore(folder: Path, place: Place, sent: dict) -> None:  # type: igno
         more = await produce(cluster.bootstrap, "flights", numbered(9000, 200, 1000))
         async with Admin(cluster.bootstrap) as admin:
             await until_tiered(admin, "flights")
-        whole = {each: sorted([*sent[each], *more.get(each, [])]) for each in sent}
+            [topic] = await admin.describe_topics(["flights"])
+        whole = merged(sent, more)
         assert await read_all(cluster.bootstrap, "flights") == whole
         verified = run_json(cluster, "tier", "verify", place.url, *place.arguments)
         assert verified["damaged"] == 0
+    return topic.settings
 
 
 async def test_a_table_that_others_read_and_that_goes(tmp_path: Path) -> None:
@@ -235,30 +244,3 @@ async def test_whoever_dies_in_the_middle_is_caught_up_with(tmp_path: Path) -> N
         assert await read_all(address, "flights") == sent
         verified = run_json(cluster, "tier", "verify", place.url)
         assert verified["damaged"] == 0
-
-
-@NEEDS_MINIO
-@pytest.mark.parametrize("wrong", ["bucket", "credentials", "endpoint"])
-async def test_a_store_that_refuses_keeps_nobody_from_serving(
-    tmp_path: Path, minio: Minio, wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in s3_credentials().items():
-        monkeypatch.setenv(name, "wrong" if wrong == "credentials" else value)
-    place = s3_place(minio, tmp_path.name, "nobodys" if wrong == "bucket" else "icecore-tests")
-    if wrong == "endpoint":
-        changed = {**place.node_settings, "tier_endpoint": "http://127.0.0.1:9"}
-        place = Place(place.url, changed)
-    with cluster_of(tmp_path / "cluster", place, nodes=1) as cluster:
-        await create(cluster.bootstrap, "flights", partitions=1, tier="on")  # type: ignore[arg-type]
-        sent = await produce(cluster.bootstrap, "flights", numbered(0, 10))
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.roll_topic("flights")
-
-            async def is_told() -> bool:
-                return bool((await tiering(admin, "flights")).last_error)
-
-            await until(is_told)
-            found = await tiering(admin, "flights")
-        assert (found.published_segments, found.waiting_segments) == (0, 1)
-        assert WHY[wrong] in found.last_error
-        assert await read_all(cluster.bootstrap, "flights") == sent

@@ -51,9 +51,6 @@ async def segments_are_tiered(scene: Scene, fault: Fault) -> None:
     world.take_over()
     world.count_fault("second_coordinator")
     await asyncio.sleep(PATIENCE_S)
-    for kind, count in faults.struck.items():
-        for _ in range(count):
-            world.count_fault(f"store_{kind}")
 
 
 async def _strangers(bucket: SimBucket, patience_s: float) -> None:

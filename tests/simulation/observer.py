@@ -229,11 +229,14 @@ class Observer:
             longest = longer
         history.final.setdefault(partition, []).extend(longest)
         sealed = segment.state is SegmentState.SEALED
+        # Of rows each reader makes batches of its own: the records are compared above, and nothing
+        # else is promised.
+        has_files = sealed and not segment.is_remote_only
         seen = SegmentSeen(
             segment.segment_id,
             partition,
             segment.base_offset,
             segment.end_offset if sealed else -1,
-            tuple((f"node-{copy.node_id}", copy.digest) for copy in copies) if sealed else (),
+            tuple((f"node-{copy.node_id}", copy.digest) for copy in copies) if has_files else (),
         )
         history.segments.append(seen)

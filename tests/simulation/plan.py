@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from icecore.model import (
     MEMORY_ENGINE,
     OWN_FILE,
+    PARQUET_FORMAT,
     RESTART_EMPTY,
     ROCKSDB_ENGINE,
     SEGMENT_ENGINE,
@@ -51,6 +52,8 @@ class Plan:
     """Disks of each node."""
     has_store: bool = False
     """Nodes have an object store."""
+    tier_format: str = PARQUET_FORMAT
+    """Of the topic that is tiered in a swarm."""
     shuffle: float = 0.0
     faults: tuple[Fault, ...] = ()
     is_damage_bounded: bool = True

@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.simulation import marks
 from tests.simulation.scenarios import SCENARIOS, STAGED, Report, run_seed
 from tests.simulation.shrink import shrink
+from tests.simulation.tiered import STORE, TIERED
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 SUMMED = ("lost", "phantom", "duplicate", "gap", "query_missed", "query_wrong", "nondeterministic")
@@ -98,6 +99,13 @@ def summary(reports: list[Report]) -> str:
         "events": sum(report.events for report in reports),
         "virtual_hours": f"{sum(report.virtual_s for report in reports) / 3600:.2f}",
         "faults": sum(report.faults.total() for report in reports),
+        "tiered_worlds": sum(bool(report.faults[TIERED]) for report in reports),
+        "store_faults": sum(
+            count
+            for report in reports
+            for kind, count in report.faults.items()
+            if kind.startswith(STORE)
+        ),
         "acks_checked": sum(report.acks_checked for report in reports),
         "answers_checked": sum(report.answers_checked for report in reports),
         **{name: categories[name] for name in SUMMED},

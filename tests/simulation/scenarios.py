@@ -41,6 +41,7 @@ from tests.simulation import (
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.copies import false_copies, split_logs, surplus_copies
 from tests.simulation.faults import Fault, Scene
+from tests.simulation.faults_store import draw_tier
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.losses import Losses
@@ -179,7 +180,8 @@ def swarm_plan(seed: int) -> Plan:
     # Each process that ends takes its copies with it, and a swarm ends several at once.
     is_bounded = plan.is_damage_bounded and engine != MEMORY_ENGINE
     plan = replace(plan, engine=engine, is_damage_bounded=is_bounded)
-    return draw_flush(seed, replace(plan, faults=schedule.draw(rng, plan)))
+    plan = draw_flush(seed, replace(plan, faults=schedule.draw(rng, plan)))
+    return draw_tier(seed, plan)
 
 
 def at_nodes_swarm_plan(seed: int) -> Plan:

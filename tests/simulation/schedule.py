@@ -25,6 +25,7 @@ from tests.simulation import (
     faults_network,
     faults_ports,
     faults_process,
+    faults_store,
     faults_topics,
 )
 from tests.simulation.faults import Fault, Kind, Scene
@@ -56,7 +57,9 @@ COMPOSED = (
     *directed_shortage.KINDS,
     *directed_starts.KINDS,
 )
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *EXTRA, *COMPOSED)}
+ALONE = faults_store.KINDS
+"""Drawn by themselves, where nodes have an object store."""
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *EXTRA, *ALONE, *COMPOSED)}
 
 
 def single(kind: str) -> tuple[Fault, ...]:

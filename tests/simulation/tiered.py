@@ -20,9 +20,11 @@ from icecore_node.tiering.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
     SUFFIXES,
+    TieredDamageError,
     parse_manifest,
 )
 from icecore_node.tiering.object_store import read_whole
+from icecore_node.tiering.stored_settings import SETTINGS_PATH, parse_settings
 from icecore_node.tiering.tiered_segment import open_tiered
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.expiring import ExpiringTopic
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import World
 
 SETTLE_S = 90.0
+STORE = "objects_"
+TIERED = "topic_is_tiered"
+"""What the names of faults begin with that an object store had."""
 SETTINGS: Mapping[str, Any] = {"tier": "on", "local_retention_ms": 500}
 
 T = TypeVar("T")
@@ -71,6 +76,7 @@ class TieredTopic:
 
     async def live(self) -> None:
         """Be made, and be written, read and merged from then on."""
+        self._world.count_fault(TIERED)
         await self._inner.live()
         process, net, clock, rng = self._world.client(f"merger of {self.name}")
         address = coordinator_address(COORDINATOR)
@@ -103,7 +109,10 @@ class TieredTopic:
         Raises:
             TimeoutError: The producer or a consumer is stuck.
         """
-        self._world.bucket.faults.heal()
+        faults = self._world.bucket.faults
+        faults.heal()
+        for kind in [*faults.struck.elements()]:
+            self._world.count_fault(f"{STORE}{kind}")
         if self._merging is not None:
             self._merging.cancel()
         problems = await self._inner.finish(observer)
@@ -114,6 +123,7 @@ class TieredTopic:
         for each in tiers:
             problems += await self._wrong_copy(each)
         problems += self._wrong_table(tiers) + self._left_behind(tiers)
+        problems += self._wrong_settings(tiers)
         if any(state.segments[each.segment_id].segment.is_remote_only for each in tiers):
             self._world.count_fault("segments_remote_only")
         return problems
@@ -176,6 +186,24 @@ class TieredTopic:
         found = [
             key
             for key in self._world.bucket.objects
-            if key.startswith(folder) and "/_delta_log/" not in key and key not in wanted
+            if key.startswith(folder)
+            and "/_delta_log/" not in key
+            and not SETTINGS_PATH.fullmatch(key.removeprefix(folder))
+            and key not in wanted
         ]
         return [f"nobody sweeps {key}" for key in found]
+
+    def _wrong_settings(self, tiers: list[TierRecord]) -> list[str]:
+        """A restore would find the last alteration."""
+        topic, folder = self._state().topic(self.name), topic_folder(self._topic_id()) + "/"
+        objects = self._world.bucket.objects
+        keys = [each for each in objects if SETTINGS_PATH.fullmatch(each.removeprefix(folder))]
+        for key in sorted(keys, reverse=True):
+            try:
+                version = parse_settings(objects[key], topic.topic_id)["settings_version"]
+            except TieredDamageError:
+                continue  # what was put untruly is put again
+            if version == topic.settings_version:
+                return []
+            return [f"settings {version} of {self.name} count, not {topic.settings_version}"]
+        return [f"no settings of {self.name} are in the bucket"] if tiers else []

@@ -28,6 +28,7 @@ from icecore_node.tiering.access import TierAccess
 from icecore_node.tiering.manifest import MANIFEST, CopyName, Manifest, parse_manifest
 from icecore_node.tiering.object_store import ObjectStore
 from icecore_node.tiering.ports import Table, TierPorts
+from icecore_node.tiering.stored_settings import StoredSettings
 from icecore_node.upkeep.sweeping import Sweeper
 from icecore_node.upkeep.tier_tables import TierTables
 from icecore_node.upkeep.uploads import Uploads
@@ -49,6 +50,9 @@ class Chance:
 
     def bytes(self, count: int) -> bytes:
         return bytes(count)
+
+
+NOT_SAID = StoredSettings()
 
 
 class UploadNode(QueryNode):
@@ -186,7 +190,11 @@ class UploadNode(QueryNode):
         return result
 
     async def commit(
-        self, revision: int, copies: dict[SegmentId, pb.TieredCopy], **changes: Any
+        self,
+        revision: int,
+        copies: dict[SegmentId, pb.TieredCopy],
+        settings: StoredSettings = NOT_SAID,
+        **changes: Any,
     ) -> common_pb2.Error:
         """The table of the partition, as of a revision."""
         segments = [
@@ -200,7 +208,13 @@ class UploadNode(QueryNode):
             for segment_id, copy in copies.items()
         ]
         table = pb.PartitionTable(
-            topic_id=TOPIC, topic=TOPIC_NAME, partition=0, revision=revision, segments=segments
+            topic_id=TOPIC,
+            topic=TOPIC_NAME,
+            partition=0,
+            revision=revision,
+            segments=segments,
+            topic_settings=settings.text,
+            settings_version=settings.version,
         )
         request = pb.CommitTablesRequest(**self._head(changes), partitions=[table])
         answer = await self.service.commit_tables(request.SerializeToString(), CALL)

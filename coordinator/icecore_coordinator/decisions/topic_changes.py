@@ -5,6 +5,7 @@ by whoever finds it so, which makes creation and recovery the same path.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from icecore.codec.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 from icecore.errors import (
@@ -40,6 +41,7 @@ from icecore_coordinator.state.cluster_state import (
     check_free,
     eligible_nodes,
     live_topics,
+    next_revision,
 )
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
@@ -278,7 +280,7 @@ def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
     if partitions == topic.partitions:
         return Change()
     counts = (*topic.known_counts, partitions)
-    return Change((updated(topic, partitions=partitions, partition_counts=counts),))
+    return _altered(state, topic, partitions=partitions, partition_counts=counts)
 
 
 def alter_topic(
@@ -316,4 +318,14 @@ def alter_topic(
     }
     if all(getattr(topic, name) == value for name, value in new.items()):
         return Change()
-    return Change((updated(topic, **new),))
+    return _altered(state, topic, **new)
+
+
+def _altered(state: ClusterState, topic: TopicRecord, **changes: Any) -> Change:
+    """The next version; what lies in object storage of its settings is behind by that, as is the
+    table of the partition whose next commit brings them there."""
+    topic_id, version = topic.topic_id, topic.settings_version + 1
+    keys = ((topic_id, number) for number in range(topic.partitions))
+    first = next((key for key in keys if state.tiers.published.get(key)), None)
+    behind = () if first is None else next_revision(state, first)
+    return Change((updated(topic, settings_version=version, **changes), *behind))

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.json_format import MessageToJson
+
 from icecore.errors import ConflictError, IcecoreError
 from icecore.model import Incarnation, NodeId, Segment
-from icecore.rpc.convert import error_from_proto, segment_to_proto
+from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
 from icecore.tier_records import TierCopy, TierRecord
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.state.records import TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,7 @@ class Uploaded:
 class TableItem:
     """All that is published of a partition."""
 
-    topic_id: bytes
-    topic: str
+    topic: TopicRecord
     partition: int
     revision: int
     segments: tuple[TierRecord, ...]
@@ -177,10 +179,12 @@ def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> Uploaded
 
 def _table(item: TableItem) -> pb.PartitionTable:
     return pb.PartitionTable(
-        topic_id=item.topic_id,
-        topic=item.topic,
+        topic_id=item.topic.topic_id,
+        topic=item.topic.name,
         partition=item.partition,
         revision=item.revision,
+        topic_settings=_settings(item.topic),
+        settings_version=item.topic.settings_version,
         segments=map(_published, item.segments),
     )
 
@@ -193,6 +197,17 @@ def _published(tier: TierRecord) -> pb.PublishedSegment:
         attempt=tier.attempt,
         manifest_sha256=tier.copy.manifest_sha256,
     )
+
+
+def _settings(topic: TopicRecord) -> str:
+    message = settings_to_topic(
+        topic.settings,
+        partitions=topic.partitions,
+        delete_grace_ms=topic.delete_grace_ms,
+        retention=topic.retention,
+        tiering=topic.tiering,
+    )
+    return MessageToJson(message, preserving_proto_field_name=True, indent=None)
 
 
 def _closed(item: SweepItem) -> pb.ClosedAttempt:

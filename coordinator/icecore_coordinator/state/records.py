@@ -138,6 +138,8 @@ class TopicRecord:
     tiering: Tiering = NOT_TIERED
     holds: tuple[SnapshotHold, ...] = ()
     """Those that have ended stay until another one comes."""
+    settings_version: int = 0
+    """How often they were altered: of two forms in object storage the later one counts."""
     version: int = 0
 
     @property

@@ -89,7 +89,7 @@ class TierTables:
             return None
         published = [state.tiers.segments[each] for each in state.tiers.published.get(key, ())]
         published.sort(key=lambda each: each.base_offset)
-        return TableItem(key[0], topic.name, key[1], partition.tier_revision, tuple(published))
+        return TableItem(topic, key[1], partition.tier_revision, tuple(published))
 
 
 def _check_size(item: TableItem) -> None:

@@ -13,6 +13,7 @@ from icecore.model import Generation, SegmentId, Token
 from icecore.rpc import convert
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.tiering.manifest import CopyName, PublishedCopy
+from icecore_node.tiering.stored_settings import StoredSettings
 from icecore_node.upkeep.sweeping import Sweeper
 from icecore_node.upkeep.tier_tables import PublishedPartition, TierTables
 from icecore_node.upkeep.uploads import UploadOrder, Uploads
@@ -105,7 +106,10 @@ async def _answered(work: Awaitable[None]) -> common_pb2.Error:
 
 def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
     copies = [_copy(item.topic_id, item.partition, each) for each in item.segments]
-    return PublishedPartition(item.topic_id, item.topic, item.partition, item.revision, copies)
+    settings = StoredSettings(item.settings_version, item.topic_settings)
+    return PublishedPartition(
+        item.topic_id, item.topic, item.partition, item.revision, copies, settings
+    )
 
 
 def _copy(topic_id: bytes, partition: int, item: coordinator_pb2.PublishedSegment) -> PublishedCopy:

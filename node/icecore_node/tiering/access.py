@@ -70,6 +70,11 @@ class TierAccess:
         """For use. Raises what keeps it from being used."""
         return self._checked().store
 
+    @property
+    def cluster_id(self) -> bytes:
+        """Whose the store is, once it may be used."""
+        return self._cluster_id
+
     def table(self, topic_id: bytes, topic: str) -> Table:
         """Of a topic. Raises what keeps the store from being used."""
         return self._checked().table_of(self._cluster_id, topic_id, topic)

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from icecore.codec.batch import Buffer
@@ -29,6 +29,11 @@ from icecore_node.tiering.object_store import (
     ObjectMissingError,
     ObjectStore,
     read_whole,
+)
+from icecore_node.tiering.stored_settings import (
+    SETTINGS_BYTES_MAX,
+    SETTINGS_PATH,
+    parse_settings,
 )
 
 EARLIER_PREFIX: Final = "_icecore/earlier"
@@ -119,7 +124,10 @@ class TopicObjects:
     has_table: bool = False
     manifests: list[FoundManifest] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Why, by key: manifests that are none."""
+    """Why, by key: manifests and settings that are none."""
+    settings_keys: list[str] = field(default_factory=list)
+    settings: dict[str, Any] | None = None
+    """The last that can be read; None = there are none."""
 
     def without_manifest(self) -> list[str]:
         """Keys of objects that no manifest names: somebody uploads, or did not finish."""
@@ -182,6 +190,7 @@ async def read_bucket(store: ObjectStore, topic_ids: Sequence[bytes] = ()) -> Bu
     for topic in bucket.topics.values():
         for key in sorted(each for each in topic.sizes if each.endswith(_MANIFEST)):
             await _read_manifest(store, topic, key)
+        await _read_settings(store, topic)
     return bucket
 
 
@@ -200,14 +209,27 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     if match is None:
         return False
     topic_id, path = UUID(match[1]).bytes, match[2]
-    if not (_OBJECT.fullmatch(path) or path.startswith((_TABLE, _HIVE))):
+    is_ours = _OBJECT.fullmatch(path) or SETTINGS_PATH.fullmatch(path)
+    if not (is_ours or path.startswith((_TABLE, _HIVE))):
         return False
     topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
     if path.startswith(_TABLE):
         topic.has_table = True
+    elif SETTINGS_PATH.fullmatch(path):
+        topic.settings_keys.append(found.key)
     elif not path.startswith(_HIVE):
         topic.sizes[found.key] = found.size_bytes
     return True
+
+
+async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
+    for key in sorted(topic.settings_keys, reverse=True):
+        try:
+            data = await read_whole(store, key, SETTINGS_BYTES_MAX)
+            topic.settings = parse_settings(data, topic.topic_id)["settings"]
+            return
+        except (TieredDamageError, InvalidRequestError, ObjectMissingError) as error:
+            topic.unreadable[key] = error.message
 
 
 async def _read_manifest(store: ObjectStore, topic: TopicObjects, key: str) -> None:

@@ -219,10 +219,12 @@ def strangers(bucket: Bucket, found: TopicObjects) -> Iterator[str]:
 def unreadable(
     found: TopicObjects, table: TableLook | None, published: Published | None
 ) -> Iterator[str]:
-    """Manifests that are none. Who knows that such a one is published hears it as a difference."""
+    """Manifests and settings that are none. A difference names those manifests that are known to
+    be published."""
     is_known = table is not None or published is not None
     for key, why in found.unreadable.items():
-        yield f"{key}: {why}{'' if is_known else '; nothing says whether it is published'}"
+        is_plain = is_known or key in found.settings_keys
+        yield f"{key}: {why}{'' if is_plain else '; nothing says whether it is published'}"
 
 
 def differences(

@@ -8,6 +8,7 @@ first offset that is there and has no hole. What was never tiered is not here.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import Any
 
 from icecore.model import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.tiering.bucket import Bucket, FoundManifest, TopicObjects
@@ -55,7 +56,9 @@ class RestoredTopic:
     problems: list[str] = field(default_factory=list)
     """Why it can't be restored as it is."""
     left_out: list[str] = field(default_factory=list)
-    """Copies in front of a hole, which are there and not restored."""
+    """Copies in front of a hole, which are there and not restored; settings that can't be read."""
+    settings: dict[str, Any] | None = None
+    """As JSON of ``TopicSettings``; None = none lie there, as beside copies of earlier versions."""
 
 
 def plan_of(
@@ -80,6 +83,8 @@ def plan_of(
             (each.manifest.facts.segment_id for each in found.manifests), default=0
         ),
     )
+    plan.settings = found.settings
+    plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
     plan.problems += _problems(bucket, found, table, counting)
     plan.problems += overlaps(counting)
     for _, some in groupby(counting, key=lambda each: each.manifest.facts.partition):
@@ -87,6 +92,10 @@ def plan_of(
     if not counting:
         plan.problems.append("no copy of it is published")
     return plan
+
+
+def _lost_settings(found: TopicObjects) -> list[str]:
+    return sorted({*found.settings_keys} & {*found.unreadable})
 
 
 def _problems(

@@ -29,7 +29,9 @@ from icecore_node.tiering.object_store import (
 LIBRARY_ERRORS: Final = (BaseError, OSError)
 """All that a call of the library raises when the store, the network or the disk is the cause."""
 
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+"""Of an answer as it is; of one object among several, as the library prints it."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS = re.compile(r"status code: (\d{3})")
 _TEXT_CHARACTERS_MAX = 300
 _DENIED = frozenset(
@@ -61,7 +63,8 @@ _RANGE_TEXTS = ("Invalid range", "range was invalid", "Requested range")
 def translated(error: Exception, key: str) -> IcecoreError:
     """Ours for an error of the library; ``key`` is for people."""
     text = str(error)
-    code = next(iter(_CODE.findall(text)), "")
+    found = _CODE.search(text)
+    code = (found[1] or found[2]) if found else ""
     status = int(next(iter(_STATUS.findall(text)), "0"))
     short = _short(text)
     if code in _SETUP:
@@ -94,5 +97,5 @@ _DENIED_CLASSES = (PermissionDeniedError, UnauthenticatedError, PermissionError)
 
 def _short(text: str) -> str:
     """The first sentence, on one line."""
-    head = " ".join(text.partition("Debug source")[0].split())
+    head = " ".join(_COLOUR.sub("", text).partition("Debug source")[0].split())
     return head if len(head) <= _TEXT_CHARACTERS_MAX else head[:_TEXT_CHARACTERS_MAX] + "…"

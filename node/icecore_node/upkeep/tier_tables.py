@@ -30,6 +30,11 @@ from icecore_node.tiering.manifest import (
     parse_published,
 )
 from icecore_node.tiering.object_store import read_whole
+from icecore_node.tiering.stored_settings import (
+    SettingsKeeper,
+    StoredSettings,
+    check_settings_order,
+)
 from icecore_node.tiering.table_file import TableFile, table_file
 
 _log = logging.getLogger(__name__)
@@ -51,6 +56,8 @@ class PublishedPartition:
     partition: int
     revision: int
     copies: Sequence[PublishedCopy]
+    settings: StoredSettings
+    """Of the topic."""
 
 
 class TierTables:
@@ -59,6 +66,7 @@ class TierTables:
     def __init__(self, context: NodeContext, access: TierAccess) -> None:
         self._context = context
         self._access = access
+        self._settings = SettingsKeeper()
         self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._without_rows: dict[str, None] = {}
         """Paths of copies that no table will ever name, newest last: their manifests were read."""
@@ -121,6 +129,9 @@ class TierTables:
             files += [each for each in found if each is not None]
         rows = [path for path in rows if path not in self._without_rows]
         check()
+        store, cluster_id = self._access.store, self._access.cluster_id
+        await self._settings.keep(store, cluster_id, asked.topic_id, asked.settings)
+        check()
         now_ms = self._context.clock.now_ms()
         return await run(table.bring_to, asked.partition, asked.revision, rows, files, now_ms)
 
@@ -146,6 +157,7 @@ def _check_order(asked: PublishedPartition) -> None:
         raise InvalidRequestError(f"no partition {asked.partition}")
     if not 1 <= asked.revision <= NUMBER_MAX:
         raise InvalidRequestError(f"no table has revision {asked.revision}")
+    check_settings_order(asked.settings)
     for each in asked.copies:
         check_name(each.name)
     if len({each.name.path for each in asked.copies}) != len(asked.copies):

@@ -12,6 +12,7 @@ from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.tiering.access import MARKER_KEY, marker_of
 from icecore_node.tiering.manifest import Manifest
+from icecore_node.tiering.stored_settings import SettingsKeeper, StoredSettings, settings_key
 from tests.support.tiered import FACTS, flights, undecodable
 from tests.support.tiered_folder import TieredFolder
 
@@ -149,6 +150,27 @@ async def test_a_segment_without_rows_is_in_no_table_and_in_the_plan(bucket: Tie
     [plan] = (await run(bucket, "plan"))["topics"]
     assert [each["attempt"] for each in plan["segments"]] == [1, 2, 3]
     assert plan["problems"] == []
+
+
+async def test_a_plan_has_the_last_settings_that_can_be_read(bucket: TieredFolder) -> None:
+    await two(bucket)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert (plan["settings"], plan["left_out"]) == (None, [])
+    keeper, topic_id = SettingsKeeper(), FACTS.topic_id
+    for version in (1, 2):
+        said = StoredSettings(version, json.dumps({"partitions": version}))
+        await keeper.keep(bucket.store, FACTS.cluster_id, topic_id, said)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert plan["settings"] == {"partitions": 2}
+    found = await run(bucket, "verify")
+    assert (found["damaged"], found["strange"]) == (0, [])
+    newest = settings_key(topic_id, 2)
+    damage(bucket, newest, 5)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert (plan["settings"], plan["problems"]) == ({"partitions": 1}, [])
+    assert len(plan["left_out"]) == 1 and newest in plan["left_out"][0]
+    [topic] = (await run(bucket, "verify"))["topics"]
+    assert len(topic["damage"]) == 1 and newest in topic["damage"][0]
 
 
 async def test_holes_and_overlaps_are_named(bucket: TieredFolder) -> None:

@@ -5,10 +5,12 @@ import pytest
 from icecore.errors import InvalidRequestError
 from icecore.model import Retention, Tiering
 from icecore_coordinator.decisions.node_changes import Registration, activate, register
-from icecore_coordinator.decisions.topic_changes import alter_topic, create_topic
+from icecore_coordinator.decisions.tiering import committed
+from icecore_coordinator.decisions.topic_changes import add_partitions, alter_topic, create_topic
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, NodeRecord, TopicRecord, updated
 from tests.support.cluster_states import SETTINGS, TOPIC, Cluster, commit, started
+from tests.support.tier_states import published, tier, tiered_topic
 
 ON = Tiering(is_on=True)
 
@@ -35,6 +37,22 @@ def test_it_is_stored_and_survives(state: Cluster) -> None:
     assert alter_topic(state, state.live, "events", SETTINGS) == Change(), "what is not said stays"
     commit(state, create_topic(state, state.live, "new", b"u" * 16, 1, SETTINGS, tiering=ON))
     assert state.topics[b"u" * 16].tiering == ON
+
+
+def test_an_alteration_goes_to_where_the_copies_are() -> None:
+    state = tiered_topic()
+    assert state.topics[TOPIC].settings_version == 1
+    assert not state.tiers.stale_tables, "nothing lies there"
+    published(state)
+    [key] = state.tiers.stale_tables
+    commit(state, committed(state, key, state.partitions[key].tier_revision))
+    tier(state, tier_after_ms=9)
+    assert [*state.tiers.stale_tables] == [key]
+    commit(state, committed(state, key, state.partitions[key].tier_revision))
+    assert alter_topic(state, state.live, "events", SETTINGS) == Change()
+    commit(state, add_partitions(state, "events", state.topics[TOPIC].partitions + 1))
+    assert [*state.tiers.stale_tables] == [key]
+    assert state.topics[TOPIC].settings_version == 3
 
 
 @pytest.mark.parametrize(

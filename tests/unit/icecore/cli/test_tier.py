@@ -1,4 +1,4 @@
-"""``icecore tier verify`` beside a cluster that publishes meanwhile."""
+"""``icecore tier verify`` beside a cluster that publishes meanwhile; what a restore asks for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,8 @@ import pytest
 
 from icecore.cli import tier
 from icecore.cli.app import main
+from icecore.client.types import TopicSettings
+from icecore.model import FlushMode
 
 
 @pytest.fixture
@@ -52,3 +54,72 @@ def test_a_difference_counts_if_metadata_stand_still(
     expected: tuple[int, int],
 ) -> None:
     assert verify(metadata, damaged) == expected
+
+
+@pytest.fixture
+def restore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TopicSettings]:
+    """The settings that a topic is restored with, of those in the bucket and arguments."""
+
+    def run(stored: dict[str, Any] | None, *arguments: str) -> TopicSettings:
+        plan = {
+            "topic": "flights",
+            "partitions": 2,
+            "problems": [],
+            "left_out": [],
+            "segments": [],
+            "settings": stored,
+        }
+        asked: list[TopicSettings] = []
+        monkeypatch.setattr(tier, "_run", lambda *_: {"topics": [plan], "cluster_id": ""})
+        monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
+        monkeypatch.setattr(tier, "_import", lambda _, __, settings: asked.append(settings))
+        with pytest.raises(SystemExit) as ended:
+            main(["--json", "tier", "restore", "file:///b", *arguments])
+        assert ended.value.code == len(asked) - 1 or not asked
+        return asked[0] if asked else TopicSettings()
+
+    return run
+
+
+def test_settings_come_back(
+    restore: Callable[..., TopicSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = {
+        "partitions": 6,
+        "replication_factor": 3,
+        "min_insync": 2,
+        "flush_mode": "FLUSH_MODE_ASYNC",
+        "segment_bytes": "1048576",
+        "delete_grace_ms": "0",
+        "retention_ms": "-1",
+        "indexed_headers": ["tenant"],
+        "tier": "off",
+        "local_retention_bytes": "7",
+    }
+    found = restore(stored)
+    assert (found.partitions, found.segment_bytes, found.flush_mode) == (
+        6,
+        1 << 20,
+        FlushMode.ASYNC,
+    )
+    assert (found.delete_grace_ms, found.retention_ms, found.local_retention_bytes) == (0, -1, 7)
+    assert (found.indexed_headers, found.tier) == (("tenant",), "off")
+    assert (found.replication_factor, found.min_insync) == (3, 2)
+    found = restore(stored, "--partitions", "9", "--replication-factor", "1")
+    assert (found.partitions, found.replication_factor, found.min_insync) == (9, 1, 1)
+    assert "has no settings" not in capsys.readouterr().err
+
+
+def test_an_older_bucket_is_restored_and_says_so(
+    restore: Callable[..., TopicSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert restore(None) == TopicSettings(partitions=2, tier="on")
+    assert "the bucket has no settings of topic flights" in capsys.readouterr().err
+
+
+def test_settings_of_a_later_version_are_refused(
+    restore: Callable[..., TopicSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert restore({"partitions": 2, "colour": "blue"}) == TopicSettings(), "nothing was asked"
+    told = capsys.readouterr().err
+    assert "colour" in told and "a later one" in told

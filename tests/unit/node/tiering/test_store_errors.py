@@ -35,6 +35,10 @@ def _answer(status: int, code: str = "") -> str:
         (GenericError("PUT after 5 retries - HTTP error: timed out"), ObjectStoreBusyError),
         (GenericError(_answer(403, "ExpiredToken")), ObjectDeniedError),
         (PermissionDeniedError(_answer(403)), ObjectDeniedError),
+        (
+            GenericError("DeleteObjects failed: Denied. (code: AccessDenied)"),
+            ObjectDeniedError,
+        ),
         (PermissionError(13, "Permission denied"), ObjectDeniedError),
         (GenericError(_answer(404, "NoSuchBucket")), ObjectStoreSetupError),
         (FileNotFoundError(_answer(404, "NoSuchBucket")), ObjectStoreSetupError),
@@ -60,6 +64,11 @@ def test_only_what_may_pass_is_tried_again() -> None:
     denied = translated(PermissionDeniedError(_answer(403)), "a")
     assert busy.retriable and not denied.retriable
     assert status_of(busy)[0].name == "UNAVAILABLE"
+
+
+def test_colours_of_the_library_are_left_out() -> None:
+    found = translated(GenericError("Kernel error \x1b[31m↳\x1b[0m why"), "a")
+    assert found.message == "a: Kernel error ↳ why"
 
 
 def test_long_texts_are_cut() -> None:

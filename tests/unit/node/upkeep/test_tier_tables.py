@@ -10,6 +10,7 @@ from icecore.model import SEGMENT_FORMAT, SegmentId, Token
 from icecore.tier_records import topic_folder
 from icecore_node.tiering.access import MARKER_KEY
 from icecore_node.tiering.manifest import MANIFEST
+from icecore_node.tiering.stored_settings import StoredSettings, parse_settings, settings_key
 from icecore_node.upkeep import tier_tables
 from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.simulation.object_store import SimObjectStore
@@ -103,6 +104,23 @@ async def test_conflicts_are_met_with_another_try(
     assert not (await node.commit(1, {SEGMENT: copy})).reason
     fails, calls = 100, []
     assert (await node.commit(2, {})).reason == "CONFLICT"
+
+
+async def test_settings_lie_there_before_the_table_is_said_to_be_new(node: UploadNode) -> None:
+    await node.commit(1, {}, StoredSettings(4, '{"partitions": 4}'))
+    key = settings_key(TOPIC, 1)
+    found = parse_settings(node.bucket.objects[key], TOPIC)
+    assert (found["settings"], found["settings_version"]) == ({"partitions": 4}, 4)
+    before = dict(node.bucket.objects)
+    for bad in (
+        StoredSettings(1, "[]"),
+        StoredSettings(1, "{"),
+        StoredSettings(1 << 63, "{}"),
+        StoredSettings(1, '{"x": "' + "x" * (33 << 10) + '"}'),
+    ):
+        assert (await node.commit(2, {}, bad)).reason == "INVALID_REQUEST"
+    assert node.bucket.objects == before
+    assert table(node).files() == []
 
 
 async def test_orders_that_can_t_be(node: UploadNode) -> None:

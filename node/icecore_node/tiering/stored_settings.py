@@ -1,0 +1,163 @@
+"""The settings of a topic as they lie beside its copies, for whoever rebuilds it from the bucket.
+
+Each alteration is an object of its own, since keys are never reused; the highest number counts. It
+says whose settings these are and which alteration, so that an order which comes late changes
+nothing, and has a digest of itself, as manifests have::
+
+    TOPIC/_icecore/settings/NUMBER.json
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from icecore.errors import ConflictError, InvalidRequestError
+from icecore.tier_records import topic_folder
+from icecore_node.tiering.manifest import TieredDamageError
+from icecore_node.tiering.object_store import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectStore,
+    read_whole,
+)
+
+VERSION: Final = 1
+FOLDER: Final = "_icecore/settings"
+SETTINGS_PATH: Final = re.compile(rf"{FOLDER}/(\d{{20}})\.json")
+"""Below the folder of a topic."""
+SETTINGS_BYTES_MAX: Final = 64 << 10
+ORDER_BYTES_MAX: Final = 32 << 10
+TRIES: Final = 8
+"""At numbers that others have taken meanwhile."""
+KNOWN_MAX: Final = 10_000
+_NUMBER_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """Which alteration, and the settings as JSON; empty = they are not said."""
+
+    version: int = 0
+    text: str = ""
+
+
+def check_settings_order(settings: StoredSettings) -> None:
+    """Raises InvalidRequestError for what is no settings."""
+    if not settings.text:
+        return
+    if len(settings.text.encode()) > ORDER_BYTES_MAX:
+        raise InvalidRequestError(f"settings of a topic are at most {ORDER_BYTES_MAX} bytes")
+    if not 0 <= settings.version <= _NUMBER_MAX:
+        raise InvalidRequestError(f"no settings have version {settings.version}")
+    try:
+        is_mapping = isinstance(json.loads(settings.text), dict)
+    except (ValueError, RecursionError):
+        is_mapping = False
+    if not is_mapping:
+        raise InvalidRequestError("settings of a topic are one JSON object")
+
+
+def settings_key(topic_id: bytes, number: int) -> str:
+    """Of one alteration."""
+    return f"{topic_folder(topic_id)}/{FOLDER}/{number:020d}.json"
+
+
+def settings_object(cluster_id: bytes, topic_id: bytes, settings: StoredSettings) -> bytes:
+    """What is put."""
+    body = {
+        "version": VERSION,
+        "cluster_id": cluster_id.hex(),
+        "topic_id": topic_id.hex(),
+        "settings_version": settings.version,
+        "settings": json.loads(settings.text),
+    }
+    return _json({**body, "sha256": _own_digest(body)})
+
+
+def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
+    """What was put. Raises TieredDamageError for anything else."""
+    try:
+        found = json.loads(data)
+        proof = found.pop("sha256")
+        is_whole = proof == _own_digest(found)
+        is_known = found["version"] == VERSION and found["topic_id"] == topic_id.hex()
+        is_known &= isinstance(found["settings"], dict) and isinstance(found["cluster_id"], str)
+        is_known &= type(found["settings_version"]) is int
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TieredDamageError(f"settings that can't be read: {error}") from error
+    if not is_whole or not is_known:
+        raise TieredDamageError("settings that do not prove themselves, or are another topic's")
+    return dict(found)
+
+
+class SettingsKeeper:
+    """Puts what a node is told; it knows what it has put, so that most orders cost nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes], int] = {}
+        """Version by cluster and topic; the oldest goes first."""
+
+    async def keep(
+        self, store: ObjectStore, cluster_id: bytes, topic_id: bytes, settings: StoredSettings
+    ) -> None:
+        """See that these settings, or later ones, are what counts.
+
+        Raises:
+            ConflictError: Others came first again and again.
+            ObjectStoreError, ObjectStoreBusyError: As the store says it.
+        """
+        key = (cluster_id, topic_id)
+        if not settings.text or self._known.get(key, -1) >= settings.version:
+            return
+        number = await _highest(store, topic_id)
+        data = settings_object(cluster_id, topic_id, settings)
+        for _ in range(TRIES):  # a listing may be late
+            if number and await self._is_kept(store, number, cluster_id, topic_id, settings):
+                break
+            try:
+                await store.put_if_absent(settings_key(topic_id, number + 1), data)
+                break
+            except ObjectExistsError:
+                number += 1
+        else:
+            raise ConflictError("the settings of the topic are altered by others: look again")
+        self._known[key] = settings.version
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+
+    async def _is_kept(
+        self,
+        store: ObjectStore,
+        number: int,
+        cluster_id: bytes,
+        topic_id: bytes,
+        settings: StoredSettings,
+    ) -> bool:
+        """By this object: it is of this alteration, or of a later one."""
+        try:
+            data = await read_whole(store, settings_key(topic_id, number), SETTINGS_BYTES_MAX)
+            found = parse_settings(data, topic_id)
+        except (ObjectMissingError, InvalidRequestError, TieredDamageError):
+            return False
+        is_ours = found["cluster_id"] == cluster_id.hex()
+        return is_ours and bool(found["settings_version"] >= settings.version)
+
+
+async def _highest(store: ObjectStore, topic_id: bytes) -> int:
+    """0 = none."""
+    topic, number = topic_folder(topic_id) + "/", 0
+    async for each in store.list(topic + FOLDER):
+        if match := SETTINGS_PATH.fullmatch(each.key.removeprefix(topic)):
+            number = max(number, int(match[1]))
+    return number
+
+
+def _own_digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_json(body)).hexdigest()
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

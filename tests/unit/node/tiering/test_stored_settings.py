@@ -1,0 +1,107 @@
+"""Settings of a topic in the bucket: the last alteration counts, whatever is late or damaged."""
+
+import pytest
+
+from icecore_node.tiering import stored_settings
+from icecore_node.tiering.bucket import read_bucket
+from icecore_node.tiering.manifest import TieredDamageError
+from icecore_node.tiering.object_store import ObjectStoreBusyError
+from icecore_node.tiering.stored_settings import (
+    SettingsKeeper,
+    StoredSettings,
+    parse_settings,
+    settings_key,
+    settings_object,
+)
+from tests.simulation.object_store import SimBucket, SimObjectStore
+
+CLUSTER, OTHER, TOPIC = b"c" * 16, b"o" * 16, b"t" * 16
+
+
+@pytest.fixture
+def bucket() -> SimBucket:
+    return SimBucket()
+
+
+def said(version: int, partitions: int | None = None) -> StoredSettings:
+    return StoredSettings(version, f'{{"partitions": {partitions or version}}}')
+
+
+async def counts(bucket: SimBucket) -> int:
+    """The number of partitions that a restore would find."""
+    found = await read_bucket(SimObjectStore(bucket, None))
+    settings = found.topics[TOPIC].settings
+    assert settings is not None
+    assert found.strange == []
+    return int(settings["partitions"])
+
+
+async def keep(bucket: SimBucket, version: int, cluster: bytes = CLUSTER) -> None:
+    """By a node that has put nothing before."""
+    await SettingsKeeper().keep(SimObjectStore(bucket, None), cluster, TOPIC, said(version))
+
+
+async def test_the_last_alteration_counts(bucket: SimBucket) -> None:
+    await keep(bucket, 0)
+    await keep(bucket, 3)
+    await keep(bucket, 3)
+    await keep(bucket, 2)  # of a node that was paused
+    assert len(bucket.objects) == 2
+    assert await counts(bucket) == 3
+
+
+async def test_what_is_known_asks_the_store_nothing(bucket: SimBucket) -> None:
+    keeper, store = SettingsKeeper(), SimObjectStore(bucket, None)
+    await keeper.keep(store, CLUSTER, TOPIC, said(2))
+    bucket.faults.refused = 100
+    await keeper.keep(store, CLUSTER, TOPIC, said(2))
+    await keeper.keep(store, CLUSTER, TOPIC, said(1))
+    with pytest.raises(ObjectStoreBusyError):
+        await keeper.keep(store, CLUSTER, TOPIC, said(3))
+    bucket.faults.refused = 0
+    await keeper.keep(store, CLUSTER, TOPIC, said(3))  # what failed is not known
+    assert await counts(bucket) == 3
+
+
+async def test_a_cluster_that_took_over_begins_behind_the_old_one(bucket: SimBucket) -> None:
+    await keep(bucket, 9)
+    await keep(bucket, 1, OTHER)
+    assert await counts(bucket) == 1
+    assert len(bucket.objects) == 2
+
+
+async def test_numbers_that_a_late_listing_hides(
+    bucket: SimBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in (1, 2, 3):
+        await keep(bucket, version)
+
+    async def nothing(store: object, topic_id: bytes) -> int:
+        return 0
+
+    monkeypatch.setattr(stored_settings, "_highest", nothing)
+    await keep(bucket, 2)
+    assert len(bucket.objects) == 3
+    await keep(bucket, 4)
+    assert await counts(bucket) == 4
+    assert len(bucket.objects) == 4
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff", b"{}", b'{"sha256": 5}'])
+async def test_damage_is_gone_back_behind_and_put_again(bucket: SimBucket, damaged: bytes) -> None:
+    await keep(bucket, 1)
+    await keep(bucket, 2)
+    bucket.objects[settings_key(TOPIC, 2)] = damaged
+    assert await counts(bucket) == 1
+    await keep(bucket, 2)
+    assert await counts(bucket) == 2
+
+
+def test_each_flipped_bit_is_found_and_so_is_another_topics() -> None:
+    data = settings_object(CLUSTER, TOPIC, said(7))
+    assert parse_settings(data, TOPIC)["settings_version"] == 7
+    with pytest.raises(TieredDamageError):
+        parse_settings(data, b"u" * 16)
+    for at in range(len(data)):
+        with pytest.raises(TieredDamageError):
+            parse_settings(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], TOPIC)
