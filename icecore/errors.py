@@ -176,7 +176,8 @@ class ForkedError(IcecoreError):
 
 
 class UnknownTopicError(IcecoreError):
-    """No such topic or partition (retriable: it may have been created a moment ago)."""
+    """No such topic or partition, as far as the asked server has heard (retriable: it may have
+    been created a moment ago)."""
 
     reason = "UNKNOWN_TOPIC_OR_PARTITION"
     retriable = True

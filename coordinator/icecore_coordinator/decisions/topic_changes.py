@@ -62,6 +62,10 @@ OFFERED = (SEGMENT_ENGINE, f"{SEGMENT_ENGINE}/{SHARED_FILE}", ROCKSDB_ENGINE, ME
 FLUSH_BOUNDS = {"flush_interval_ms": 3_600_000, "flush_bytes": 1 << 30}
 """Greatest values; beyond them nobody would mean what they say."""
 SEGMENT_BYTES_MIN = 64 << 10
+SEGMENT_AGE_MS_MIN = 1_000
+SEGMENT_AGE_MS_MAX = 100 * 366 * 24 * 3600 * 1000
+REPLICATION_FACTOR_MAX = 32
+"""More is refused for good; more than nodes are up may be granted in a moment."""
 BATCH_CAPS = {
     "record_bytes_max": RECORD_BYTES_CAP,
     "batch_bytes_max": BATCH_BYTES_CAP,
@@ -107,6 +111,15 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
     """
     factor = settings.replication_factor
     check_storage(settings)
+    if factor > REPLICATION_FACTOR_MAX:
+        raise InvalidRequestError(
+            f"replication_factor {factor} is more than {REPLICATION_FACTOR_MAX}"
+        )
+    if not SEGMENT_AGE_MS_MIN <= settings.segment_age_ms <= SEGMENT_AGE_MS_MAX:
+        raise InvalidRequestError(
+            f"segment_age_ms is {SEGMENT_AGE_MS_MIN} to {SEGMENT_AGE_MS_MAX}, not "
+            f"{settings.segment_age_ms}"
+        )
     if not 1 <= settings.min_insync <= factor:
         raise InvalidRequestError(
             f"min_insync {settings.min_insync} must be between 1 and replication_factor {factor}"

@@ -6,7 +6,7 @@ by its replica, which knows no role any more then.
 
 from collections.abc import Sequence
 
-from icecore.errors import NotLeaderError
+from icecore.errors import NotLeaderError, NotReplicaError
 from icecore.model import NodeId
 from icecore_node.context import Peers
 from icecore_node.identity.readers import PartitionKey
@@ -56,7 +56,11 @@ class Leaders:
 
         Raises NotLeaderError (with a hint) or UnknownTopicError.
         """
-        held = self._table.partition(topic_id, topic, partition)
+        try:
+            held = self._table.partition(topic_id, topic, partition)
+        except NotReplicaError as error:
+            holders = self._table.holders(topic_id, topic, partition)
+            raise self._elsewhere(partition, holders) from error
         leader = self._at(held.key)
         if leader is None:
             raise self._elsewhere(partition, held.tail_replicas)

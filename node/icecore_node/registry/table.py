@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from icecore.errors import NotReplicaError, OffsetOutOfRangeError, UnknownTopicError
 from icecore.model import NO_SEGMENT, NodeId, Segment, SegmentId
 from icecore_node.identity.readers import PartitionKey, Readers
+from icecore_node.registry.topic_mirror import TopicMirror
 from icecore_node.registry.topic_names import TopicNames
 from icecore_node.replica.life import Life, Removed
 from icecore_node.replica.replica import Replica
@@ -142,10 +143,16 @@ class PartitionReplicas:
 
 
 class ReplicaTable:
-    """All replicas of a node. Loop only."""
+    """All replicas of a node. Loop only.
 
-    def __init__(self, readers: Readers) -> None:
+    Args:
+        readers: Who waits for them.
+        mirror: Topics that others hold; none without.
+    """
+
+    def __init__(self, readers: Readers, mirror: TopicMirror | None = None) -> None:
         self.names = TopicNames()
+        self._mirror = mirror or TopicMirror()
         self._readers = readers
         self._replicas: dict[SegmentId, Replica] = {}
         self._partitions: dict[PartitionKey, PartitionReplicas] = {}
@@ -160,14 +167,29 @@ class ReplicaTable:
     def partition(self, topic_id: bytes, topic: str, partition: int) -> PartitionReplicas:
         """What we hold of a partition, by topic id or, when that is empty, by name; for clients.
 
-        Raises UnknownTopicError when this node holds nothing of it, or the topic is deleted.
+        Raises:
+            NotReplicaError: Only other nodes hold something of it.
+            UnknownTopicError: This node has heard of no such partition, or the topic is deleted.
         """
         found = self.find_partition(topic_id, topic, partition)
-        if found is None:
-            raise UnknownTopicError(
-                f"topic {topic or topic_id.hex()!r} partition {partition} is not on this node"
+        if found is not None:
+            return found
+        what = f"partition {partition} of topic {topic or topic_id.hex()!r}"
+        if holders := self.holders(topic_id, topic, partition):
+            raise NotReplicaError(
+                f"{what} is on other nodes, and not on this one",
+                tail_replicas=",".join(map(str, holders)),
             )
-        return found
+        raise UnknownTopicError(f"this node has heard of no {what}", topic=topic)
+
+    def holders(self, topic_id: bytes, topic: str, partition: int) -> tuple[NodeId, ...]:
+        """Who holds the tail of a partition that is not here, its leader first, as far as was
+        heard."""
+        found = self._mirror.partition(topic_id, topic, partition)
+        if found is None:
+            return ()
+        leader = [found.leader] if found.leader else []
+        return tuple(map(NodeId, dict.fromkeys([*leader, *found.replicas])))
 
     def find_partition(
         self, topic_id: bytes, topic: str, partition: int

@@ -38,6 +38,10 @@ class _Topic:
         self._header.ClearField("partitions")
         self._whole = None
 
+    def partition(self, number: int) -> admin_pb2.PartitionMetadata | None:
+        """One of them; not to be changed."""
+        return self._partitions.get(number)
+
     def message(self) -> admin_pb2.TopicMetadata:
         """All of it; not to be changed."""
         if self._whole is None:
@@ -149,3 +153,11 @@ class TopicMirror:
         """The topic of this name, None when there is none. Not to be changed."""
         topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
         return topic.message() if topic is not None else None
+
+    def partition(
+        self, topic_id: bytes, name: str, number: int
+    ) -> admin_pb2.PartitionMetadata | None:
+        """A partition of a topic by its id or, when that is empty, by its name; None when there is
+        none. Not to be changed."""
+        topic = self._shown.by_id.get(topic_id or self._shown.ids.get(name, b""))
+        return topic.partition(number) if topic is not None else None

@@ -155,6 +155,8 @@ class ProduceHandler:
         acks = _ACKS.get(header.acks)
         if acks is None:
             raise InvalidRequestError(f"acks has no number {header.acks}")
+        if not header.partitions:
+            raise InvalidRequestError("a produce request names no partition")
         if sum(entry.batch_length for entry in header.partitions) != body_bytes:
             raise InvalidRequestError("batch lengths do not add up to the batches sent")
         size_bytes = len(header_bytes) + body_bytes

@@ -262,6 +262,9 @@ def test_an_engine_is_chosen_for_the_segments_that_come(state: Cluster, engine: 
         ({"engine": MEMORY_ENGINE, "flush_mode": FlushMode.ASYNC}, "has its own rule"),
         ({"file_model": "shared", "flush_mode": FlushMode.ASYNC}, "has its own rule"),
         ({"on_total_loss": "weep"}, "must be one of unavailable, restart_empty"),
+        ({"replication_factor": 100}, "is more than 32"),
+        ({"segment_age_ms": 1}, "segment_age_ms is 1000 to"),
+        ({"segment_age_ms": 1 << 63}, "segment_age_ms is 1000 to"),
     ],
 )
 def test_storage_that_there_is_not(state: Cluster, wrong: dict[str, Any], why: str) -> None:

@@ -5,10 +5,19 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import NotReplicaError, OffsetOutOfRangeError
-from icecore.model import SegmentId
+from icecore.errors import (
+    NotLeaderError,
+    NotReplicaError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from icecore.model import NodeId, NodeInfo, SegmentId
+from icecore.v1 import admin_pb2, mirror_pb2
+from icecore_node.context import Peers
 from icecore_node.identity.readers import Readers
+from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.table import PartitionReplicas, ReplicaTable
+from icecore_node.registry.topic_mirror import TopicMirror
 from icecore_node.replica.life import Life, Removed
 from icecore_node.replica.replica import Replica
 
@@ -146,3 +155,36 @@ def test_what_is_removed_is_found_no_more_and_may_come_back() -> None:
     partition.displace(one)
     assert partition.replicas == [again, two]
     assert partition.only(SegmentId(1)) == [again]
+
+
+def heard_of() -> TopicMirror:
+    mirror = TopicMirror()
+    partitions = [
+        admin_pb2.PartitionMetadata(partition=0, leader=3, replicas=(2, 3, 4)),
+        admin_pb2.PartitionMetadata(partition=1, replicas=(5,)),
+    ]
+    topic = admin_pb2.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=partitions)
+    mirror.take(mirror_pb2.FollowTopicsResponse(token=3, version=9, topics=[topic]))
+    return mirror
+
+
+def test_what_others_hold_is_told_from_what_does_not_exist() -> None:
+    table = ReplicaTable(Readers(), heard_of())
+    for topic_id, name in ((b"", "t"), (b"t" * 16, ""), (b"t" * 16, "t")):
+        with pytest.raises(NotReplicaError, match="is on other nodes") as caught:
+            table.partition(topic_id, name, 0)
+        assert caught.value.metadata["tail_replicas"] == "3,2,4"
+    for topic_id, name, number in ((b"", "u", 0), (b"", "t", 2), (b"u" * 16, "t", 0)):
+        with pytest.raises(UnknownTopicError, match="has heard of no partition"):
+            table.partition(topic_id, name, number)
+    peers = Peers()
+    peers.nodes[NodeId(3)] = NodeInfo(NodeId(3), "n3:1", cast(Any, 1))
+    leaders = Leaders(table, NodeId(1), peers)
+    with pytest.raises(NotLeaderError) as told:
+        leaders.leader(b"", "t", 0, 0)
+    assert told.value.metadata["leader_node_id"] == "3"
+    assert told.value.metadata["leader_address"] == "n3:1"
+    with pytest.raises(NotLeaderError):
+        leaders.leader(b"", "t", 1, 0)
+    with pytest.raises(UnknownTopicError):
+        leaders.leader(b"", "u", 0, 0)

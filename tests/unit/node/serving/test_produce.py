@@ -248,3 +248,9 @@ async def test_who_waits_behind_a_request_that_timed_out_goes_on(
     assert await reasons(produce, request(batch_of(1))) == [""]
     await late
     assert leader.appended == [1]
+
+
+async def test_a_request_that_names_nothing_is_refused(executor: ThreadExecutor) -> None:
+    header = data_pb2.ProduceHeader().SerializeToString()
+    with pytest.raises(InvalidRequestError, match="names no partition"):
+        handler(OneLeader(), executor).admit(header, 0, CALL)
