@@ -61,7 +61,7 @@ def closed_attempt_is_forgotten() -> Mistake:
 
 
 def sources_go_first() -> Mistake:
-    """ADR 12: small segments are dropped when a large one is begun, and it may never come."""
+    """R91: small segments are dropped when a large one is begun, and it may never come."""
     right = tier_merging.begin_merge
 
     def wrong(state: ClusterState, segment_ids: Sequence[SegmentId], owner: NodeId) -> Change:
