@@ -2,6 +2,9 @@
 
 import ast
 import re
+import subprocess
+
+import pytest
 
 from tests.tidy.tree import FOLDERS, ROOT
 
@@ -70,3 +73,13 @@ def test_asserts_stay_on() -> None:
         if path.suffix != ".pyc" and switch.search(path.read_text(errors="replace"))
     ]
     assert not found
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="an sdist: nobody knows what is tracked")
+def test_only_text_is_tracked() -> None:
+    """Binaries come in unseen with ``git add -A`` and stay in the history."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    binary = [path.name for path in paths if path.exists() and b"\0" in path.read_bytes()]
+    assert paths
+    assert not binary
