@@ -1,9 +1,11 @@
 """How fast Spark reads a topic, beside a Python data source whose batches are ready.
 
-    python -m benchmarks.spark_read [--records 2000000] [--rounds 5]
+    python -m benchmarks.spark_read [--records 2000000] [--rounds 5] [--threads 2]
 
 Needs the extra ``spark``. One node, two partitions, values of 100 bytes, keys of 12; Spark has
-two threads and throws the rows away (``noop``). The other source yields one batch again and again
+two threads and throws the rows away (``noop``). With as many threads as the machine has processors
+node and Spark share them, and a row costs what both do; with fewer it is seen whether Spark has to
+wait for the node. The other source yields one batch again and again
 that was made before, with the same columns and as many rows: what Spark itself costs. Both take
 turns, and the best of each counts, because the machine is rarely quiet. Once with all columns, once
 with those that are often enough. Then the same of a topic that is tiered as a whole, through
@@ -192,9 +194,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of Spark")
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
-    spark = icecore_spark.session("local[2]", conf={"spark.ui.enabled": "false"})
+    spark = icecore_spark.session(f"local[{arguments.threads}]", conf={"spark.ui.enabled": "false"})
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ReadySource)
     records, rounds = arguments.records, arguments.rounds
@@ -209,7 +212,7 @@ def main() -> None:
             paths = [f"{bucket}/{key}" for key in tier(cluster.bootstrap)]
             progress(f"tiered: {len(paths)} files")
             figures["tiered"] = measure_tiered(spark, cluster, paths, records, rounds)
-    print(json.dumps(figures))
+    print(json.dumps({"threads": arguments.threads, **figures}))
     spark.stop()
 
 

@@ -217,8 +217,10 @@ class IndexSummary:
 class Verification(Protocol):
     """One pass over the bytes of a sealed log, in steps. Each step blocks."""
 
-    digest: bytes
-    """The full digest as it was found, once the last step is done; empty before."""
+    @property
+    def digest(self) -> bytes:
+        """The full digest as it was found, once the last step is done; empty before."""
+        ...
 
     def step(self, max_bytes: int) -> int:
         """Check about ``max_bytes`` more.

@@ -1,6 +1,6 @@
 """Reads of replicas: each from the engine that keeps it, and what is remembered instead of read."""
 
-from icecore.errors import InvalidRequestError
+from icecore.errors import InvalidRequestError, NotReplicaError
 from icecore.model import SegmentId
 from icecore_node.storage.control.control_store import SEALED
 from icecore_node.storage.engine import LogTail, Verification
@@ -69,8 +69,9 @@ class ReplicaReader:
         return digest
 
     def verification(self, segment_id: SegmentId) -> Verification:
-        """See ``LogReader.verification``."""
-        return self._catalog.ask(segment_id, lambda engine: engine.reader.verification(segment_id))
+        """See ``LogReader.verification``. When a log is handed over meanwhile it is read again
+        from its beginning, where it is then."""
+        return _Verification(self._catalog, segment_id)
 
     def appends_block(self, segment_id: SegmentId) -> bool:
         """Whether an append to this replica may wait for a disk."""
@@ -86,3 +87,33 @@ class ReplicaReader:
         """
         row = self._catalog.row(segment_id)
         return row.snapshot, row.start_timestamp_ms
+
+
+class _Verification:
+    """``Verification`` of whoever keeps the log when a step begins."""
+
+    def __init__(self, catalog: ReplicaCatalog, segment_id: SegmentId) -> None:
+        self._catalog = catalog
+        self._segment_id = segment_id
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keeper = self._catalog.row(self._segment_id).engine
+        self._walk = self._catalog.ask(
+            self._segment_id, lambda engine: engine.reader.verification(self._segment_id)
+        )
+
+    @property
+    def digest(self) -> bytes:
+        """See ``Verification.digest``."""
+        return self._walk.digest
+
+    def step(self, max_bytes: int) -> int:
+        """See ``Verification.step``."""
+        try:
+            return self._walk.step(max_bytes)
+        except NotReplicaError:
+            if self._catalog.row(self._segment_id).engine == self._keeper:
+                raise
+            self._begin()
+            return self._walk.step(max_bytes)

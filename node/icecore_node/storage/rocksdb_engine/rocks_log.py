@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, NotReplicaError
 from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.batches.recent_batches import RecentBatches
@@ -27,14 +27,30 @@ class StoredBatches:
 
     def __init__(self, database: LogDatabase, slot: int) -> None:
         self._database = database
+        self._is_dropped = False
         self.slot = slot
 
     def using(self) -> AbstractContextManager["StoredBatches"]:
         """See ``Handle.using``."""
+        self._check()
         return nullcontext(self)
 
+    def drop(self) -> None:
+        """Before the values go: from now on what is missing is no damage."""
+        self._is_dropped = True
+
+    def _check(self) -> None:
+        if self._is_dropped:
+            raise NotReplicaError("the log was dropped while it was read")
+
     def pread(self, length: int, position: int) -> bytes:
-        """See ``Readable.pread``."""
+        """See ``Readable.pread``. Raises NotReplicaError when the log was dropped meanwhile."""
+        data = self._read(length, position)
+        if len(data) < length:
+            self._check()
+        return data
+
+    def _read(self, length: int, position: int) -> bytes:
         found = self.value_at(position)
         if found is None:
             return b""

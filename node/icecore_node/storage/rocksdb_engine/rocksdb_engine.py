@@ -207,7 +207,7 @@ class RocksdbEngine:
     def set_aside(self, identity: SegmentIdentity) -> None:
         """See ``Engine.set_aside``."""
         segment_id = identity.segment_id
-        self._logs.pop(segment_id, None)
+        self._forget(segment_id)
         _, moved = self._moved_aside(segment_id)
         if moved:
             self._change(DatabaseChange(moved, cuts=[one_key(keys.log_key(segment_id))]))
@@ -217,7 +217,7 @@ class RocksdbEngine:
         cuts: list[tuple[bytes, bytes]] = []
         for identity in identities:
             segment_id = identity.segment_id
-            self._logs.pop(segment_id, None)
+            self._forget(segment_id)
             slots = list(slots_of(self._database, segment_id))
             for slot in slots:
                 cuts += [keys.batches_range(slot), one_key(keys.tail_key(slot))]
@@ -225,6 +225,11 @@ class RocksdbEngine:
                 cuts += [one_key(keys.log_key(segment_id)), keys.aside_range(segment_id)]
         if cuts:
             self._change(DatabaseChange(cuts=cuts))
+
+    def _forget(self, segment_id: SegmentId) -> None:
+        log = self._logs.pop(segment_id, None)
+        if log is not None:
+            log.handle.drop()  # before its values go, so that nobody takes that for damage
 
     def close(self) -> None:
         """See ``Engine.close``. Who opened the database closes it."""
