@@ -21,6 +21,7 @@ from icecore.v1 import data_pb2
 
 TOPIC = "finding"
 RECORDS = 800
+UNKNOWN = UnknownTopicError.reason
 TRANSPORTS: tuple[Transport, ...] = ("grpc", "native")
 
 
@@ -48,6 +49,16 @@ class Caller:
             pages.append(data_pb2.QueryResponse.FromString(body))
             request.continuation = pages[-1].continuation
         return pages
+
+    async def until_heard(self, address: str) -> None:
+        """Nodes hear of topics of which they hold nothing a beat later."""
+        async with asyncio.timeout(30):
+            while True:
+                pages = await self.query(address, max_count=RECORDS)
+                errors = {each.error.reason for page in pages for each in page.partitions}
+                if UNKNOWN not in errors:
+                    return
+                await asyncio.sleep(0.05)
 
     async def fetch(
         self, offset: int, wanted: data_pb2.RecordFilter
@@ -121,6 +132,7 @@ async def test_nodes_find_what_they_hold_and_say_what_they_do_not(
 ) -> None:
     everywhere: set[int] = set()
     for address in caller.addresses:
+        await caller.until_heard(address)
         pages = await caller.query(address, filter=WANTED, newest_first=newest_first, max_count=2)
         results = [result for page in pages for result in page.partitions]
         if reasons := {each.error.reason for each in results if each.HasField("error")}:

@@ -3,6 +3,7 @@
 from icecore.codec.batch import iter_batches
 from icecore_node.storage.engine import LogEnd
 from icecore_node.storage.hand_over import HandOver, _Copying
+from icecore_node.storage.rocksdb_engine.rocks_log import StoredBatches
 from icecore_node.storage.segment_engine.incoming import IncomingLog
 from tests.simulation.mistakes import Mistake, patch
 
@@ -37,3 +38,8 @@ def extraction_loses_the_last_batch() -> Mistake:
         append(self, data)
 
     return patch(IncomingLog, "append", wrong)
+
+
+def dropped_is_damage() -> Mistake:
+    """R40: who still reads a log when its new keeper has it takes what is missing for damage."""
+    return patch(StoredBatches, "drop", lambda self: None)

@@ -152,6 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(hand_over.hand_over_drops_first, "shared_smoke"),
     Mutant(hand_over.hand_over_not_synced, "shared_smoke"),
     Mutant(hand_over.extraction_loses_the_last_batch, "shared_smoke"),
+    Mutant(hand_over.dropped_is_damage, "database_blackout", first=23, is_rare=True),
 )
 
 

@@ -20,6 +20,7 @@ from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
 from icecore_node.ports import Executor, FileSystem, Index
+from icecore_node.replica import reading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.keepers import FIRST_DISK
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 NODE_PORT = 7410
 COORDINATOR_PORT = 7400
+
+reading.VERIFY_STEP_BYTES = 2048  # segments are small here, and something has to fall between steps
 
 
 @dataclass(frozen=True, slots=True)

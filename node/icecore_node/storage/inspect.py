@@ -13,9 +13,9 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
 from icecore.model import (
@@ -56,6 +56,8 @@ from icecore_node.storage.segment_engine.segment_names import file_name, index_f
 from icecore_node.storage.shared_engine.shared_folder import SharedFolder
 from icecore_replication.digest import current_digest
 
+DELETING: Final = "deleting"
+
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaReport:
@@ -67,6 +69,7 @@ class ReplicaReport:
     generation: Generation
     epoch: Epoch
     state: str
+    """As the node has it, or ``deleting``: ordered to go, but its disk has not let it yet."""
     base_offset: int
     end_offset: int = -1
     batches: int = 0
@@ -88,19 +91,22 @@ def verify_folder(data: Path) -> list[ReplicaReport]:
     control = data / CONTROL_NAME
     if not control.is_file():
         raise ConfigurationError(f"{data} is not a node's data folder: it has no {CONTROL_NAME}")
-    rows, paths, cluster_id = _remembered(control)
+    rows, leaving, paths, cluster_id = _remembered(control)
     first = OsFileSystem(data)
     disks: dict[str, OsFileSystem | str] = {FIRST_DISK: first}
     shared = SharedFolder(first)
     try:
         for disk in sorted({disk_of(row.engine) for row in rows} - {FIRST_DISK}):
             disks[disk] = _disk(paths, disk)
-        return [
-            _verify_shared(shared, row, cluster_id)
-            if row.engine == SHARED_ENGINE
-            else _verify(disks[disk_of(row.engine)], row)
-            for row in rows
-        ]
+        reports = []
+        for row in rows:
+            if row.segment_id in leaving:
+                reports.append(_leaving(row))
+            elif row.engine == SHARED_ENGINE:
+                reports.append(_verify_shared(shared, row, cluster_id))
+            else:
+                reports.append(_verify(disks[disk_of(row.engine)], row))
+        return reports
     finally:
         shared.close()
         for file_system in disks.values():
@@ -122,8 +128,11 @@ def _disk(paths: dict[str, KnownDisk], disk: str) -> OsFileSystem | str:
         return f"disk {disk} at {path}: {error}"
 
 
-def _remembered(control: Path) -> tuple[list[ReplicaRow], dict[str, KnownDisk], bytes]:
-    """Replica rows, further disks, the cluster; from a copy: an opened database may be written."""
+def _remembered(
+    control: Path,
+) -> tuple[list[ReplicaRow], set[SegmentId], dict[str, KnownDisk], bytes]:
+    """Replica rows, which of them are to be deleted, further disks, the cluster; from a copy: an
+    opened database may be written."""
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("", "-wal"):
             source = control.with_name(control.name + suffix)
@@ -134,11 +143,16 @@ def _remembered(control: Path) -> tuple[list[ReplicaRow], dict[str, KnownDisk], 
             try:
                 store = ControlStore(connection)
                 cluster_id = store.database.get("cluster_id") or b""
-                return store.rows(), store.known_disks.all(), cluster_id
+                return store.rows(), {*store.intents()}, store.known_disks.all(), cluster_id
             finally:
                 connection.close()
         except sqlite3.Error as error:
             raise StorageError(f"{control}: {error}") from error
+
+
+def _leaving(row: ReplicaRow) -> ReplicaReport:
+    """Of what was ordered to be deleted: nobody misses it, whatever state its disk is in."""
+    return _report(replace(row, state=DELETING, damage=""))
 
 
 def _report(row: ReplicaRow) -> ReplicaReport:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from icecore.errors import ConfigurationError
+from icecore.model import Token
 from icecore_node.storage import inspect
 from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
@@ -95,6 +96,19 @@ def test_damage_is_found_and_told_where(folder: Inspected) -> None:
     for number, found in zip((2, 1), folder.reports(), strict=True):
         assert "damaged at position" in found.problem
         assert (found.batches, found.full_digest) == (number, "")
+
+
+def test_what_was_ordered_to_go_is_no_damage(folder: Inspected) -> None:
+    """Also where its disk is lost, which is why it is still there."""
+    opened_folder = DataFolder.open(folder.path, 1, CLUSTER)
+    opened_folder.control.condemn({SEALED: "its disk is lost"})
+    assert [each.problem for each in folder.reports()] == ["its disk is lost", ""]
+    opened_folder.control.put_intents([SEALED], Token(1))
+    opened_folder.close()
+    assert [(each.problem, each.state) for each in folder.reports()] == [
+        ("", "deleting"),
+        ("", "confirmed"),
+    ]
 
 
 def test_an_index_file_is_compared_with_the_batches(folder: Inspected) -> None:
