@@ -6,7 +6,8 @@ Two clusters of three nodes, RF 3, ``sync``, side by side and loaded in turns. I
 its newest bytes, and segments are written over the files of deleted ones; in the other nothing is
 deleted and all files are new. Each round loads one, then the other, with batches of 256 KiB as fast
 as acks come, and says MB/s of both. Then a paced load of about 1 GB a minute on the first cluster,
-with retention and without in turns, says the latency of its batches.
+with retention and without in turns, says the latency of its batches: p99 of each turn, since the
+slowest are those of one moment, in which all partitions open their next segments.
 
 Lines of JSON go to stdout, progress to stderr.
 """
@@ -33,6 +34,8 @@ VALUES = [bytes([each % 251]) * 1024 for each in range(256)]
 BATCH_MB = len(VALUES) * 1024 / 1e6
 PACED_MB_S = 17.0
 UNDER_WAY = 8
+SETTLE_S = 3.0
+"""Until what was kept while nothing was deleted is gone."""
 
 
 async def make(bootstrap: str, retention_bytes: int) -> None:
@@ -103,9 +106,10 @@ async def measure(kept: str, grown: str, rounds: int, seconds: float) -> dict[st
     deleting, still = [], []
     for _ in range(rounds):
         await keep(kept, -1)
-        still += await paced(kept, seconds)
+        still.append(sorted(await paced(kept, seconds)))
         await keep(kept, 2 * SEGMENT_BYTES)
-        deleting += await paced(kept, seconds)
+        await asyncio.sleep(SETTLE_S)
+        deleting.append(sorted(await paced(kept, seconds)))
     async with Admin(kept) as admin:
         [topic] = await admin.describe_topics([TOPIC])
     return {
@@ -113,12 +117,21 @@ async def measure(kept: str, grown: str, rounds: int, seconds: float) -> dict[st
         "recycled_mb_s": [round(each, 1) for each in recycled],
         "fresh_mb_s": [round(each, 1) for each in fresh],
         "recycled_vs_fresh": round(statistics.median(recycled) / statistics.median(fresh), 3),
-        "deleting_p99_ms": round(quantile(sorted(deleting), 0.99), 2),
-        "still_p99_ms": round(quantile(sorted(still), 0.99), 2),
-        "deleting_p50_ms": round(statistics.median(deleting), 2),
-        "still_p50_ms": round(statistics.median(still), 2),
+        "deleting_p99_ms": _quantiles(deleting, 0.99),
+        "still_p99_ms": _quantiles(still, 0.99),
+        "deleting_vs_still_p99": round(
+            statistics.median(_quantiles(deleting, 0.99))
+            / statistics.median(_quantiles(still, 0.99)),
+            3,
+        ),
+        "deleting_p50_ms": _quantiles(deleting, 0.5),
+        "still_p50_ms": _quantiles(still, 0.5),
         "deleted_records": sum(each.log_start_offset for each in topic.partitions),
     }
+
+
+def _quantiles(turns: list[list[float]], share: float) -> list[float]:
+    return [round(quantile(each, share), 2) for each in turns]
 
 
 def main() -> int:
