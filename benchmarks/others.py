@@ -24,7 +24,8 @@ class Others:
         """Of all processors, from 0 to 1."""
         (ticks, stolen, total), now = self._start, _read()
         used = sum(max(0, spent - ticks.get(pid, 0)) for pid, spent in now[0].items())
-        return (used + now[1] - stolen) / max(1, now[2] - total)
+        # Who waits for a child gets all of its time at once, however long ago it was spent.
+        return min(1.0, (used + now[1] - stolen) / max(1, now[2] - total))
 
 
 def _read() -> tuple[dict[int, int], int, int]:
