@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -64,6 +65,7 @@ AS_STORED: Final = SegmentId(1_000_000)
 """The same records in a copy in the segment's own format."""
 FETCHES: Final = 100
 LOOKS: Final = 15
+SCANS: Final = 9
 TOGETHER: Final = 16
 """Segments whose first steps a query makes at once."""
 
@@ -303,28 +305,32 @@ async def look_ups(world: World, executor: ThreadExecutor) -> dict[str, Any]:
 async def scan(
     world: World, executor: ThreadExecutor, segment_id: SegmentId, name: str
 ) -> dict[str, float]:
-    """All batches of a large segment in order, and the same objects raw."""
+    """All batches of a large segment in order, and the same objects raw, by turns; medians."""
     manifest = world.manifests[segment_id]
     side = manifest.side
     key = manifest.parquet.key if side is None else side.key
     size = manifest.parquet.size_bytes if side is None else side.size_bytes
-    reading = world.reading(executor)
-    cpu_s, began_s = time.process_time(), time.perf_counter()
-    offset = length = 0
-    while offset < manifest.facts.end_offset:
-        found, offset = await reading.read(segment_id, offset, 4 << 20)
-        length += sum(map(len, found))
-    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_s
-    began_s = time.perf_counter()
-    for part in (*manifest.row_groups, *manifest.raw_batches):
-        await world.store.get_ranges(key, [(part.start, part.end)])
-    raw_s = time.perf_counter() - began_s
+    took_s, raw_s, used_s, length = list[float](), list[float](), list[float](), 0
+    for _ in range(SCANS):
+        reading = world.reading(executor)
+        cpu_s, began_s = time.process_time(), time.perf_counter()
+        offset = length = 0
+        while offset < manifest.facts.end_offset:
+            found, offset = await reading.read(segment_id, offset, 4 << 20)
+            length += sum(map(len, found))
+        took_s.append(time.perf_counter() - began_s)
+        used_s.append(time.process_time() - cpu_s)
+        began_s = time.perf_counter()
+        for part in (*manifest.row_groups, *manifest.raw_batches):
+            await world.store.get_ranges(key, [(part.start, part.end)])
+        raw_s.append(time.perf_counter() - began_s)
+    took, raw = median(took_s), median(raw_s)
     return {
-        f"{name}_object_mib_s": round(size / took_s / (1 << 20), 2),
-        f"{name}_answer_mib_s": round(length / took_s / (1 << 20), 2),
-        f"{name}_cpu_s": round(cpu_s, 3),
-        f"{name}_raw_object_mib_s": round(size / raw_s / (1 << 20), 2),
-        f"{name}_to_raw": round(raw_s / took_s, 3),
+        f"{name}_object_mib_s": round(size / took / (1 << 20), 2),
+        f"{name}_answer_mib_s": round(length / took / (1 << 20), 2),
+        f"{name}_cpu_s": round(median(used_s), 3),
+        f"{name}_raw_object_mib_s": round(size / raw / (1 << 20), 2),
+        f"{name}_to_raw": round(raw / took, 3),
     }
 
 

@@ -43,7 +43,7 @@ from icecore_node.tiering.object_store import (
     ObjectTooShortError,
     read_whole,
 )
-from icecore_node.tiering.row_batches import RowBatches
+from icecore_node.tiering.row_batches import ROW_COLUMNS, RowBatches
 from icecore_node.tiering.tiered_segment import TieredSegment, open_tiered
 
 MANIFEST_MEMORY_PART: Final = 4
@@ -298,7 +298,7 @@ class ColdReading:
     async def _made(self, copy: ColdCopy, part: Part) -> Held:
         if isinstance(part, RawBatch):
             return await self._parts.executor.run(RawPart, await copy.tiered.raw(part))
-        table = await copy.tiered.rows(part)
+        table = await copy.tiered.rows(part, ROW_COLUMNS)
         headers = copy.segment.settings.indexed_headers
         covered = (part.base_offset, part.end_offset)
 

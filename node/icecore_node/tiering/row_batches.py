@@ -25,13 +25,15 @@ BATCH_BYTES: Final = 1 << 20
 """About what a batch holds, before compression; one record may be more."""
 BATCH_RECORDS: Final = 1 << 14
 _COLUMNS = ("timestamp", "key", "value", "tags", "headers")
+ROW_COLUMNS: Final = ("offset", "append_timestamp", "schema_id", *_COLUMNS)
+"""Those of a table that batches are made of: topic and partition are known."""
 
 
 class RowBatches:
     """The rows of one row group, cut into batches that are made when they are asked for. Blocking.
 
     Args:
-        table: Of one row group.
+        table: Of one row group, with ``ROW_COLUMNS`` at least.
         facts: Whose rows these are.
         covered: The offsets of the row group.
         codec: Of the payloads.

@@ -5,6 +5,10 @@ says whose settings these are and which alteration, so that an order which comes
 nothing, and has a digest of itself, as manifests have::
 
     TOPIC/_icecore/settings/NUMBER.json
+
+Whoever puts one removes the superseded ones, but for the newest few, in case of damage, and but for
+``landmarks``: with these the highest number is found by looking for objects by name. Listings may
+be late, and who believed one could put new settings at a low number that was freed.
 """
 
 import hashlib
@@ -33,6 +37,7 @@ ORDER_BYTES_MAX: Final = 32 << 10
 TRIES: Final = 8
 """At numbers that others have taken meanwhile."""
 KNOWN_MAX: Final = 10_000
+NEWEST_KEPT: Final = 4
 _NUMBER_MAX = (1 << 63) - 1
 
 
@@ -112,16 +117,17 @@ class SettingsKeeper:
         key = (cluster_id, topic_id)
         if not settings.text or self._known.get(key, -1) >= settings.version:
             return
-        number = await _highest(store, topic_id)
         data = settings_object(cluster_id, topic_id, settings)
-        for _ in range(TRIES):  # a listing may be late
+        for _ in range(TRIES):
+            number = await _highest(store, topic_id)
             if number and await self._is_kept(store, number, cluster_id, topic_id, settings):
                 break
             try:
                 await store.put_if_absent(settings_key(topic_id, number + 1), data)
-                break
             except ObjectExistsError:
-                number += 1
+                continue
+            await _remove_superseded(store, topic_id, number + 1)
+            break
         else:
             raise ConflictError("the settings of the topic are altered by others: look again")
         self._known[key] = settings.version
@@ -146,13 +152,42 @@ class SettingsKeeper:
         return is_ours and bool(found["settings_version"] >= settings.version)
 
 
+def landmarks(number: int) -> set[int]:
+    """What stays below a highest number: powers of two, and it with low bits cleared. A higher
+    number has no others below this one."""
+    bits = range(number.bit_length())
+    return {1 << bit for bit in bits} | {number >> bit << bit for bit in bits}
+
+
 async def _highest(store: ObjectStore, topic_id: bytes) -> int:
-    """0 = none."""
-    topic, number = topic_folder(topic_id) + "/", 0
-    async for each in store.list(topic + FOLDER):
-        if match := SETTINGS_PATH.fullmatch(each.key.removeprefix(topic)):
-            number = max(number, int(match[1]))
+    """0 = none. It is found bit by bit, since the lowest number that begins with the bits found so
+    far and a one is a landmark if there is any."""
+    bit = 1
+    while await _is_there(store, topic_id, bit):
+        bit <<= 1
+    number = bit = bit >> 1
+    while bit := bit >> 1:
+        if await _is_there(store, topic_id, number | bit):
+            number |= bit
     return number
+
+
+async def _is_there(store: ObjectStore, topic_id: bytes, number: int) -> bool:
+    try:
+        await store.head(settings_key(topic_id, number))
+    except ObjectMissingError:
+        return False
+    return True
+
+
+async def _remove_superseded(store: ObjectStore, topic_id: bytes, newest: int) -> None:
+    """What a late listing hides, or a failure leaves, goes after the next alteration."""
+    topic, stay = topic_folder(topic_id) + "/", landmarks(newest)
+    async for each in store.list(topic + FOLDER):
+        match = SETTINGS_PATH.fullmatch(each.key.removeprefix(topic))
+        number = int(match[1]) if match else newest
+        if number <= newest - NEWEST_KEPT and number not in stay:
+            await store.delete(each.key)
 
 
 def _own_digest(body: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ and computes the content digest from what is stored.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +93,15 @@ class TieredSegment:
             )
         return self._parts[bisect_right(self._bases, offset) - 1]
 
-    async def rows(self, group: RowGroup) -> pa.Table:
-        """All rows of a row group: one ranged read, and one more for the first of a segment."""
+    async def rows(self, group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of a row group: one ranged read, and one more for the first of a segment. Of
+        these columns, all for None."""
         if self._metadata is None:
             await self._read_footer()
         [data] = await self._store.get_ranges(
             self._manifest.parquet.key, [(group.start, group.end)]
         )
-        return await self._executor.run(self._decode, group, data)
+        return await self._executor.run(self._decode, group, data, columns)
 
     async def raw(self, batch: RawBatch) -> bytes:
         """Whole batches of the side object, as their leaders stamped them."""
@@ -194,7 +195,9 @@ class TieredSegment:
             raise TieredDamageError("columns of another table")
         return metadata
 
-    def _decode(self, group: RowGroup, data: bytes) -> pa.Table:
+    def _decode(
+        self, group: RowGroup, data: bytes, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Blocking."""
         manifest, key = self._manifest, self._manifest.parquet.key
         if not self._is(data, group.sha256):
@@ -202,7 +205,11 @@ class TieredSegment:
         source = _Sparse(group.start, data, manifest.parquet.size_bytes)
         try:
             file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
-            table = file.read_row_group(self._numbers[group.start], use_threads=False)
+            table = file.read_row_group(
+                self._numbers[group.start],
+                columns=None if columns is None else [*columns],
+                use_threads=False,
+            )
         except (pa.ArrowException, OSError) as error:
             raise TieredDamageError(f"{key} at {group.start}: {error}") from error
         offsets = table.column("offset")

@@ -8,7 +8,7 @@ from icecore.codec.columns import Record
 from icecore.codec.decoding import check_columns, decode
 from icecore.codec.hashes import header_hashes
 from icecore_node.tiering import row_batches
-from icecore_node.tiering.row_batches import batches_of
+from icecore_node.tiering.row_batches import ROW_COLUMNS, batches_of
 from tests.support.tiered import FACTS, Source, flights, plain, records_of, source_of, tiered
 
 
@@ -17,7 +17,8 @@ async def served(source: Source, **options: object) -> list[bytes]:
     async with tiered(source, row_group_bytes=30_000) as it:
         found: list[bytes] = []
         for group in it.manifest.row_groups:
-            table = await it.segment.rows(group)
+            table = await it.segment.rows(group, ROW_COLUMNS)
+            assert set(table.column_names) == {*ROW_COLUMNS}
             covered = (group.base_offset, group.end_offset)
             found += batches_of(table, source.facts, covered, **options)  # type: ignore[arg-type]
     return found

@@ -2,13 +2,16 @@
 
 import pytest
 
+from icecore.errors import ConflictError
 from icecore_node.tiering import stored_settings
 from icecore_node.tiering.bucket import read_bucket
 from icecore_node.tiering.manifest import TieredDamageError
 from icecore_node.tiering.object_store import ObjectStoreBusyError
 from icecore_node.tiering.stored_settings import (
+    NEWEST_KEPT,
     SettingsKeeper,
     StoredSettings,
+    landmarks,
     parse_settings,
     settings_key,
     settings_object,
@@ -70,21 +73,67 @@ async def test_a_cluster_that_took_over_begins_behind_the_old_one(bucket: SimBuc
     assert len(bucket.objects) == 2
 
 
-async def test_numbers_that_a_late_listing_hides(
+def numbers(bucket: SimBucket) -> list[int]:
+    return sorted(int(key.rpartition("/")[2].removesuffix(".json")) for key in bucket.objects)
+
+
+async def test_superseded_ones_go_but_for_the_newest_and_the_landmarks(bucket: SimBucket) -> None:
+    for version in range(1, 41):
+        await keep(bucket, version)
+        assert await counts(bucket) == version
+        assert len(numbers(bucket)) <= NEWEST_KEPT + 2 * version.bit_length()
+    assert numbers(bucket) == [1, 2, 4, 8, 16, 32, 37, 38, 39, 40]
+
+
+async def test_a_late_listing_leads_nobody_to_a_number_that_was_freed(bucket: SimBucket) -> None:
+    for version in range(1, 24):
+        await keep(bucket, version)
+    bucket.faults.listing_lag_s = 1e12  # nothing that was put is listed
+    await keep(bucket, 22)  # of a node that was paused
+    await keep(bucket, 24)
+    assert numbers(bucket)[-2:] == [23, 24]
+    bucket.faults.listing_lag_s = 0
+    assert await counts(bucket) == 24
+    await keep(bucket, 25)
+    assert numbers(bucket) == [1, 2, 4, 8, 16, 22, 23, 24, 25]
+
+
+async def test_a_number_that_another_node_takes_in_the_same_moment(
     bucket: SimBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for version in (1, 2, 3):
-        await keep(bucket, version)
+    await keep(bucket, 1)
+    highest, looks = stored_settings._highest, list[int]()
+
+    async def overtaken(store: SimObjectStore, topic_id: bytes) -> int:
+        looks.append(await highest(store, topic_id))
+        if len(looks) == 1:
+            bucket.put(settings_key(TOPIC, 2), settings_object(CLUSTER, TOPIC, said(2)))
+        return looks[-1]
+
+    monkeypatch.setattr(stored_settings, "_highest", overtaken)
+    await keep(bucket, 3)
+    assert looks == [1, 2]
+    assert await counts(bucket) == 3
+
+
+async def test_others_again_and_again_are_a_conflict(
+    bucket: SimBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(bucket, 1)
 
     async def nothing(store: object, topic_id: bytes) -> int:
         return 0
 
     monkeypatch.setattr(stored_settings, "_highest", nothing)
-    await keep(bucket, 2)
-    assert len(bucket.objects) == 3
-    await keep(bucket, 4)
-    assert await counts(bucket) == 4
-    assert len(bucket.objects) == 4
+    with pytest.raises(ConflictError, match="look again"):
+        await keep(bucket, 2)
+    assert await counts(bucket) == 1
+
+
+@pytest.mark.parametrize("highest", range(1, 130))
+def test_a_higher_number_needs_no_landmark_that_has_gone(highest: int) -> None:
+    below = {each for each in landmarks(highest + 1) if each <= highest}
+    assert below <= landmarks(highest)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"\xff", b"{}", b'{"sha256": 5}'])
