@@ -185,14 +185,20 @@ class NativeServer:
     def _check(self) -> None:
         """Ask silent peers, close those that never said hello or take nothing."""
         now_s, timeouts = self._loop.time(), self._timeouts
-        for connection, peer in list(self._peers.items()):
+        stirring = [each for each in self._peers if each.rests_until_s <= now_s]
+        for connection in stirring:
+            peer = self._peers.get(connection)
+            if peer is None:
+                continue  # lost with another one
             silent_s = now_s - connection.heard_s
             if not connection.has_greeted and now_s - peer.accepted_s > timeouts.hello_within_s:
                 connection.lose("the peer never said hello")
             elif peer.unsent and silent_s > timeouts.answers_within_s:
                 connection.lose("the peer takes no answers")
             else:
-                connection.check(now_s, is_awaited=peer.stream is not None)
+                is_awaited = peer.stream is not None
+                ask_after_s = timeouts.awaited_ping_after_s if is_awaited else None
+                connection.check(now_s, ask_after_s=ask_after_s)
         self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
 
     def lost(self, connection: Connection, error: IcecoreError) -> None:
@@ -423,6 +429,7 @@ class NativeServer:
 
     def _open(self, connection: Connection, peer: _Peer, frame: Frame) -> None:
         stream = peer.stream = NativeStream(connection)
+        connection.rests_until_s = 0.0  # who streams is asked sooner
         found = self._streams.get(frame.meta)
         if found is None or self._is_stopping:
             what = f"no stream {frame.meta.decode(errors='replace')}"
