@@ -51,11 +51,11 @@ class Timeouts:
     check_every_s: float = 0.5
     hello_within_s: float = 5.0
     """To say hello, once it has connected."""
-    ping_after_s: float = 5.0
+    ping_after_s: float = 15.0
     """To be silent before it is asked,"""
     awaited_ping_after_s: float = 1.0
     """when somebody waits for it (if that is sooner),"""
-    parked_ping_after_s: float = 3.0
+    parked_ping_after_s: float = 5.0
     """or this, when all who wait have done so for long and it may be that there is nothing yet,"""
     pong_within_s: float = 1.5
     """and then to answer."""

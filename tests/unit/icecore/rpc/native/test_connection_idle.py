@@ -52,16 +52,16 @@ class Caller:
         self.theirs.close()
 
 
-async def test_an_idle_consumer_costs_a_node_less_than_a_frame_per_second() -> None:
+async def test_an_idle_consumer_asks_a_node_once_in_three_seconds() -> None:
     caller = Caller(may_park=True)
     for _ in range(10):
         caller.waits(POLL_S)
     polls = 10
-    assert len(caller.pinged_s) + polls <= 0.5 * 10 * POLL_S  # each is one frame there, one back
+    assert len(caller.pinged_s) + polls <= 0.35 * 10 * POLL_S  # each is one frame there, one back
     caller.close()
 
 
-@pytest.mark.parametrize(("may_park", "within_s"), [(False, 3.0), (True, 5.0)])
+@pytest.mark.parametrize(("may_park", "within_s"), [(False, 3.0), (True, 7.0)])
 async def test_a_silent_server_is_noticed(may_park: bool, within_s: float) -> None:
     """However long the call has waited by then."""
     caller = Caller(may_park=may_park)
