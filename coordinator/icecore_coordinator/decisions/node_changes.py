@@ -6,10 +6,15 @@ from itertools import chain
 
 from icecore.errors import InvalidRequestError, SupersededError, WrongClusterError
 from icecore.model import Incarnation, NodeId, SegmentId, SegmentState
-from icecore_coordinator.decisions.surplus_copies import note_dropped
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, NodeRecord, updated
+from icecore_coordinator.state.records import (
+    NUMBER_JUMP_MAX,
+    Change,
+    NodeRecord,
+    updated,
+    updated_segment,
+)
 
 NODES_MAX = 1_000
 NODE_ID_MAX = 99_999_999
@@ -252,8 +257,19 @@ def confirm_deletion(
 ) -> Change:
     """These nodes have said, or shown by an inventory, that the bytes of a deleted segment, or of
     a copy too many, are gone."""
-    change, record = note_dropped(state, segment_id, node_ids), state.deleted.get(segment_id)
+    change, record = _note_dropped(state, segment_id, node_ids), state.deleted.get(segment_id)
     if record is None or not any(each in record.holders for each in node_ids):
         return change
     holders = tuple(each for each in record.holders if each not in node_ids)
     return change + Change((updated(record, holders=holders),))
+
+
+def _note_dropped(state: ClusterState, segment_id: SegmentId, node_ids: Sequence[NodeId]) -> Change:
+    """These nodes have dropped their copy of a segment that stays (R93)."""
+    record = state.segments.get(segment_id)
+    if record is None or not any(each in record.segment.surplus for each in node_ids):
+        return Change()
+    gone = [each for each in record.segment.surplus if each in node_ids]
+    left = tuple(each for each in record.segment.surplus if each not in gone)
+    holders = tuple(each for each in record.holders if each not in gone)
+    return Change((updated_segment(record, {"surplus": left}, holders=holders),))

@@ -1,9 +1,9 @@
 """Decisions about copies of sealed segments beyond the replication factor. Pure.
 
-Who returns after a repair makes one copy too many. It goes in two changes (R93): in one the copy
-counts no more and its node is to drop it, in the other the node has shown that it is gone. Until
-then the node gets no copy of the segment again, so no order to drop one ever meets a copy that
-counts.
+Who returns after a repair makes one copy too many. It goes in two changes (R93): in this one the
+copy counts no more and its node is to drop it, in another (``node_changes.py``) the node has shown
+that it is gone. Until then the node gets no copy of the segment again, so no order to drop one
+ever meets a copy that counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,14 +54,3 @@ def _gain(state: ClusterState, sound: Sequence[NodeId], node_id: NodeId) -> tupl
         if each != node_id and each in state.nodes
     }
     return (len(racks), len(state.segments_of_node.get(node_id, ())), node_id)
-
-
-def note_dropped(state: ClusterState, segment_id: SegmentId, node_ids: Sequence[NodeId]) -> Change:
-    """These nodes have said, or shown by an inventory, that they have dropped their copy."""
-    record = state.segments.get(segment_id)
-    if record is None or not any(each in record.segment.surplus for each in node_ids):
-        return Change()
-    gone = [each for each in record.segment.surplus if each in node_ids]
-    left = tuple(each for each in record.segment.surplus if each not in gone)
-    holders = tuple(each for each in record.holders if each not in gone)
-    return Change((updated_segment(record, {"surplus": left}, holders=holders),))
