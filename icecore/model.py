@@ -282,6 +282,8 @@ class Segment:
     """An admin accepted that acknowledged records are missing; see ``is_lost``."""
     is_tiered: bool = False
     """A copy is published in object storage."""
+    surplus: tuple[NodeId, ...] = ()
+    """SEALED: who is to drop a copy, for there are enough without it; none of ``replicas``."""
     readers: tuple[NodeId, ...] = ()
     """Who reads that copy for clients, the best one first, where nobody holds a replica; only in a
     list of segments."""

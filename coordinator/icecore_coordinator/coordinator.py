@@ -64,6 +64,7 @@ from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_coordinator.work.sealing import LiveSealing
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.start_states import StartStates
+from icecore_coordinator.work.surplus import SurplusCopies
 from icecore_coordinator.work.tail_opening import TailOpener
 from icecore_coordinator.work.tail_rolls import TailRolls
 from icecore_coordinator.work.tier_import import TierImport
@@ -149,6 +150,7 @@ class Coordinator:
         gains, request = ExpectedGains(clock), self.recovery.request
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
+        self._surplus = SurplusCopies(ports)
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
@@ -370,6 +372,7 @@ class Coordinator:
             await self._counted.store()
             await self._retention.look()
             await self._local.look()
+            await self._surplus.look()
             await self._reclaimer.look()
 
     async def _begin_uploads(self) -> None:

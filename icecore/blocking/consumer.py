@@ -51,7 +51,7 @@ class Consumer:
         headers: HeaderValues | None = None,
         max_bytes: int = 16 << 20,
         fetch_bytes: int = 1 << 20,
-        max_wait_ms: int = 5_000,
+        max_wait_ms: int = 30_000,
         position: str | None = None,
         save_interval_s: float | None = 5.0,
         timeout_s: float = 30.0,

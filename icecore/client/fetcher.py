@@ -21,6 +21,7 @@ from icecore.client.held_segments import find_segments
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.places import READ, Place, Places
 from icecore.client.reader import Chunk, Reader
+from icecore.client.waiting_polls import Asked, WaitingPolls
 from icecore.codec.batch import iter_batches, verify_producer_crc
 from icecore.codec.selection import Selection
 from icecore.errors import (
@@ -91,6 +92,7 @@ class Fetcher:
         self._is_turn_due = False
         """A look or a request waits for the loop."""
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
+        self._waiting = WaitingPolls()
         self.is_closed = False
         self._is_endless = is_endless
         self._recreated: dict[str, TopicRecreatedError] = {}
@@ -200,6 +202,7 @@ class Fetcher:
         if self.is_closed:
             return
         self._note_recreated()
+        self._waiting.free_moved(self._metadata.view)
         if self._buffered_bytes >= self._buffer_bytes:
             return
         wanting: dict[tuple[int, bool], list[Reader]] = {}
@@ -222,6 +225,7 @@ class Fetcher:
                 readers.sort(key=lambda reader: reader.served)
                 for reader in readers:
                     reader.is_busy = True
+                    reader.asked += 1
                 self._start(self._fetch(place, readers))
 
     def _note_recreated(self) -> None:
@@ -234,23 +238,26 @@ class Fetcher:
     # --- one fetch ------------------------------------------------------------------------------
 
     async def _fetch(self, place: Place, readers: list[Reader]) -> None:
-        asked = [(reader, reader.generation) for reader in readers]
+        asked = Asked(place, readers)
+        self._waiting.add(asked)
         try:
             results, data = await self._call(place, readers)
         except IcecoreError as error:
-            for reader, generation in asked:
-                if generation == reader.generation and not reader.is_left:
+            for reader, is_awaited in zip(readers, asked.awaited(), strict=True):
+                if is_awaited:
                     self._failed(reader, error, place.node_id)
         else:
             at = 0
-            for (reader, generation), result in zip(asked, results, strict=True):
+            for reader, is_awaited, result in zip(readers, asked.awaited(), results, strict=True):
                 piece = data[at : at + result.batches_length]
                 at += result.batches_length
-                if generation == reader.generation and not reader.is_left:
+                if is_awaited:
                     reader.is_busy = False
                     if not data:
                         reader.empty_polls += 1
                     self._accept(place.node_id, reader, result, piece)
+        finally:
+            self._waiting.remove(asked)
         self._places.leave(place)
         self.news.set()
         self.look()

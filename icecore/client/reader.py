@@ -47,6 +47,8 @@ class Reader:
         """Which fetch brought data last: partitions take turns."""
         self.is_busy = False
         """A fetch is under way, or a failure is being dealt with."""
+        self.asked = 0
+        """How often: only the answer to the last fetch counts."""
         self.is_stuck = False
         """The last answer has moved nothing."""
         self.empty_polls = 0
@@ -63,6 +65,11 @@ class Reader:
         """Passed over, for they are gone: deleted, or lost."""
         self.failure: IcecoreError | None = None
         """Why reading cannot go on."""
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """An answer counts while this is what it was when the fetch began."""
+        return self.generation, self.asked
 
     @property
     def is_at_end(self) -> bool:

@@ -177,6 +177,7 @@ def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
         log_start_offset=segment.log_start_offset,
         lossy=segment.lossy,
         tiered=segment.is_tiered,
+        surplus=segment.surplus,
         length_bytes=segment.length_bytes,
     )
 
@@ -208,6 +209,7 @@ def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
         log_start_offset=message.log_start_offset,
         lossy=message.lossy,
         is_tiered=message.tiered,
+        surplus=node_ids(message.surplus),
         readers=tuple(map(NodeId, message.readers)),
         length_bytes=message.length_bytes,
     )

@@ -6,6 +6,7 @@ waiting. Calls of clients begin, and go on after waiting, in fair turns (``turns
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from icecore.errors import ThrottledError
@@ -70,6 +71,14 @@ class HeldSlot:
     async def turn(self) -> None:
         """As the port says."""
         await self._turns.wait(self._host)
+
+    def begin(self, start: Callable[[], None]) -> None:
+        """Call ``start`` when it is the turn of a call that has not begun."""
+        self._turns.begin(self._host, start)
+
+    def note_begun(self) -> None:
+        """It runs now."""
+        self._turns.note_begun()
 
     def end(self, _: object = None) -> None:
         """The call has ended. Does nothing the second time."""

@@ -10,7 +10,8 @@ cancelled (``icecore/rpc/bounds.py`` says which methods are).
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from icecore.rpc.ports import NO_SLOT, CallSlot
 
@@ -45,13 +46,17 @@ class Turns:
         self._until_s = self._loop.time() + TURN_S
 
 
+_Waiting: TypeAlias = asyncio.Future[None] | Callable[[], None]
+"""Somebody who goes on, or what is to begin."""
+
+
 class FairTurns:
     """Lets so many in with each round of the loop: fewer when rounds take long. Calls of one host
     begin in the order in which they came: batches of a producer must not overtake each other."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+        self._lines: dict[str, deque[_Waiting]] = {}
         """By host, the next one first."""
         self._at_once = AT_ONCE_MAX // 4
         self._left = self._at_once
@@ -64,11 +69,7 @@ class FairTurns:
 
     async def wait(self, host: str) -> None:
         """Return when it is this host's turn; at once when nobody waits and little goes on."""
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._round)
-        if self._left > 0 and not self._lines and not self._woken:
-            self._left -= 1
+        if self._is_free():
             return
         turn = self._loop.create_future()
         self._lines.setdefault(host, deque()).append(turn)
@@ -77,8 +78,30 @@ class FairTurns:
         finally:
             if turn.done() and not turn.cancelled():
                 self._woken -= 1
+        self.note_begun()
+
+    def begin(self, host: str, start: Callable[[], None]) -> None:
+        """Call ``start`` when it is this host's turn, at once as for ``wait``; for what costs
+        less while it is not begun. It must not raise."""
+        if self._is_free():
+            start()
+        else:
+            self._lines.setdefault(host, deque()).append(start)
+
+    def note_begun(self) -> None:
+        """Who was let in runs now."""
         if self._began_s is None:
             self._began_s = self._loop.time()
+
+    def _is_free(self) -> bool:
+        """Whether one more may run in this round; it counts as one that does."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._round)
+        if self._left > 0 and not self._lines and not self._woken:
+            self._left -= 1
+            return True
+        return False
 
     def _round(self) -> None:
         if self._began_s is not None and self._loop.time() - self._began_s > ROUND_S:
@@ -92,7 +115,10 @@ class FairTurns:
             turn = line.popleft()
             if line:
                 self._lines[host] = line  # behind the others
-            if not turn.done():  # else its handler was stopped
+            if not isinstance(turn, asyncio.Future):
+                turn()
+                self._left -= 1
+            elif not turn.done():  # else its handler was stopped
                 turn.set_result(None)
                 self._woken += 1
                 self._left -= 1

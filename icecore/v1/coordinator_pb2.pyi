@@ -460,6 +460,7 @@ class SegmentAssignment(_message.Message):
     LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     TIERED_FIELD_NUMBER: _builtins.int
     READERS_FIELD_NUMBER: _builtins.int
+    SURPLUS_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     generation: _builtins.int
     topic_id: _builtins.bytes
@@ -500,6 +501,12 @@ class SegmentAssignment(_message.Message):
     def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """tiered, and without replicas: nodes that read it there, the best"""
 
+    @_builtins.property
+    def surplus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """one first; only in answers of ListSegments
+        SEALED: nodes that are to drop their copy, none of replicas
+        """
+
     def __init__(
         self,
         *,
@@ -525,10 +532,11 @@ class SegmentAssignment(_message.Message):
         length_bytes: _builtins.int = ...,
         tiered: _builtins.bool = ...,
         readers: _abc.Iterable[_builtins.int] | None = ...,
+        surplus: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "readers", b"readers", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "tiered", b"tiered", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "isr", b"isr", "leader", b"leader", "leader_incarnation", b"leader_incarnation", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy", b"lossy", "partition", b"partition", "readers", b"readers", "replicas", b"replicas", "seal_digest", b"seal_digest", "segment_id", b"segment_id", "settings", b"settings", "state", b"state", "surplus", b"surplus", "tiered", b"tiered", "topic", b"topic", "topic_id", b"topic_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

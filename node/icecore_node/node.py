@@ -242,9 +242,11 @@ class Node:
     def _make_membership(self) -> None:
         """How it joins, says that it is there, and leaves."""
         context, table = self.context, self.replicas
-        delete = self._deletions.order
+        delete, drop = self._deletions.order, self._deletions.drop_surplus
         self._following = TopicFollowing(context, self._coordinator, self.mirror)
-        updates = Updates(context, table, self.leaders, self._assignments, delete, self._following)
+        updates = Updates(
+            context, table, self.leaders, self._assignments, delete, drop, self._following
+        )
         self._heartbeats = Heartbeats(
             context,
             self._coordinator,

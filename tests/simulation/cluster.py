@@ -49,6 +49,7 @@ from tests.simulation.topic_table import SimTopicTable
 
 if TYPE_CHECKING:
     from tests.simulation.directed_bootstrap import RemadeTopic
+    from tests.simulation.directed_surplus import Copies
     from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
     from tests.simulation.tiered import TieredTopic
@@ -181,7 +182,7 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic] = []
+        self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic | Copies] = []
         """Topics that were made by a fault, to be judged at the end."""
         self.deleted_by_hand: dict[str, int] = {}
         """By topic: the largest offset below which somebody asked to delete its records."""

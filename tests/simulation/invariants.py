@@ -33,6 +33,7 @@ from icecore_node.storage.shared_engine.shared_files import file_name as shared_
 from icecore_node.storage.shared_engine.start_up import Judged
 from icecore_node.storage.shared_engine.start_up import StartUp as SharedStartUp
 from icecore_replication.checked import Checked
+from tests.simulation.copies import COORDINATOR
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex
 from tests.simulation.inode import Inode
@@ -133,6 +134,17 @@ class Invariants:
             known = old.segment.replicas if old is not None and was_sealed else ()
             for node_id in set(segment.replicas) - set(known):
                 self._check_copy(node_id, segment)
+            if segment.surplus and (old is None or not old.segment.surplus):
+                self._check_left(segment)
+
+    def _check_left(self, segment: Segment) -> None:
+        """R93: a copy is to go, so enough others are there, on nodes that are up."""
+        live = self._world.shells[COORDINATOR].live
+        up = [each for each in segment.replicas if live.is_live(each)]
+        if len(up) < segment.settings.replication_factor:
+            self._note(f"R93: segment {segment.segment_id} loses a copy, left are those of {up}")
+        for node_id in up:
+            self._check_copy(node_id, segment)
 
     def _check_copy(self, node_id: int, segment: Segment) -> None:
         """As the node knows it; of one that is down, or has not looked yet, what is on its disk.

@@ -31,6 +31,7 @@ from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_storage as storage
+from tests.simulation import mistakes_surplus as surplus
 from tests.simulation import mistakes_tiering as tiering
 from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
@@ -149,6 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(shared.shared_file_freed_too_early, "shared_smoke"),
     Mutant(shared.dead_batches_come_back, "shared_blackout", 16, is_rare=True),
     Mutant(shared.shared_damage_condemns_nobody, "shared_lagging_third", 2),
+    Mutant(surplus.listed_is_enough, "one_too_many"),
+    Mutant(surplus.dropped_for_ever, "one_too_many"),
     Mutant(hand_over.hand_over_drops_first, "shared_smoke"),
     Mutant(hand_over.hand_over_not_synced, "shared_smoke"),
     Mutant(hand_over.extraction_loses_the_last_batch, "shared_smoke"),

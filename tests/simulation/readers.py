@@ -44,7 +44,7 @@ def make_consumer(
         on_out_of_range=on_out_of_range,
         max_bytes=chance.choice([2_000, 1 << 20]),
         fetch_bytes=chance.choice([500, 100_000]),
-        max_wait_ms=chance.choice([50, 200, 5_000]),
+        max_wait_ms=chance.choice([50, 200, 30_000]),
         net=net,
         clock=clock,
         rng=rng,

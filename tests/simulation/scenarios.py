@@ -31,6 +31,7 @@ from tests.simulation import (
     directed_shortage,
     directed_starts,
     directed_storage,
+    directed_surplus,
     directed_tiering,
     invariants,
     marks,
@@ -206,6 +207,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_bootstrap.PLANS,
     **directed_shortage.PLANS,
     **directed_starts.PLANS,
+    **directed_surplus.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

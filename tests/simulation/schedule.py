@@ -19,6 +19,7 @@ from tests.simulation import (
     directed_shortage,
     directed_starts,
     directed_storage,
+    directed_surplus,
     directed_tiering,
     faults_cluster,
     faults_disk,
@@ -56,6 +57,7 @@ COMPOSED = (
     *directed_bootstrap.KINDS,
     *directed_shortage.KINDS,
     *directed_starts.KINDS,
+    *directed_surplus.KINDS,
 )
 ALONE = faults_store.KINDS
 """Drawn by themselves, where nodes have an object store."""

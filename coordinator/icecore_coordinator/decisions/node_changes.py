@@ -2,12 +2,19 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from icecore.errors import InvalidRequestError, SupersededError, WrongClusterError
 from icecore.model import Incarnation, NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, NodeRecord, updated
+from icecore_coordinator.state.records import (
+    NUMBER_JUMP_MAX,
+    Change,
+    NodeRecord,
+    updated,
+    updated_segment,
+)
 
 NODES_MAX = 1_000
 NODE_ID_MAX = 99_999_999
@@ -230,21 +237,39 @@ def lost_copies(
 def deletions_confirmed(
     state: ClusterState, node_id: NodeId, held: dict[SegmentId, HeldReplica]
 ) -> list[SegmentId]:
-    """Deleted segments whose bytes the node was meant to remove and has no more."""
-    return [
+    """Segments whose bytes the node was meant to remove and has no more: deleted ones, and those
+    of which there are enough copies elsewhere."""
+    deleted = (
         segment_id
         for segment_id in state.deleted_held
-        if node_id in state.deleted[segment_id].holders and segment_id not in held
-    ]
+        if node_id in state.deleted[segment_id].holders
+    )
+    dropped = (
+        segment_id
+        for segment_id in state.dropping
+        if node_id in state.segments[segment_id].segment.surplus
+    )
+    return [each for each in dict.fromkeys(chain(deleted, dropped)) if each not in held]
 
 
 def confirm_deletion(
     state: ClusterState, segment_id: SegmentId, node_ids: Sequence[NodeId]
 ) -> Change:
-    """These nodes have said, or shown by an inventory, that the bytes of a deleted segment are
-    gone."""
-    record = state.deleted.get(segment_id)
+    """These nodes have said, or shown by an inventory, that the bytes of a deleted segment, or of
+    a copy too many, are gone."""
+    change, record = _note_dropped(state, segment_id, node_ids), state.deleted.get(segment_id)
     if record is None or not any(each in record.holders for each in node_ids):
-        return Change()
+        return change
     holders = tuple(each for each in record.holders if each not in node_ids)
-    return Change((updated(record, holders=holders),))
+    return change + Change((updated(record, holders=holders),))
+
+
+def _note_dropped(state: ClusterState, segment_id: SegmentId, node_ids: Sequence[NodeId]) -> Change:
+    """These nodes have dropped their copy of a segment that stays (R93)."""
+    record = state.segments.get(segment_id)
+    if record is None or not any(each in record.segment.surplus for each in node_ids):
+        return Change()
+    gone = [each for each in record.segment.surplus if each in node_ids]
+    left = tuple(each for each in record.segment.surplus if each not in gone)
+    holders = tuple(each for each in record.holders if each not in gone)
+    return Change((updated_segment(record, {"surplus": left}, holders=holders),))

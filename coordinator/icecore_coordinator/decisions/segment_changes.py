@@ -310,7 +310,8 @@ def add_sealed_replica(
     """Count a repaired copy.
 
     Raises:
-        ConflictError: the segment is not SEALED with this digest, or the node restarted since.
+        ConflictError: the segment is not SEALED with this digest, or the node restarted since, or
+            has an order to drop its copy.
     """
     record = _record(state, segment_id)
     segment = record.segment
@@ -320,6 +321,8 @@ def add_sealed_replica(
         raise ConflictError(f"segment {segment_id} lies in object storage alone")
     if state.incarnation(node_id) != incarnation:
         raise ConflictError(f"node {node_id} restarted during the repair of segment {segment_id}")
+    if node_id in segment.surplus:
+        raise ConflictError(f"node {node_id} is dropping its copy of segment {segment_id}")
     if node_id in segment.replicas:
         return Change()
     replicas = (*segment.replicas, node_id)

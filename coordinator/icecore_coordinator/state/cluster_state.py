@@ -40,6 +40,7 @@ from icecore_coordinator.state.records import (
     SegmentRecord,
     TopicRecord,
     drop,
+    is_over_replicated,
     is_under_replicated,
     updated,
 )
@@ -73,7 +74,11 @@ class ClusterState:
     unsealed: dict[SegmentId, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
     thin: dict[SegmentId, None] = field(default_factory=dict)
-    """SEALED segments with fewer replicas than their replication factor."""
+    """SEALED segments with fewer replicas than their replication factor,"""
+    thick: dict[SegmentId, None] = field(default_factory=dict)
+    """and those with more."""
+    dropping: dict[SegmentId, None] = field(default_factory=dict)
+    """Of which some node is to drop a copy."""
     segments_of_partition: dict[PartitionKey, dict[SegmentId, None]] = field(default_factory=dict)
     """In no order that counts: ``ids_in`` has one."""
     misplaced: dict[PartitionKey, None] = field(default_factory=dict)
@@ -153,13 +158,21 @@ class ClusterState:
         if before is None:
             self._note_place(record)
         self.tiers.put_segment(segment)
-        self.thin.pop(segment.segment_id, None)
+        self._forget_copies(segment.segment_id)
         if segment.state != SegmentState.SEALED:
             self.unsealed[segment.segment_id] = None
             return
         self.unsealed.pop(segment.segment_id, None)
         if is_under_replicated(record):
             self.thin[segment.segment_id] = None
+        if is_over_replicated(record):
+            self.thick[segment.segment_id] = None
+        if segment.surplus:
+            self.dropping[segment.segment_id] = None
+
+    def _forget_copies(self, segment_id: SegmentId) -> None:
+        for each in (self.thin, self.thick, self.dropping):
+            each.pop(segment_id, None)
 
     def _note_place(self, record: SegmentRecord) -> None:
         """Behind the others of its partition, where it belongs unless it was merged or restored."""
@@ -187,7 +200,7 @@ class ClusterState:
                 del self.segments[segment_id]
                 self.tiers.remove_segment(record.segment)
                 self.unsealed.pop(segment_id, None)
-                self.thin.pop(segment_id, None)
+                self._forget_copies(segment_id)
                 self.segments_of_partition[record.partition_key].pop(segment_id, None)
                 for node_id in record.segment.replicas:
                     self.segments_of_node[node_id].pop(segment_id, None)

@@ -415,7 +415,7 @@ def without_copies(record: SegmentRecord, now_ms: int) -> Change:
     segment = record.segment
     remote = updated_segment(
         record,
-        {"replicas": (), "isr": (), "leader": NO_NODE},
+        {"replicas": (), "surplus": (), "isr": (), "leader": NO_NODE},
         holders=(),
         digest_nodes=(),
         digests=(),
@@ -438,3 +438,10 @@ def is_under_replicated(record: SegmentRecord) -> bool:
     is_short = len(copies) < segment.settings.replication_factor
     is_kept_here = not (is_prepared(record) or segment.is_lost or segment.is_remote_only)
     return is_short and is_kept_here
+
+
+def is_over_replicated(record: SegmentRecord) -> bool:
+    """Sealed, with more verified copies than the replication factor."""
+    segment = record.segment
+    is_sealed = segment.state == SegmentState.SEALED
+    return is_sealed and len(segment.replicas) > segment.settings.replication_factor

@@ -120,7 +120,8 @@ class Repairer:
         segment = record.segment
         if segment.state != SegmentState.SEALED or is_below_start(self._ledger.state, record):
             return None  # not yet, or it is about to go
-        targets = [each for each in eligible if each not in segment.replicas]
+        taken = (*segment.replicas, *segment.surplus)
+        targets = [each for each in eligible if each not in taken]
         if not targets:
             return None
         segment_id = segment.segment_id
@@ -131,9 +132,7 @@ class Repairer:
             if self._live.is_live(each) and not self._copies.is_unknown(each, segment_id)
         ]
         returning = [
-            each
-            for each in record.holders
-            if each not in segment.replicas and self._may_return(each)
+            each for each in record.holders if each not in taken and self._may_return(each)
         ]
         enough = segment.settings.replication_factor
         if len(counted) + len(returning) >= enough or not donors:

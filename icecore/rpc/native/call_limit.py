@@ -4,6 +4,8 @@ Over gRPC the number of streams does that. Calls that are parked do not count, f
 and may take long; what waits behind them on the connection would wait as long.
 """
 
+from collections.abc import Callable
+
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection
 from icecore.rpc.slots import HeldSlot
 
@@ -68,6 +70,14 @@ class CountedSlot:
     async def turn(self) -> None:
         """See ``icecore.rpc.ports.CallSlot``."""
         await self._slot.turn()
+
+    def begin(self, start: Callable[[], None]) -> None:
+        """See ``HeldSlot``."""
+        self._slot.begin(start)
+
+    def note_begun(self) -> None:
+        """See ``HeldSlot``."""
+        self._slot.note_begun()
 
     def end(self, _: object = None) -> None:
         """The call has ended."""

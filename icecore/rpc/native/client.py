@@ -13,15 +13,16 @@ from google.protobuf.message import DecodeError
 from icecore.errors import IcecoreError, InternalError, RequestTimeoutError
 from icecore.rpc import convert
 from icecore.rpc.methods import DATA, REPLICATION
-from icecore.rpc.native.connection import Connection
+from icecore.rpc.native.connection import Connection, Timeouts
 from icecore.rpc.native.frame import HEADER_BYTES_MAX, Frame, FrameError, Kind, pack_call
 from icecore.rpc.ports import Body, Bulk, Done, Received, buffers_of
 from icecore.v1 import common_pb2
 
 CONTROL: Final = "control"
+FETCH: Final = "fetch"
 _CLASSES: Final = {
     DATA["Produce"]: "produce",
-    DATA["Fetch"]: "fetch",
+    DATA["Fetch"]: FETCH,
     REPLICATION["ReadSegment"]: "copy",
 }
 _CALL_ID_MAX: Final = 0xFFFFFFFF
@@ -51,18 +52,34 @@ class _Call:
 
 
 class Calls:
-    """Unanswered calls of one connection. Each ends once: answered, refused, late or broken."""
+    """Unanswered calls of one connection. Each ends once: answered, refused, late or broken.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: Theirs alone.
+        may_park: They may wait for something to happen.
+    """
+
+    def __init__(self, connection: Connection, *, may_park: bool = False) -> None:
         self.connection = connection
+        self._may_park = may_park
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, _Call] = {}
         self._last_id = 0
+        self._newest_s = 0.0
+        """When the last call began."""
 
-    @property
-    def are_open(self) -> bool:
-        """Whether somebody waits for an answer."""
-        return bool(self._calls)
+    def ask_after_s(self, now_s: float, timeouts: Timeouts) -> float | None:
+        """How long the server may be silent; None while nobody waits for an answer.
+
+        Who waits at the end of a log asks less often the longer that takes: each ping costs the
+        server a turn, and most consumers wait most of the time.
+        """
+        if not self._calls:
+            return None
+        soon_s = timeouts.awaited_ping_after_s
+        if not self._may_park:
+            return soon_s
+        return max(soon_s, min((now_s - self._newest_s) / 2, timeouts.parked_ping_after_s))
 
     def start(self, method: str, body: Body, timeout_s: float, done: Done) -> int:
         """Send a request. ``done`` is called from the loop, never before this returns.
@@ -72,6 +89,7 @@ class Calls:
         """
         self._last_id = call_id = self._last_id % _CALL_ID_MAX + 1
         timer = self._loop.call_later(timeout_s, self._late, call_id)
+        self._newest_s = self._loop.time()
         self._calls[call_id] = _Call(method, done, timer)
         if isinstance(body, Bulk) and len(body.header) <= HEADER_BYTES_MAX:
             meta = pack_call(timeout_s, method.encode(), body.header)

@@ -9,7 +9,8 @@ owner hears why. A peer that is silent is asked (PING), and lost when it stays s
 takes what we send is not silent. It is asked sooner while somebody waits for it, so that idle
 connections cost next to nothing: there the kernel notices when a host vanishes (``sockets.py``). A
 message that has begun must end, too. ``Timeouts`` has the times; whoever owns connections calls
-``check`` about every ``check_every_s``, from one timer for all of them.
+``check`` about every ``check_every_s``, from one timer for all of them, and may leave out those
+that rest (``rests_until_s``).
 """
 
 import asyncio
@@ -50,10 +51,12 @@ class Timeouts:
     check_every_s: float = 0.5
     hello_within_s: float = 5.0
     """To say hello, once it has connected."""
-    ping_after_s: float = 5.0
+    ping_after_s: float = 15.0
     """To be silent before it is asked,"""
     awaited_ping_after_s: float = 1.0
     """when somebody waits for it (if that is sooner),"""
+    parked_ping_after_s: float = 5.0
+    """or this, when all who wait have done so for long and it may be that there is nothing yet,"""
     pong_within_s: float = 1.5
     """and then to answer."""
     message_within_s: float = 30.0
@@ -104,6 +107,8 @@ class Connection:
         """The other side has said hello."""
         self.heard_s = asyncio.get_running_loop().time()
         """When the peer last sent something, or took something that had waited for it."""
+        self.rests_until_s = 0.0
+        """``check`` finds nothing before: whatever may change that sets it to 0."""
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._tls = sock if isinstance(sock, TlsSocket) else None
@@ -128,6 +133,7 @@ class Connection:
         """Receive no more for now: the peer's messages wait in its own memory."""
         if not self._is_paused and not self.is_lost:
             self._is_paused = True
+            self.rests_until_s = 0.0
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
@@ -177,7 +183,7 @@ class Connection:
                 break
         self._go_on_reading()
         if self._begun_s is None and not self._inbox.is_between_frames:
-            self._begun_s = self.heard_s
+            self._begun_s, self.rests_until_s = self.heard_s, 0.0
 
     def _admit(self, head: Head, meta: bytes) -> bool:
         return self._owner.admit(self, head, meta)
@@ -230,6 +236,7 @@ class Connection:
             return
         if sent_bytes < size_bytes:
             self._outbox.add(buffers, sent_bytes, size_bytes)
+            self.rests_until_s = 0.0
             self._loop.add_writer(self._descriptor, self._writable)
 
     def _writable(self) -> None:
@@ -282,11 +289,15 @@ class Connection:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def check(self, now_s: float, *, is_awaited: bool) -> None:
+    def check(self, now_s: float, *, ask_after_s: float | None = None) -> None:
         """Ask a silent peer, and lose one that stays silent or never ends a message.
 
         Called every ``check_every_s``, or as often as the process gets a turn. What waits to be
         sent by then is no view of larger memory any more.
+
+        Args:
+            now_s: Of the loop.
+            ask_after_s: How long the peer may be silent, for somebody waits for it.
         """
         if self.is_lost:
             return
@@ -299,13 +310,16 @@ class Connection:
             return
         timeouts = self._timeouts
         ping_after_s = timeouts.ping_after_s
-        if is_awaited or self._outbox.size_bytes:
-            ping_after_s = min(ping_after_s, timeouts.awaited_ping_after_s)
+        if self._outbox.size_bytes:
+            ask_after_s = timeouts.awaited_ping_after_s
+        if ask_after_s is not None:
+            ping_after_s = min(ping_after_s, ask_after_s)
         allowed_s = timeouts.message_within_s + (self._inbox.expected_bytes >> 20)
         if self._begun_s is not None and now_s - self._begun_s > allowed_s:
             self.lose("the peer began a message and did not end it in time")
         elif now_s - self.heard_s < ping_after_s:
-            return
+            if self.has_greeted and self._begun_s is None and not self._outbox.size_bytes:
+                self.rests_until_s = self.heard_s + ping_after_s
         elif self._unanswered_checks * timeouts.check_every_s >= timeouts.pong_within_s:
             self.lose(f"the peer was silent for {now_s - self.heard_s:.1f} s")
         else:

@@ -13,6 +13,7 @@ from icecore.errors import (
 from icecore.rpc import convert, framing
 from icecore.rpc.bounds import Bound
 from icecore.rpc.handling import failure_of
+from icecore.rpc.native.call_limit import CountedSlot
 from icecore.rpc.native.connection import Connection
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Call, Kind
 from icecore.rpc.native.stream import NativeStream
@@ -29,6 +30,7 @@ from icecore.rpc.ports import (
     buffers_of,
 )
 
+LATE: Final = "the caller's time is over"
 _MESSAGE_CHARACTERS_MAX: Final = 1000
 
 
@@ -37,18 +39,18 @@ def context_of(connection: Connection, timeout_s: float | None, slot: CallSlot) 
     return CallContext(connection.peer, connection.principal, timeout_s, slot)
 
 
-def in_turn(handler: UnaryHandler, bound: Bound) -> UnaryHandler:
-    """A handler for strangers: it begins in its turn, and if it only reads it ends in time."""
+def in_time(handler: UnaryHandler, slot: CountedSlot, bound: Bound) -> UnaryHandler:
+    """A handler for strangers, whose turn it is: if it only reads it ends in time."""
 
     async def run(body: Received, context: CallContext) -> Body:
+        slot.note_begun()
         try:
             async with asyncio.timeout(context.timeout_s if bound.is_read else None) as limit:
-                await context.slot.turn()
                 return await handler(body, context)
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise RequestTimeoutError("the caller's time is over") from error
+            raise RequestTimeoutError(LATE) from error
 
     return run
 

@@ -20,7 +20,7 @@ from icecore.rpc.addresses import native
 from icecore.rpc.bounds import bounded
 from icecore.rpc.knocking import refuses
 from icecore.rpc.listening import check_listen, why_not_bound
-from icecore.rpc.native.client import Calls, class_of, error_of
+from icecore.rpc.native.client import FETCH, Calls, class_of, error_of
 from icecore.rpc.native.connection import Connection, Timeouts
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
 from icecore.rpc.native.server import NativeServer, ServerLimits
@@ -197,7 +197,7 @@ class NativeNet:
     async def _connected(self, key: _Key) -> Calls:
         sock = await self._socket(key[0])
         connection = Connection(sock, self, key[0], self._timeouts)
-        calls = self._calls[key] = Calls(connection)
+        calls = self._calls[key] = Calls(connection, may_park=key[1] == FETCH)
         self._keys[connection] = key
         self._check_later()
         return calls
@@ -229,11 +229,14 @@ class NativeNet:
     def _check(self) -> None:
         """Ask peers that are silent; as long as there are connections."""
         self._checking = None
-        now_s = asyncio.get_running_loop().time()
+        now_s, timeouts = asyncio.get_running_loop().time(), self._timeouts
         for connection in [*self._keys, *self._streams]:
             key = self._keys.get(connection)
-            is_awaited = key is None or self._calls[key].are_open
-            connection.check(now_s, is_awaited=is_awaited)
+            if key is None:
+                ask_after_s: float | None = timeouts.awaited_ping_after_s
+            else:
+                ask_after_s = self._calls[key].ask_after_s(now_s, timeouts)
+            connection.check(now_s, ask_after_s=ask_after_s)
         if self._keys or self._streams:
             self._check_later()
 

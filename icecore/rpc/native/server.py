@@ -17,7 +17,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,7 @@ from typing import Any, Final
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
+    RequestTimeoutError,
     ThrottledError,
     UnavailableError,
     UnsupportedError,
@@ -46,13 +47,15 @@ from icecore.rpc.native.frame import (
     read_call,
 )
 from icecore.rpc.native.handlers import (
+    LATE,
     checked,
     context_of,
-    in_turn,
+    in_time,
     run_direct,
     run_stream,
     send_error,
 )
+from icecore.rpc.native.peers import Peer
 from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.native.tls import TlsSocket
 from icecore.rpc.ports import (
@@ -88,36 +91,6 @@ class ServerLimits:
     answers_bytes_max: int = 64 << 20
 
 
-class _Peer:
-    """What the server knows of one connection."""
-
-    __slots__ = (
-        "accepted_s",
-        "admitted",
-        "calls",
-        "host",
-        "reads",
-        "receiving_bytes",
-        "stream",
-        "task",
-        "unsent",
-    )
-
-    def __init__(self, host: str, accepted_s: float, calls: ConnectionCalls) -> None:
-        self.host = host
-        self.accepted_s = accepted_s
-        self.calls = calls
-        self.reads: set[asyncio.Task[None]] = set()
-        """Handlers that stop with the connection."""
-        self.admitted: deque[Admitted] = deque()
-        """Calls whose large bodies are on their way, in the order of these."""
-        self.receiving_bytes = 0
-        self.stream: NativeStream | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.unsent: Counter[str] = Counter()
-        """Bytes of answers that wait, by method."""
-
-
 class NativeServer:
     """See ``icecore.rpc.ports.Server``.
 
@@ -147,7 +120,7 @@ class NativeServer:
         self._direct = {name.encode(): (name, each) for name, each in handlers.direct.items()}
         self._streams = {name.encode(): (name, each) for name, each in handlers.streams.items()}
         self._names = {name.encode(): name for name in (*handlers.unary, *handlers.direct)}
-        self._peers: dict[Connection, _Peer] = {}
+        self._peers: dict[Connection, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = Slots(limits.calls_max, limits.parked_max)
         self._hosts: Counter[str] = Counter()
@@ -156,6 +129,8 @@ class NativeServer:
         self._receiving_bytes = 0
         self._unsent_bytes: Counter[str] = Counter()
         self._is_stopping = False
+        self._is_over = False
+        """What has not begun will not."""
         self._idle: asyncio.Future[None] | None = None
         """Done when no call runs any more; made by ``stop``."""
         self._all_gone = asyncio.Event()
@@ -179,20 +154,26 @@ class NativeServer:
     def _welcome(self, sock: socket.socket | TlsSocket, peer: str) -> None:
         connection, host = Connection(sock, self, peer, self._timeouts), host_of(peer)
         calls = ConnectionCalls(connection, self._limits.calls_per_connection_max)
-        self._peers[connection] = _Peer(host, self._loop.time(), calls)
+        self._peers[connection] = Peer(host, self._loop.time(), calls)
         self._hosts[host] += 1
 
     def _check(self) -> None:
         """Ask silent peers, close those that never said hello or take nothing."""
         now_s, timeouts = self._loop.time(), self._timeouts
-        for connection, peer in list(self._peers.items()):
+        stirring = [each for each in self._peers if each.rests_until_s <= now_s]
+        for connection in stirring:
+            peer = self._peers.get(connection)
+            if peer is None:
+                continue  # lost with another one
             silent_s = now_s - connection.heard_s
             if not connection.has_greeted and now_s - peer.accepted_s > timeouts.hello_within_s:
                 connection.lose("the peer never said hello")
             elif peer.unsent and silent_s > timeouts.answers_within_s:
                 connection.lose("the peer takes no answers")
             else:
-                connection.check(now_s, is_awaited=peer.stream is not None)
+                is_awaited = peer.stream is not None
+                ask_after_s = timeouts.awaited_ping_after_s if is_awaited else None
+                connection.check(now_s, ask_after_s=ask_after_s)
         self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
 
     def lost(self, connection: Connection, error: IcecoreError) -> None:
@@ -281,7 +262,7 @@ class NativeServer:
         else:
             raise FrameError(f"kind {frame.kind} is not expected here")
 
-    def _call(self, connection: Connection, peer: _Peer, frame: Frame) -> None:
+    def _call(self, connection: Connection, peer: Peer, frame: Frame) -> None:
         call = read_call(frame.kind, frame.meta)
         admitted: Admitted | None = None
         is_asked = call.header is not None and call.method in self._direct
@@ -310,17 +291,51 @@ class NativeServer:
         method, handler = self._methods[call.method]
         if call.header is not None:  # this handler knows only whole messages
             frame = frame._replace(body=join(framing.frame_bulk(call.header, [frame.body])))
-        bound = bound_of(method)
-        held: HeldSlot | CountedSlot = slot
-        if bound.is_for_clients:
-            held, handler = CountedSlot(slot, peer.calls), in_turn(handler, bound)
-        context = context_of(connection, call.timeout_s, held)
-        task = self._start(self._answer(connection, frame, method, handler, context))
-        task.add_done_callback(self._finished)
-        task.add_done_callback(held.end)
+        if not bound_of(method).is_for_clients:
+            context = context_of(connection, call.timeout_s, slot)
+            self._run(connection, frame, method, handler, context, slot)
+            return
+        counted = CountedSlot(slot, peer.calls)
+        until_s = self._loop.time() + call.timeout_s
+        called = (method, handler)
+        counted.begin(partial(self._begin, connection, frame, called, counted, until_s))
+
+    def _begin(
+        self,
+        connection: Connection,
+        frame: Frame,
+        called: tuple[str, UnaryHandler],
+        slot: CountedSlot,
+        until_s: float,
+    ) -> None:
+        """It is the turn of a call that has waited for it; who gave up meanwhile costs little."""
+        peer, left_s = self._peers.get(connection), until_s - self._loop.time()
+        if peer is None or self._is_over or left_s <= 0:
+            slot.end()
+            self._finished()
+            self._refuse(connection, frame.call_id, RequestTimeoutError(LATE))
+            return
+        method, bound = called[0], bound_of(called[0])
+        context = context_of(connection, left_s, slot)
+        timed = in_time(called[1], slot, bound)
+        task = self._run(connection, frame, method, timed, context, slot)
         if bound.is_read:
             peer.reads.add(task)
             task.add_done_callback(peer.reads.discard)
+
+    def _run(
+        self,
+        connection: Connection,
+        frame: Frame,
+        method: str,
+        handler: UnaryHandler,
+        context: CallContext,
+        slot: HeldSlot | CountedSlot,
+    ) -> "asyncio.Task[None]":
+        task = self._start(self._answer(connection, frame, method, handler, context))
+        task.add_done_callback(self._finished)
+        task.add_done_callback(slot.end)
+        return task
 
     def _why_not(self, call: Call, host: str = "") -> IcecoreError | None:
         """Why this call may not begin now."""
@@ -409,7 +424,7 @@ class NativeServer:
         if connection.unsent_bytes > UNSENT_HIGH_BYTES:
             connection.pause()
 
-    def _reader_is_back(self, connection: Connection, peer: _Peer) -> None:
+    def _reader_is_back(self, connection: Connection, peer: Peer) -> None:
         self._unsent_bytes.subtract(peer.unsent)
         peer.unsent.clear()
         if not peer.calls.are_full:
@@ -421,8 +436,9 @@ class NativeServer:
 
     # --- streams --------------------------------------------------------------------------------
 
-    def _open(self, connection: Connection, peer: _Peer, frame: Frame) -> None:
+    def _open(self, connection: Connection, peer: Peer, frame: Frame) -> None:
         stream = peer.stream = NativeStream(connection)
+        connection.rests_until_s = 0.0  # who streams is asked sooner
         found = self._streams.get(frame.meta)
         if found is None or self._is_stopping:
             what = f"no stream {frame.meta.decode(errors='replace')}"
@@ -454,6 +470,7 @@ class NativeServer:
             ends.add(self._idle)
         if ends:
             await asyncio.wait(ends, timeout=grace_s)
+        self._is_over = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:

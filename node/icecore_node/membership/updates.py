@@ -5,7 +5,7 @@ Each message is taken apart here, and each part goes to whom it concerns.
 
 from collections.abc import Callable
 
-from icecore.model import ProducerEpoch, ProducerId, SegmentId, Token
+from icecore.model import ProducerEpoch, ProducerId, Segment, SegmentId, Token
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
@@ -28,6 +28,7 @@ class Updates:
         leaders: Leaders,
         assignments: Assignments,
         delete_later: Callable[[SegmentId], None],
+        drop_surplus: Callable[[Segment], None],
         following: TopicFollowing,
     ) -> None:
         """
@@ -36,7 +37,8 @@ class Updates:
             table: All replicas.
             leaders: All leaders.
             assignments: Gives replicas their roles.
-            delete_later: Carries out the order to delete a segment.
+            delete_later: Carries out the order to delete a segment,
+            drop_surplus: and to drop a copy of one that stays.
             following: Hears how many changes of topics there are.
         """
         self._context = context
@@ -44,6 +46,7 @@ class Updates:
         self._leaders = leaders
         self._assignments = assignments
         self._delete_later = delete_later
+        self._drop_surplus = drop_surplus
         self._following = following
 
     def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
@@ -60,7 +63,10 @@ class Updates:
                 for leader in self._leaders.all():
                     leader.feed(inputs.NodeChanged(node))
         for assignment in update.assignments:
-            self._assignments.apply(convert.segment_from_proto(assignment))
+            record = convert.segment_from_proto(assignment)
+            self._assignments.apply(record)
+            if context.identity.node_id in record.surplus:
+                self._drop_surplus(record)
         for progress in update.partitions:
             self._note_partition(progress)
         for segment_id in convert.segment_ids(update.delete_segment_ids):

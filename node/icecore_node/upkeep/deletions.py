@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError
-from icecore.model import SegmentId, Token
+from icecore.model import Segment, SegmentId, Token
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
@@ -64,11 +64,30 @@ class Deletions:
         self._tasks[segment_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
 
-    async def _delete(self, segment_id: SegmentId) -> None:
+    def drop_surplus(self, record: Segment) -> None:
+        """Drop the copy of a segment of which there are enough others (R93), if nothing newer is
+        known of it: then a copy was made since. Another one may be made later."""
+        segment_id = record.segment_id
+        if segment_id in self._tasks or self._is_newer(record):
+            return
+        self._orders.overtake(segment_id, "there are enough copies of it")
+        task = self._context.tasks.start(self._delete(segment_id, record))
+        self._tasks[segment_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
+
+    def _is_newer(self, record: Segment) -> bool:
+        """Whether what is here was given another record than this one."""
+        replica = self._table.get(record.segment_id)
+        known = replica.segment if replica is not None else record
+        return known is None or known.version != record.version
+
+    async def _delete(self, segment_id: SegmentId, surplus: Segment | None = None) -> None:
         """First wait until nothing changes this log any more, on any thread. Nothing new begins,
         because the replica has lost its role."""
         async with self._orders.alone(segment_id):
             replica = self._table.get(segment_id)
+            if surplus is not None and self._is_newer(surplus):
+                return
             if replica is None:
                 self._news.report_deleted(segment_id)
                 return

@@ -116,6 +116,32 @@ async def test_data_end_a_long_poll_at_once(cluster: FakeCluster, waits: list[in
             assert len(await c.poll(LONG_S)) == 1
 
 
+async def test_who_waits_at_a_leader_that_was_replaced_asks_the_next_one(
+    waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is cut off: it goes on leading for itself, and its poll brings nothing."""
+    monkeypatch.setattr(places, "SHORT_WAIT_MS", SHORT_MS)
+    async with FakeCluster(nodes=2) as cluster:
+        cluster.add_topic("t")
+        (partition,) = cluster.topics["t"]
+        old, never = partition.tail.record.leader, asyncio.Event()
+
+        async def cut_off(number: int, method: str) -> None:
+            if (number, method) == (old, "_Fetch") and waits[-1] > 1000 * LONG_S / 2:
+                await never.wait()
+
+        cluster.before_call = cut_off
+        async with asyncio.timeout(LONG_S), consumer(cluster, max_wait_ms=1000 * LONG_S) as c:
+            await until_it_polls_long(c, waits)
+            partition.open(3 - old, (3 - old,))
+            await fill(cluster, 1)
+            seen = len(waits)
+            await c._metadata.refresh(is_newer=True)
+            c._fetcher.look()
+            assert len(await c.poll(LONG_S)) == 1
+            assert waits[seen] == SHORT_MS
+
+
 async def test_batches_are_taken_without_a_look_at_all_partitions(
     cluster: FakeCluster, looks: list[int]
 ) -> None:

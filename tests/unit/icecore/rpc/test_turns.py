@@ -118,3 +118,27 @@ async def test_who_is_stopped_at_its_turn_holds_up_nobody() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not turns._woken
     await turns.wait("host")
+
+
+async def test_what_is_to_begin_waits_in_the_line_of_its_host() -> None:
+    turns, order = FairTurns(), list[str]()
+
+    async def goes_on(host: str) -> None:
+        await turns.wait(host)
+        order.append(host)
+
+    greedy = [asyncio.create_task(goes_on("greedy")) for _ in range(3 * AT_ONCE_MAX)]
+    await asyncio.sleep(0)
+    for number in range(3):
+        turns.begin("modest", lambda number=number: order.append(f"modest {number}"))  # type: ignore[misc]
+    assert "modest 0" not in order  # others wait as well
+    await asyncio.gather(*greedy)
+    modest = [each for each in order if each != "greedy"]
+    assert modest == ["modest 0", "modest 1", "modest 2"]
+    assert order.index("modest 2") < 2 * AT_ONCE_MAX
+
+
+async def test_what_is_to_begin_does_so_at_once_when_nobody_waits() -> None:
+    order = list[int]()
+    FairTurns().begin("host", lambda: order.append(1))
+    assert order == [1]

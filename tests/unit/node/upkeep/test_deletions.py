@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import StorageError
+from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentState
 from icecore_node.context import Identity, Tasks
 from icecore_node.identity.beat_news import BeatNews
 from icecore_node.replica.orders import Orders
@@ -159,3 +160,44 @@ async def test_who_changes_the_log_ends_first_and_a_copy_made_meanwhile_goes_too
         node.hold(1)  # it was set aside and copied again
     await finish(node)
     assert node.groups == [[1]] and not node.held
+
+
+def surplus(version: int) -> Segment:
+    segment = Segment(SegmentId(1), b"t" * 16, "t", 0, SegmentState.SEALED, Epoch(1))
+    return segment.changed(version=version, surplus=(NodeId(1),))
+
+
+async def test_a_copy_too_many_goes_and_another_one_may_come(node: Node) -> None:
+    node.hold(1)
+    node.held[1].segment = surplus(7)
+    node.deletions.drop_surplus(surplus(7))
+    await finish(node)
+    assert node.groups == [[1]] and not node.held
+    assert not node.orders.was_deleted(SegmentId(1))
+
+
+async def test_who_has_no_copy_says_so(node: Node) -> None:
+    node.deletions.drop_surplus(surplus(7))
+    await finish(node)
+    assert node.groups == [] and list(node.news._news.deleted) == [1]
+
+
+@pytest.mark.parametrize("known", [8, 6, None])
+async def test_a_copy_of_another_record_stays(node: Node, known: int | None) -> None:
+    """It was made since, or its record is disputed."""
+    node.hold(1)
+    node.held[1].segment = None if known is None else surplus(known)
+    node.deletions.drop_surplus(surplus(7))
+    await finish(node)
+    assert node.groups == [] and 1 in node.held
+
+
+async def test_a_newer_record_that_comes_before_the_turn_stops_it(node: Node) -> None:
+    node.hold(1)
+    node.held[1].segment = surplus(7)
+    async with node.orders.alone(SegmentId(1)):
+        node.deletions.drop_surplus(surplus(7))
+        await finish(node)
+        node.held[1].segment = surplus(8)
+    await finish(node)
+    assert node.groups == [] and 1 in node.held

@@ -25,9 +25,9 @@ PING = pack_head(Kind.PING, 0, b"", 0)
 SILENCE_S = IMPATIENT.ping_after_s + IMPATIENT.pong_within_s
 
 
-def test_a_dead_peer_is_noticed_within_about_eight_seconds() -> None:
+def test_an_idle_peer_that_is_dead_is_noticed_within_twenty_seconds() -> None:
     usual = Timeouts()
-    assert usual.ping_after_s + usual.pong_within_s + usual.check_every_s < 10
+    assert usual.ping_after_s + usual.pong_within_s + usual.check_every_s < 20
 
 
 async def test_a_caller_that_falls_silent() -> None:

@@ -1,0 +1,56 @@
+"""Decisions about copies of sealed segments beyond the replication factor. Pure.
+
+Who returns after a repair makes one copy too many. It goes in two changes (R93): in this one the
+copy counts no more and its node is to drop it, in another (``node_changes.py``) the node has shown
+that it is gone. Until then the node gets no copy of the segment again, so no order to drop one
+ever meets a copy that counts.
+"""
+
+from collections.abc import Callable, Sequence
+
+from icecore.model import NodeId, SegmentId, SegmentState
+from icecore_coordinator.state.cluster_state import ClusterState, is_below_start
+from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
+
+
+def drop_surplus(
+    state: ClusterState, segment_id: SegmentId, is_sound: Callable[[NodeId], bool]
+) -> Change:
+    """Count one copy less of a segment of which there are enough, and have it dropped.
+
+    Args:
+        state: The cluster.
+        segment_id: Of the segment.
+        is_sound: Whether a node that is listed is up for good and calls its copy intact.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or not _may_drop(state, record):
+        return Change()
+    segment = record.segment
+    sound = [each for each in segment.replicas if is_sound(each)]
+    if len(sound) <= segment.settings.replication_factor:
+        return Change()
+    chosen = max(sound, key=lambda each: _gain(state, sound, each))
+    left = tuple(each for each in segment.replicas if each != chosen)
+    return Change((updated_segment(record, {"replicas": left, "surplus": (chosen,)}),))
+
+
+def _may_drop(state: ClusterState, record: SegmentRecord) -> bool:
+    """One at a time; none while replicas have not agreed on what they hold."""
+    segment = record.segment
+    return (
+        segment.state == SegmentState.SEALED
+        and not segment.surplus
+        and bool(segment.full_digest)
+        and not is_below_start(state, record)
+    )
+
+
+def _gain(state: ClusterState, sound: Sequence[NodeId], node_id: NodeId) -> tuple[int, int, NodeId]:
+    """Racks that are left without this copy, then what its node has to keep."""
+    racks = {
+        state.nodes[each].rack or str(each)
+        for each in sound
+        if each != node_id and each in state.nodes
+    }
+    return (len(racks), len(state.segments_of_node.get(node_id, ())), node_id)

@@ -1,0 +1,56 @@
+"""Has copies dropped that there are beyond the replication factor, some at a time (R93)."""
+
+import logging
+from itertools import islice
+
+from icecore.errors import IcecoreError
+from icecore.model import NodeId, NodeState, SegmentId
+from icecore.process.log import event
+from icecore_coordinator.decisions.surplus_copies import drop_surplus
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+_log = logging.getLogger(__name__)
+
+DROPS_PER_LOOK = 128
+_SOUND: frozenset[NodeState] = frozenset({NodeState.UP, NodeState.READ_ONLY})
+
+
+class SurplusCopies:
+    """Level-triggered; keeps only where it looked last."""
+
+    def __init__(self, ports: WorkerPorts) -> None:
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._copies = ports.copies
+        self._clock = ports.clock
+        self._timing = ports.timing
+        self._looked_at = 0
+
+    async def look(self) -> None:
+        """Let go of a bounded number, once the nodes that keep theirs are up for a while."""
+        state, first = self._ledger.state, self._looked_at
+        thick = list(islice(state.thick, first, first + DROPS_PER_LOOK))
+        self._looked_at = first + len(thick) if len(thick) == DROPS_PER_LOOK else 0
+        for change in await self._ledger.decide_each(thick, self._decision):
+            for record in () if isinstance(change, IcecoreError) else change.puts:
+                if isinstance(record, SegmentRecord):
+                    event(
+                        _log,
+                        logging.INFO,
+                        "surplus_dropped",
+                        segment_id=record.segment.segment_id,
+                        node_id=record.segment.surplus[0],
+                    )
+
+    def _decision(self, state: ClusterState, segment_id: SegmentId) -> Change:
+        return drop_surplus(state, segment_id, lambda each: self._is_sound(each, segment_id))
+
+    def _is_sound(self, node_id: NodeId, segment_id: SegmentId) -> bool:
+        status = self._live.of(node_id)
+        is_up = status.is_connected and status.state in _SOUND and status.up_since_ms is not None
+        if not is_up or self._copies.is_unknown(node_id, segment_id):
+            return False
+        assert status.up_since_ms is not None
+        return self._clock.monotonic_ms() - status.up_since_ms >= self._timing.roll_up_wait_ms

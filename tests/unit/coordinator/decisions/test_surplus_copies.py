@@ -1,0 +1,125 @@
+"""Copies beyond the replication factor: which one goes, when, and what its node gets meanwhile."""
+
+from typing import Any
+
+import pytest
+
+from icecore.errors import ConflictError
+from icecore.model import SegmentState
+from icecore_coordinator.decisions.node_changes import (
+    HeldReplica,
+    confirm_deletion,
+    deletions_confirmed,
+)
+from icecore_coordinator.decisions.segment_changes import add_sealed_replica
+from icecore_coordinator.decisions.surplus_copies import drop_surplus
+from icecore_coordinator.state.records import Change, updated, updated_segment
+from tests.support.cluster_states import (
+    DIGEST,
+    KEY,
+    Cluster,
+    commit,
+    registered,
+    roll,
+    segment,
+    started,
+)
+
+FOURTH = 4
+
+
+def everybody(_: object) -> bool:
+    return True
+
+
+@pytest.fixture
+def state() -> Cluster:
+    """Segment 1 is sealed and has four copies, one more than it should."""
+    state = started()
+    roll(state)
+    commit(state, Change((registered(FOURTH, 14),)))
+    commit(state, add_sealed_replica(state, 1, FOURTH, 14, DIGEST))
+    change(state, full_digest=b"f" * 32)
+    return state
+
+
+def change(state: Cluster, **fields: Any) -> None:
+    commit(state, Change((updated_segment(state.segments[1], fields),)))
+
+
+def racks(state: Cluster, **names: str) -> None:
+    for name, rack in names.items():
+        node = state.nodes[int(name[1:])]  # type: ignore[index]
+        commit(state, Change((updated(node, rack=rack),)))
+
+
+def test_the_one_of_the_fullest_node_goes_and_no_other(state: Cluster) -> None:
+    roll(state)  # nodes 1 to 3 have more than the fourth
+    commit(state, drop_surplus(state, 1, everybody))
+    assert (segment(state).replicas, segment(state).surplus) == ((1, 2, 4), (3,))
+    assert state.segments[1].holders == (1, 2, 3, 4), "its bytes are there until it says otherwise"
+    assert drop_surplus(state, 1, everybody) == Change()
+    assert list(state.dropping) == [1] and not state.thick
+
+
+def test_racks_that_only_one_copy_is_in_keep_it(state: Cluster) -> None:
+    racks(state, n1="a", n2="b", n3="c", n4="a")
+    commit(state, drop_surplus(state, 1, everybody))
+    assert segment(state).surplus in ((1,), (4,))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+def test_copies_that_are_not_sound_do_not_count(state: Cluster, lost: int) -> None:
+    assert drop_surplus(state, 1, lambda each: each != lost) == Change()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"full_digest": b""}, {"replicas": (1, 2, 3)}, {"surplus": (9,)}],
+    ids=["not agreed", "enough", "one at a time"],
+)
+def test_nothing_goes(state: Cluster, fields: dict[str, Any]) -> None:
+    change(state, **fields)
+    assert drop_surplus(state, 1, everybody) == Change()
+
+
+def test_nothing_goes_that_is_not_sealed_or_about_to_go(state: Cluster) -> None:
+    tail = state.partitions[KEY].tail_segment_id
+    assert segment(state, tail).state is SegmentState.ACTIVE
+    assert drop_surplus(state, tail, everybody) == Change()
+    assert drop_surplus(state, 99, everybody) == Change()
+    partition = state.partitions[KEY]
+    commit(state, Change((updated(partition, log_start_offset=segment(state).end_offset),)))
+    assert drop_surplus(state, 1, everybody) == Change()
+
+
+def test_who_drops_it_gets_none_until_it_is_gone(state: Cluster) -> None:
+    commit(state, drop_surplus(state, 1, everybody))
+    (dropping,) = segment(state).surplus
+    incarnation = state.incarnation(dropping)
+    with pytest.raises(ConflictError, match="is dropping"):
+        add_sealed_replica(state, 1, dropping, incarnation, DIGEST)
+    commit(state, confirm_deletion(state, 1, [dropping]))
+    assert not segment(state).surplus and dropping not in state.segments[1].holders
+    assert not state.dropping
+    commit(state, add_sealed_replica(state, 1, dropping, incarnation, DIGEST))
+    assert dropping in segment(state).replicas and list(state.thick) == [1]
+
+
+def test_an_inventory_without_it_shows_that_it_is_gone(state: Cluster) -> None:
+    commit(state, drop_surplus(state, 1, everybody))
+    (dropping,) = segment(state).surplus
+    held = {1: HeldReplica(1, 10, is_sealed=True, is_intact=True)}
+    assert deletions_confirmed(state, dropping, held) == []
+    assert deletions_confirmed(state, dropping, {}) == [1]
+    (other, *_) = segment(state).replicas
+    assert deletions_confirmed(state, other, {}) == []
+    assert confirm_deletion(state, 1, [other]) == Change()
+
+
+def test_a_segment_that_is_deleted_meanwhile_goes_everywhere(state: Cluster) -> None:
+    commit(state, drop_surplus(state, 1, everybody))
+    record = state.segments[1]
+    commit(state, Change(deletes=(record,)))
+    assert not state.dropping and not state.thick
+    assert confirm_deletion(state, 1, [3]) == Change()

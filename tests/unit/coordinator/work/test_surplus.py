@@ -1,0 +1,101 @@
+"""When a copy too many goes: once the nodes that keep theirs are up for good."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, cast
+
+import pytest
+
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.config import Timing
+from icecore_coordinator.decisions.segment_changes import add_sealed_replica
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, updated_segment
+from icecore_coordinator.work import surplus as module
+from icecore_coordinator.work.surplus import SurplusCopies
+from icecore_coordinator.work.worker_ports import WorkerPorts
+from tests.support.cluster_states import DIGEST, commit, registered, roll, segment
+from tests.unit.coordinator.work.test_auditor import Audited
+
+WAIT_MS = 10_000
+
+
+class Ledger:
+    """Decides at once."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+
+    async def decide_each(
+        self, items: Sequence[int], decision: Callable[[ClusterState, int], Change]
+    ) -> list[Change]:
+        return [commit(self.state, decision(self.state, each)) for each in items]
+
+
+class Cluster(Audited):
+    """Three nodes and a fourth, which has got copies of what is sealed."""
+
+    def __init__(self, segments: int = 1) -> None:
+        super().__init__()
+        unused = cast(Any, None)
+        ports = WorkerPorts(
+            ledger=cast(Any, Ledger(self.state)),
+            calls=unused,
+            live=self.live,
+            heard=self.heard,
+            copies=self.copies,
+            pages=self.pages,
+            clock=self.clock,
+            timing=Timing(roll_up_wait_ms=WAIT_MS),
+        )
+        self.surplus = SurplusCopies(ports)
+        commit(self.state, Change((registered(4, 14),)))
+        self.streams[4] = self.connect(4)
+        self.sealed = [roll(self.state) for _ in range(segments)]
+        for each in self.sealed:
+            commit(self.state, add_sealed_replica(self.state, each, 4, 14, DIGEST))
+            agreed = updated_segment(self.state.segments[each], {"full_digest": b"f" * 32})
+            commit(self.state, Change((agreed,)))
+
+    async def dropped(self) -> list[int]:
+        """Of which segments a copy goes, after one look."""
+        before = set(self.state.dropping)
+        await self.surplus.look()
+        return [each for each in self.state.dropping if each not in before]
+
+    def wait(self) -> None:
+        for _ in range(WAIT_MS // 1000):
+            self.pass_ms(1_000, *self.streams.values())
+
+
+async def test_it_goes_once_all_are_up_for_a_while() -> None:
+    cluster = Cluster()
+    assert await cluster.dropped() == []
+    cluster.wait()
+    assert await cluster.dropped() == cluster.sealed
+    assert len(segment(cluster.state).replicas) == 3
+
+
+@pytest.mark.parametrize("lost", [1, 4])
+async def test_a_node_that_is_down_keeps_all_others(lost: int) -> None:
+    cluster = Cluster()
+    cluster.wait()
+    cluster.kill(lost)
+    assert await cluster.dropped() == []
+
+
+async def test_a_damaged_copy_keeps_all_others() -> None:
+    cluster = Cluster()
+    cluster.wait()
+    beat = pb.HeartbeatRequest(unknown_segment_ids=cluster.sealed)
+    cluster.sessions.beat(cluster.streams[2], beat)
+    assert await cluster.dropped() == []
+
+
+async def test_very_many_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DROPS_PER_LOOK", 2)
+    cluster = Cluster(segments=5)
+    cluster.wait()
+    found = [await cluster.dropped() for _ in range(6)]
+    assert max(map(len, found)) == 2
+    assert sorted(chain(*found)) == cluster.sealed
