@@ -6,7 +6,8 @@ Real processes: a cluster, a MinIO of its own (with ``--local`` a folder), a pro
 records a second with ``acks=all``, and in every other turn a consumer in a process of its own that
 reads a topic of which nodes have nothing any more, again and again. Latencies count from when a
 record was due. One JSON line: latencies without and with the scan, the ratio of their p99 (bound
-1.5), and what the scan read. Everything shares the machine's cores, MinIO and the consumer, too.
+1.5), and what the scan read. Everything shares the machine's cores, MinIO and the consumer, too:
+``--busy 2`` has two processes that only compute in the place of the scan, for comparison.
 """
 
 import argparse
@@ -101,18 +102,27 @@ async def measure(bootstrap: str, given: argparse.Namespace) -> dict[str, Any]:
         await produce(producer, WARM_S)
         for _ in range(given.rounds):
             alone += await produce(producer, given.seconds)
-            command = [sys.executable, "-m", "benchmarks.cold_neighbour", "--scan", bootstrap]
-            scanner = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            command = ["-m", "benchmarks.cold_neighbour", "--scan", bootstrap]
+            if given.busy:
+                command = ["-c", "while True: sum(range(10_000))"]
+            others = [
+                await asyncio.create_subprocess_exec(
+                    sys.executable, *command, stdout=subprocess.PIPE
+                )
+                for _ in range(given.busy or 1)
+            ]
             await asyncio.sleep(WARM_S)
             beside += await produce(producer, given.seconds)
-            scanner.kill()
-            told, _ = await scanner.communicate()
-            scanned += sum(map(int, told.split()))
+            for each in others:
+                each.kill()
+                told, _ = await each.communicate()
+                scanned += sum(map(int, told.split()))
     without, with_scan = latency_ms(alone), latency_ms(beside)
     return {
         "mib": given.mib,
         "nodes": given.nodes,
         "format": given.format,
+        "busy": given.busy,
         "p99_ratio": round(with_scan["p99_ms"] / without["p99_ms"], 2),
         "without": without,
         "with_scan": with_scan,
@@ -128,6 +138,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of a turn")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--format", default="parquet", help="parquet or segment")
+    parser.add_argument("--busy", type=int, default=0, help="processes in place of the scan")
     parser.add_argument("--local", action="store_true", help="a folder in the place of MinIO")
     parser.add_argument("--scan", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -55,7 +55,7 @@ from icecore_node.storage.segment_engine.sealed_index import (
     SealedFacts,
     write_sealed_index,
 )
-from icecore_node.tiering.manifest import Manifest, SegmentFacts, StoredObject
+from icecore_node.tiering.manifest import Manifest, RawBatch, RowGroup, SegmentFacts, StoredObject
 from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
 from icecore_node.tiering.parquet_object import ParquetEncoder, raw_batches
 from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
@@ -310,6 +310,7 @@ async def scan(
     side = manifest.side
     key = manifest.parquet.key if side is None else side.key
     size = manifest.parquet.size_bytes if side is None else side.size_bytes
+    parts: list[RowGroup | RawBatch] = [*manifest.row_groups, *manifest.raw_batches]
     took_s, raw_s, used_s, length = list[float](), list[float](), list[float](), 0
     for _ in range(SCANS):
         reading = world.reading(executor)
@@ -321,7 +322,7 @@ async def scan(
         took_s.append(time.perf_counter() - began_s)
         used_s.append(time.process_time() - cpu_s)
         began_s = time.perf_counter()
-        for part in (*manifest.row_groups, *manifest.raw_batches):
+        for part in parts:
             await world.store.get_ranges(key, [(part.start, part.end)])
         raw_s.append(time.perf_counter() - began_s)
     took, raw = median(took_s), median(raw_s)
