@@ -17,7 +17,7 @@ from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
 
 RECORDS = 12_000
-HOT = 300
+HOT = 100
 TOPIC = "small"
 
 
