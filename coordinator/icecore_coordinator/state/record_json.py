@@ -5,10 +5,12 @@ values that very many records share (settings, ids, sets of nodes) are one objec
 """
 
 import json
+import marshal
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from functools import cache, lru_cache, partial
+from operator import itemgetter
 from sys import intern
 from typing import Any, NewType, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,6 +22,8 @@ _SHARED_MAX = 4096
 """Values of a kind that are remembered, to be given out again."""
 _SHARED_HEX_MAX = 32
 """Topic ids are as short; digests are longer, and never the same twice."""
+_MARSHAL_WITHOUT_REFERENCES = 2
+"""Later forms say which strings are the same object, so equal values would have other bytes."""
 
 
 def encode(record: object) -> str:
@@ -81,44 +85,111 @@ def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
     return [(each.name, hints[each.name]) for each in fields(cls)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How JSON has a record with all the fields that this version knows."""
+
+    take: Callable[[dict[str, Any]], tuple[Any, ...]]
+    """Their values in the order of the fields. Raises KeyError."""
+    types: tuple[type, ...]
+    """Of these values."""
+    readers: tuple[tuple[int, Callable[[Any], Any]], ...]
+    """(position, what makes the field of its value) of each field that is other than its value."""
+
+
 def _record(cls: Any, value: dict[str, Any]) -> Any:
+    form = _form(cls)
+    try:
+        values = form.take(value)
+    except KeyError:
+        return _older_record(cls, value)
+    if tuple(map(type, values)) != form.types:
+        raise TypeError(f"a value of {cls.__name__} has another type")
+    found = list(values)
+    for at, read in form.readers:
+        found[at] = read(found[at])
+    return cls(*found)
+
+
+def _older_record(cls: Any, value: dict[str, Any]) -> Any:
+    """Of a version that lacked some of the fields, which get their defaults."""
     found = {}
-    for name, read in _readers(cls):
+    for name, hint in _hints(cls):
         if name in value:
-            found[name] = read(value[name])
+            _check_type(value[name], _stored_type(hint))
+            found[name] = _reader(hint)(value[name])
     return cls(**found)
 
 
 @cache
-def _readers(cls: Any) -> list[tuple[str, Callable[[Any], Any]]]:
-    """What makes each field of what JSON has for it."""
-    return [(name, _reader(hint)) for name, hint in _hints(cls)]
+def _form(cls: Any) -> _Form:
+    names = [name for name, _ in _hints(cls)]
+    readers = [_reader(hint) for _, hint in _hints(cls)]
+    return _Form(
+        itemgetter(*names),
+        tuple(_stored_type(hint) for _, hint in _hints(cls)),
+        tuple((at, read) for at, read in enumerate(readers) if read is not _as_it_is),
+    )
 
 
+def _stored_type(hint: Any) -> type:
+    """The type that JSON has for a field."""
+    if is_dataclass(hint):
+        return dict
+    if get_origin(hint) is tuple:
+        return list
+    if isinstance(hint, NewType):  # an id is stored as the number that it is
+        hint = hint.__supertype__
+    stored: type = str if hint is bytes or issubclass(hint, IntEnum) else hint
+    return stored
+
+
+@cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What makes a field of what JSON has for it."""
     if is_dataclass(hint):
         is_leaf = not any(is_dataclass(of) for _, of in _hints(hint))  # type: ignore[arg-type]
         return partial(_shared_part if is_leaf else _record, hint)
     if get_origin(hint) is tuple:
-        each, *more = get_args(hint)
-        read = partial(_tuple_of, _reader(each))
-        is_set_of_ids = isinstance(each, NewType) and more == [...]
-        return (lambda values: _shared(read(values))) if is_set_of_ids else read
-    if isinstance(hint, NewType):  # an id is stored as the number that it is
-        hint = hint.__supertype__
+        return _tuple_reader(*get_args(hint))
+    if hint is str:
+        return intern
     if hint is bytes:
         return _bytes_of
-    return hint.__getitem__ if issubclass(hint, IntEnum) else partial(_plain_value, hint)
+    is_enum = isinstance(hint, type) and issubclass(hint, IntEnum)
+    return hint.__getitem__ if is_enum else _as_it_is
 
 
-def _tuple_of(read: Callable[[Any], Any], values: Sequence[Any]) -> tuple[Any, ...]:
+def _tuple_reader(each: Any, *more: Any) -> Callable[[Any], Any]:
+    stored, read = _stored_type(each), _reader(each)
+    if isinstance(each, NewType) and more == (...,):
+        return partial(_ids, stored)
+    return partial(_tuple_of, stored, read)
+
+
+def _tuple_of(stored: type, read: Callable[[Any], Any], values: Sequence[Any]) -> tuple[Any, ...]:
+    for value in values:
+        _check_type(value, stored)
     return tuple(map(read, values))
 
 
-def _plain_value(cls: Any, value: Any) -> Any:
-    if type(value) is not cls:
-        value = cls(value)
-    return intern(value) if cls is str else value
+def _ids(stored: type, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Ids: very many records have the same few, or none."""
+    return _shared_ids(stored, tuple(values)) if values else ()
+
+
+@lru_cache(_SHARED_MAX)
+def _shared_ids(stored: type, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return _tuple_of(stored, _as_it_is, values)
+
+
+def _check_type(value: Any, stored: type) -> None:
+    if type(value) is not stored:
+        raise TypeError(f"{value!r} is no {stored.__name__}")
+
+
+def _as_it_is(value: T) -> T:
+    return value
 
 
 def _bytes_of(value: str) -> bytes:
@@ -130,19 +201,11 @@ def _short_bytes_of(value: str) -> bytes:
     return bytes.fromhex(value)
 
 
-@lru_cache(_SHARED_MAX)
-def _shared(value: T) -> T:
-    """The first one that was equal to it."""
-    return value
-
-
 def _shared_part(cls: Any, value: dict[str, Any]) -> Any:
     """A record within a record: whoever has the same values in it gets the same object."""
-    named = dict(value)
-    values = tuple(tuple(each) if isinstance(each, list) else each for each in named.values())
-    return _part(cls, tuple(named), values)
+    return _part(cls, marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES))
 
 
 @lru_cache(_SHARED_MAX)
-def _part(cls: Any, names: Sequence[str], values: Sequence[Any]) -> Any:
-    return _record(cls, dict(zip(names, values, strict=True)))
+def _part(cls: Any, packed: bytes) -> Any:
+    return _record(cls, marshal.loads(packed))

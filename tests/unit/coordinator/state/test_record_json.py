@@ -44,9 +44,33 @@ def test_what_differs_in_one_value_is_not_shared() -> None:
     assert one.segment.settings != other.segment.settings
 
 
+def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
+    stored = json.loads(encode(a_record(1)))
+    del stored["segment"]["surplus"], stored["segment"]["settings"]["file_model"]
+    del stored["since_ms"]
+    assert decode(SegmentRecord, json.dumps(stored)) == a_record(1)
+
+
+def test_what_a_later_version_added_is_left_out() -> None:
+    stored = json.loads(encode(a_record(1)))
+    stored["segment"]["colour"] = "blue"
+    assert decode(SegmentRecord, json.dumps(stored)) == a_record(1)
+
+
 @pytest.mark.parametrize(
     ("part", "value"),
-    [("settings", {"engine": {}}), ("settings", 3), ("topic_id", "xyz"), ("state", "NEW")],
+    [
+        ("settings", {"engine": {}}),
+        ("settings", 3),
+        ("topic_id", "xyz"),
+        ("state", "NEW"),
+        ("segment_id", "1"),
+        ("base_offset", 1.5),
+        ("lossy", 1),
+        ("replicas", 7),
+        ("replicas", [1, "2"]),
+        ("isr", {"1": 2}),
+    ],
 )
 def test_a_damaged_record_is_named(part: str, value: object) -> None:
     stored = json.loads(encode(a_record(1)))
