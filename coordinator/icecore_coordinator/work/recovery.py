@@ -147,14 +147,16 @@ class Recovery:
 
     def needed(self) -> list[SegmentId]:
         """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
-        time, what is open in deleted topics, for nobody waits for that (R68)."""
+        time, what is open in deleted topics that are kept, for nobody waits for that (R68)."""
         state = self._ledger.state
         found = []
         deleted = []
         for segment_id in state.unsealed:
             segment = state.segments[segment_id].segment
             if not state.is_live_topic(segment.topic_id):
-                if segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING):
+                topic = state.topics.get(segment.topic_id)
+                is_open = segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING)
+                if is_open and topic is not None and topic.is_kept:
                     deleted.append(segment_id)
                 continue
             is_needed = segment.state == SegmentState.RECOVERING or (

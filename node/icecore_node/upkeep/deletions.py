@@ -3,11 +3,13 @@
 An order comes from the coordinator and never expires, because a segment id is never used again. The
 replica loses its role at once. Its files are removed on a separate thread, so that neither appends
 nor the probe that heartbeats wait for (R49) ever wait for an unlink. That thread takes orders in
-groups, each with one synced commit before the first unlink and one after the last (R69).
+groups, each with one synced commit before the first unlink and one after the last (R69), and a
+pause between two groups: the syncs of appends go to the same disk.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 GROUP_MAX = 16
 """Files of one group: who creates a segment waits for that long at most."""
+GROUP_EVERY_MS = 100
+"""A topic of a thousand partitions may take its time, and appends have the disk in between."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,22 @@ class _Deletion:
     token: Token
     future: "asyncio.Future[None]"
     error: IcecoreError | None = None
+
+
+class _Turns:
+    """When each deletion may begin: ``GROUP_MAX`` of them at once, the next ones later."""
+
+    def __init__(self) -> None:
+        self._begins_ms = -math.inf
+        self._left = 0
+
+    def take(self, now_ms: float) -> float:
+        """Milliseconds to wait; deletions that come one by one wait for nothing."""
+        next_ms = self._begins_ms + GROUP_EVERY_MS
+        if not self._left or now_ms >= next_ms:
+            self._begins_ms, self._left = max(now_ms, next_ms), GROUP_MAX
+        self._left -= 1
+        return max(0.0, self._begins_ms - now_ms)
 
 
 class Deletions:
@@ -46,6 +66,7 @@ class Deletions:
         self._news = news
         self._table = table
         self._orders = orders
+        self._turns = _Turns()
         self._tasks: dict[SegmentId, asyncio.Task[None]] = {}
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
@@ -84,6 +105,7 @@ class Deletions:
     async def _delete(self, segment_id: SegmentId, surplus: Segment | None = None) -> None:
         """First wait until nothing changes this log any more, on any thread. Nothing new begins,
         because the replica has lost its role."""
+        await asyncio.sleep(self._turns.take(self._context.clock.monotonic_ms()) / 1000)
         async with self._orders.alone(segment_id):
             replica = self._table.get(segment_id)
             if surplus is not None and self._is_newer(surplus):

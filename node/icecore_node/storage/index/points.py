@@ -99,10 +99,12 @@ def read_durable(index: EntryStore, prefix: int, start_position: int) -> tuple[i
     return position, tail
 
 
-def forget(index: EntryStore, prefix: int) -> None:
-    """Drop everything about a replica, durably: a later file of that name must not inherit it."""
-    for family in FAMILIES:
-        index.delete_range(family, _PREFIX.pack(prefix), _PREFIX.pack(prefix + 1))
+def forget(index: EntryStore, *prefixes: int) -> None:
+    """Drop everything about replicas, durably, with one sync for all of them: a later file of such
+    a name must not inherit it."""
+    for prefix in prefixes:
+        for family in FAMILIES:
+            index.delete_range(family, _PREFIX.pack(prefix), _PREFIX.pack(prefix + 1))
     index.flush()
 
 

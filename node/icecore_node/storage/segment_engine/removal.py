@@ -2,7 +2,7 @@
 
 The order is in the control store before anything here begins, so each step may be repeated, by a
 later process too: let go of the log, keep the file for its blocks or unlink it, make that durable,
-forget the index. One sync per folder serves a whole group.
+forget the index. One sync per folder and one of the index serve a whole group.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,8 +62,7 @@ class Removal:
         finally:  # what is done is durable, also when one of them failed
             for folder in folders:
                 self._sync_folder(folder)
-        for identity in identities:
-            points.forget(self._index, points.key_prefix(identity))
+        points.forget(self._index, *map(points.key_prefix, identities))
 
     def _remove(self, identity: SegmentIdentity, folders: dict[str, None]) -> None:
         """One log's file and what was set aside of it; adds the folders to sync."""

@@ -1,6 +1,7 @@
 """How a node carries out delete orders: beside its workers, in groups, and each for ever."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,7 +61,9 @@ class Node:
         self.in_the_way: set[int] = set()
         identity = Identity(1)
         identity.hear(7)
+        ages = itertools.count(step=module.GROUP_EVERY_MS)  # so that nobody has to wait
         self.context = SimpleNamespace(
+            clock=SimpleNamespace(monotonic_ms=lambda: next(ages)),
             executor=self,
             store=SimpleNamespace(removal=self),
             identity=identity,
@@ -125,6 +128,21 @@ async def test_files_go_in_groups_and_never_on_a_worker_of_appends(node: Node) -
     assert [len(group) for group in node.groups] == [module.GROUP_MAX, module.GROUP_MAX, 1]
     assert not node.held
     assert set(node.ran_on_workers) == {module._nothing}, "only what waits for appends before it"
+
+
+def test_a_thousand_orders_leave_the_disk_to_others_in_between() -> None:
+    turns = module._Turns()
+    waits = [turns.take(5_000) for _ in range(3 * module.GROUP_MAX)]
+    assert waits == [
+        group * module.GROUP_EVERY_MS for group in range(3) for _ in range(module.GROUP_MAX)
+    ]
+    assert turns.take(5_000 + module.GROUP_EVERY_MS) == 2 * module.GROUP_EVERY_MS, "behind them"
+
+
+def test_orders_that_come_one_by_one_wait_for_nothing() -> None:
+    turns = module._Turns()
+    every_ms = module.GROUP_EVERY_MS / module.GROUP_MAX
+    assert not any(turns.take(each * every_ms) for each in range(100))
 
 
 async def test_an_order_outlives_what_it_was_for(node: Node) -> None:
