@@ -84,6 +84,15 @@ class File(Protocol):
         """Length in bytes."""
         ...
 
+    def next_data(self, position: int) -> int:
+        """The first position from here on that may hold anything but zeros; the size, if none.
+
+        Space that was only reserved is passed over without reading it. Where the system doesn't
+        know, it is ``position`` itself. After ``fdatasync``: of bytes that wait to be written not
+        every file system tells the truth.
+        """
+        ...
+
     def close(self) -> None:
         """Close; idempotent."""
         ...

@@ -76,6 +76,21 @@ class FileSystemConformance:
         assert file.size() == 8192
         assert file.pread(10, 0) == b"data" + bytes(6)
 
+    def test_space_without_data_is_passed_over(self, fs: FileSystem) -> None:
+        file = fs.open("a", create=True)
+        assert file.next_data(0) == 0
+        file.allocate(0, 1 << 20)
+        file.pwritev([b"x" * 10], 0)
+        file.pwritev([b"x" * 10], 1 << 19)
+        file.fdatasync()
+        assert file.next_data(5) == 5
+        behind = file.next_data(10)
+        assert 10 <= behind <= 1 << 19, "it may be cautious, and must see what is there"
+        assert file.next_data(1 << 19) == 1 << 19
+        found = file.next_data((1 << 19) + 10)
+        assert not any(file.pread(found, (1 << 19) + 10)), "only zeros are passed over"
+        assert file.next_data(1 << 20) == file.next_data(2 << 20) == file.size()
+
     def test_truncate_cuts_and_extends(self, fs: FileSystem) -> None:
         file = fs.open("a", create=True)
         file.pwritev([b"abcdef"], 0)

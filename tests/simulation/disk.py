@@ -234,6 +234,10 @@ class SimFile:
         """As the page cache knows it."""
         return self._use().size
 
+    def next_data(self, position: int) -> int:
+        """By blocks; reserved ones have none."""
+        return self._use().next_data(position)
+
     def close(self) -> None:
         """Idempotent; makes nothing durable."""
         self._closed = True

@@ -54,6 +54,11 @@ class Inode:
             done += count
         return b"".join(parts)
 
+    def next_data(self, position: int) -> int:
+        first = position // BLOCK_BYTES
+        number = min((each for each in self.blocks if each >= first), default=None)
+        return self.size if number is None else min(self.size, max(position, number * BLOCK_BYTES))
+
     def truncate(self, length: int) -> None:
         if length < self.size:
             first = length // BLOCK_BYTES

@@ -11,6 +11,7 @@ from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.index.points import forget_from, key_prefix, pack_durable
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
+from icecore_node.storage.segment_engine import start_up
 from icecore_node.storage.segment_engine.group_commit import GroupCommit, _Part
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
@@ -68,6 +69,11 @@ def sync_is_retried() -> Iterator[None]:
 def page_cache_is_believed() -> Mistake:
     """R53: a start takes what it reads for what is on disk."""
     return patch(StartUp, "_show_disk", lambda self, identity, file, durable_position: None)
+
+
+def nothing_lies_behind() -> Mistake:
+    """R53: a start looks at nothing behind the durable end of a log."""
+    return patch(start_up, "is_blank", lambda file, position, size: True)
 
 
 @contextmanager

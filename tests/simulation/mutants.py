@@ -97,6 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.sync_is_retried, "lagging_third", 3),
     Mutant(storage.damage_is_cut_off, "lagging_third", 2),
     Mutant(storage.page_cache_is_believed, "unstored_failure"),
+    Mutant(storage.nothing_lies_behind, "blackout"),
     Mutant(storage.cut_at_watermark, "blackout"),
     Mutant(storage.unknown_files_deleted, "torn_creation"),
     Mutant(engines.memory_comes_back_empty, "memory_death"),

@@ -136,7 +136,9 @@ class ReplicaLog:
 
         The role has ended. Raises what truncating raises.
         """
-        await self._io.pool.probe()
+        if self.tail.end_offset == self.durable_tail.end_offset:
+            return  # nothing is under way
+        await self.worker.run(_nothing)
         if self.tail.end_offset != self.durable_tail.end_offset:
             await self.cut(self.durable_tail.end_offset)
 
@@ -169,3 +171,7 @@ class ReplicaLog:
 
 def _sync_from_now_on(store: Store, segment_id: SegmentId) -> None:
     store.sync([segment_id], from_now_on=True)
+
+
+def _nothing() -> None:
+    """An operation that only passes through the queue, behind all appends of the log."""

@@ -155,6 +155,21 @@ class OsFile:
         with _errors(f"stat {self._name}"):
             return os.fstat(self._fd).st_size
 
+    def next_data(self, position: int) -> int:
+        """The first position from here on that may hold anything but zeros; the size, if none.
+
+        What was read ahead into the page cache counts as data, so this file reads ahead no more.
+        """
+        try:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self.size()
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return position
+            raise _storage_error(error, f"seek {self._name} from {position}") from error
+
     def close(self) -> None:
         """Close; idempotent."""
         fd, self._fd = self._fd, -1

@@ -51,6 +51,7 @@ from icecore_node.storage.segment_engine.segment_log import StoreSettings
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name, is_derived
 
 _PUTS_PER_WRITE = 5000
+_BLANK_BYTES = 16 << 10
 _log = logging.getLogger(__name__)
 
 
@@ -162,7 +163,10 @@ class StartUp:
         durable = self._durable_entry(identity)
         durable_position, durable_tail = durable or (FILE_HEADER_LENGTH, start)
         # Of a log that was synced late the index tells what was written, not what is on disk.
-        self._show_disk(identity, file, FILE_HEADER_LENGTH if identity.flush else durable_position)
+        is_whole = not identity.flush and is_blank(file, durable_position, file.size())
+        if not is_whole:
+            shown = FILE_HEADER_LENGTH if identity.flush else durable_position
+            self._show_disk(identity, file, shown)
         size = file.size()
 
         # Below the durable end headers are enough: their chain must arrive exactly there.
@@ -189,17 +193,16 @@ class StartUp:
             )
             return
         tail = with_high_watermark(known.tail, durable_tail.max_known_high_watermark)
-        scan = BatchScan(file, identity, durable_position, tail, size, with_bodies=True)
+        end = durable_position if is_whole else size
+        scan = BatchScan(file, identity, durable_position, tail, end, with_bodies=True)
         points += self._points(scan, verdict.headers)
         verdict.tail, verdict.position = scan.tail, scan.position
-        if not self._judge_stop(identity, file, scan, size, verdict):
+        if not is_whole and not self._judge_stop(identity, file, scan, size, verdict):
             return
         if durable == (verdict.position, verdict.tail) and not verdict.cut_bytes:
             if points:
                 self._write_index(points, identity, verdict.position, verdict.tail)
             return  # nothing was seen that the index did not know
-        if size > verdict.position:  # it was cut: what is behind must never come back
-            self._fail_stop.sync([identity.segment_id], file.fdatasync)
         # What the scan saw was synced before it was read. An index that said so earlier would lead
         # the file: a power cut in between would make a torn tail look like a lost one.
         self._write_index(points, identity, verdict.position, verdict.tail)
@@ -234,6 +237,8 @@ class StartUp:
     ) -> bool:
         """Torn tail or damage in the middle? Cuts the former; False for the latter."""
         stop, group = scan.position, self._settings.group_bytes_max
+        if is_blank(file, stop, size):
+            return True
         high_watermark = scan.torn_high_watermark
         after = 0
         for found in find_own_batches(file, identity, stop + 8, size, scan.tail.end_offset):
@@ -248,8 +253,9 @@ class StartUp:
         if after or scan.torn_high_watermark or any(file.pread(512, stop)[:8]):
             verdict.why = f"tail cut at {stop}: {scan.stop}"
             verdict.cut_bytes = size - stop
-        if size > stop:
-            file.truncate(stop)
+        file.truncate(stop)
+        # What is behind must never come back.
+        self._fail_stop.sync([identity.segment_id], file.fdatasync)
         return True
 
     def _points(self, scan: BatchScan, headers: list[bytes]) -> list[Put]:
@@ -282,6 +288,18 @@ def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
             for name in file_system.list_dir(folder):
                 if f"{folder}/{name}" not in known and ASIDE not in name and not is_derived(name):
                     event(_log, logging.WARNING, "unknown_file_kept", file=f"{folder}/{name}")
+
+
+def is_blank(file: File, position: int, size: int) -> bool:
+    """Whether nothing was ever written from here on: space that was reserved may stay. What would
+    begin here is read in any case, the rest only where the file system says that it has data."""
+    while position < size:
+        length = min(_BLANK_BYTES, size - position)
+        following = file.next_data(position + length)  # asked first: reading here reads ahead
+        if file.pread(length, position) != bytes(length):
+            return False
+        position = following
+    return True
 
 
 def _first_tail(log: KnownLog) -> LogTail:

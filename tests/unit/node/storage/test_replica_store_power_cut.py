@@ -292,6 +292,7 @@ def test_nothing_acknowledged_is_ever_lost(seed: int, disks: int) -> None:
             life.live_for(life.rng.randrange(60) if life.rng.random() < 0.2 else None)
             found = life.start()
         except ProcessKilled:
+            life.is_stopped = False  # it may have said already that it runs again
             life.die()  # died while recovering: the next one must cope
             continue
         life.live_for(None)

@@ -160,12 +160,30 @@ def test_the_index_never_leads_the_file_in_recovery(
 
 def test_recovery_syncs_each_log_that_may_have_failed_to_sync_once() -> None:
     node = Node()
-    for number in (1, 2, 3):
-        write(node.store, number, sealed=number == 1)
+    logs = [write(node.store, number, sealed=number == 1) for number in (1, 2, 3)]
     node.start()
     before = node.disk.syncs
     node.start()
-    assert node.disk.syncs == before + 2  # the sealed one is left alone
+    assert node.disk.syncs == before, "the index knows all that is there"
+    torn = node.disk.names[file_name(logs[2].identity)]
+    torn.write(b"half", logs[2].tail.length_bytes + FILE_HEADER_LENGTH)
+    node.start()
+    assert node.disk.syncs == before + 2, "to see what is on disk, and to cut it"
+    node.start()
+    assert node.disk.syncs == before + 2
+
+
+def test_a_tail_is_cut_wherever_something_lies_behind_it() -> None:
+    for distance_bytes in (0, 8, 3_000, 5_000, 60_000):
+        node = Node()
+        log = write(node.store, 1, sealed=False)
+        end = log.tail.length_bytes + FILE_HEADER_LENGTH
+        inode = node.disk.names[file_name(log.identity)]
+        inode.size = max(inode.size, end + 100_000)  # reserved, and nothing there
+        inode.write(b"old", end + distance_bytes)
+        [found] = node.start()
+        assert found.intact and found.tail == log.tail
+        assert inode.size == end
 
 
 def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_durable() -> None:
