@@ -63,6 +63,11 @@ class CopyReports:
         """These grow on a disk that is getting full, while the node has others; all of them."""
         self._crowded[node_id] = frozenset(segment_ids[:UNKNOWN_KEPT_MAX])
 
+    @property
+    def is_all_well(self) -> bool:
+        """No node has said that a copy counts for nothing, or that a disk is getting full."""
+        return not any(self._unknown.values()) and not any(self._crowded.values())
+
     def is_crowded(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         """Whether the segment had better go on in another log on that node."""
         return segment_id in self._crowded.get(node_id, ())

@@ -73,6 +73,10 @@ class ClusterState:
     """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
     unsealed: dict[SegmentId, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
+    prepared: dict[SegmentId, None] = field(default_factory=dict)
+    """Of these the PREPARED ones,"""
+    short: dict[SegmentId, None] = field(default_factory=dict)
+    """and those with fewer replicas than their replication factor."""
     thin: dict[SegmentId, None] = field(default_factory=dict)
     """SEALED segments with fewer replicas than their replication factor,"""
     thick: dict[SegmentId, None] = field(default_factory=dict)
@@ -160,7 +164,7 @@ class ClusterState:
         self.tiers.put_segment(segment)
         self._forget_copies(segment.segment_id)
         if segment.state != SegmentState.SEALED:
-            self.unsealed[segment.segment_id] = None
+            self._note_unsealed(segment)
             return
         self.unsealed.pop(segment.segment_id, None)
         if is_under_replicated(record):
@@ -170,8 +174,15 @@ class ClusterState:
         if segment.surplus:
             self.dropping[segment.segment_id] = None
 
+    def _note_unsealed(self, segment: Segment) -> None:
+        self.unsealed[segment.segment_id] = None
+        if segment.state == SegmentState.PREPARED:
+            self.prepared[segment.segment_id] = None
+        if len(segment.replicas) < segment.settings.replication_factor:
+            self.short[segment.segment_id] = None
+
     def _forget_copies(self, segment_id: SegmentId) -> None:
-        for each in (self.thin, self.thick, self.dropping):
+        for each in (self.prepared, self.short, self.thin, self.thick, self.dropping):
             each.pop(segment_id, None)
 
     def _note_place(self, record: SegmentRecord) -> None:

@@ -12,7 +12,7 @@ from icecore.errors import IcecoreError
 from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
-from icecore_coordinator.state.records import PartitionKey, is_prepared
+from icecore_coordinator.state.records import PartitionKey
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.segment_opening import SegmentOpening
@@ -55,7 +55,7 @@ class Auditor:
         """Segments below it were opened before this process looked the first time."""
 
     async def audit(self) -> None:
-        """One pass over all but the sealed segments."""
+        """One pass over what is not sealed, as far as something may be wrong with it."""
         if not self._first_own_segment_id:
             self._first_own_segment_id = next_of(self._ledger.state, "segment_id").next_value
         await self._roll()
@@ -71,7 +71,9 @@ class Auditor:
         ]
         is_calm = all(self._live.state_of(each) == NodeState.UP for each in state.nodes)
         found: list[tuple[Segment, str]] = []
-        for segment_id in state.unsealed:
+        # Of very many segments, with nothing to complain of, only those are looked at.
+        is_quiet = is_calm and self._copies.is_all_well
+        for segment_id in state.short if is_quiet else state.unsealed:
             if len(found) >= ROLLS_AT_ONCE:
                 break
             segment = state.segments[segment_id].segment
@@ -219,8 +221,7 @@ class Auditor:
         state, now = self._ledger.state, self._clock.monotonic_ms()
         since = {
             segment_id: self._prepared_since_ms.get(segment_id, now)
-            for segment_id in state.unsealed
-            if is_prepared(state.segments[segment_id])
+            for segment_id in state.prepared
         }
         self._prepared_since_ms = since
         old = [key for key, at in since.items() if now - at >= self._timing.prepared_keep_ms]

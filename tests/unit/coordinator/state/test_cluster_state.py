@@ -214,6 +214,19 @@ def test_seal_is_one_change_of_segment_successor_and_tail(state: Cluster) -> Non
     assert list(state.unsealed) == [successor]
 
 
+def test_what_is_prepared_or_short_of_replicas_is_known_without_a_search(state: Cluster) -> None:
+    abandoned, successor = prepared_successor(state), prepared_successor(state)
+    assert list(state.prepared) == [abandoned, successor] and not state.short
+    opening = Opening(successor, {each: ALL[each] for each in (1, 2)})
+    commit(state, seal(state, state.live, sealing(state), opening, now_ms=5))
+    assert not state.prepared
+    assert list(state.short) == list(state.unsealed) == [successor]
+    version, last = segment(state, successor).version, prepared_successor(state)
+    end = sealing(state, 20, segment_id=successor, version=version, replicas=(1, 2))
+    commit(state, seal(state, state.live, end, Opening(last, ALL), now_ms=6))
+    assert not state.short and not state.prepared
+
+
 def test_seal_conflicts(state: Cluster) -> None:
     successor = Opening(prepared_successor(state), ALL)
     with pytest.raises(ConflictError):
