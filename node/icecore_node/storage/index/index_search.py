@@ -61,11 +61,13 @@ class IndexSearch:
             return False
         self._read += read
         first, last = low - self._base, high - 1 - self._base
+        flat = np.concatenate(per_hash)
+        is_inside = not len(flat) or (first <= flat.min() and flat.max() <= last)
         for slot, at in enumerate(self._slots):
             ordinals = per_hash[at]
             if len(ordinals) == 0:
                 continue
-            if ordinals[0] < first or ordinals[-1] > last:
+            if not is_inside and (ordinals[0] < first or ordinals[-1] > last):
                 ordinals = ordinals[(ordinals >= first) & (ordinals <= last)]
             self._found[slot].append(ordinals)
             self._counts[slot] += len(ordinals)
@@ -87,11 +89,26 @@ class IndexSearch:
         return start, end
 
     def _candidates(self, searched: OffsetRange, used: Sequence[Cover]) -> Candidates:
-        columns = [self._offsets(slot) for slot in range(len(self._found))]
+        columns = self._all_offsets()
         if searched != self._asked:
             columns = [offsets[slice(*offsets.searchsorted(searched))] for offsets in columns]
         gaps = tuple(gaps_between(used, searched))
         return Candidates(searched, tuple(columns), gaps, self._read)
+
+    def _all_offsets(self) -> list[Int64s]:
+        """``_offsets`` of all hashes, most of which have one part: these in a few calls."""
+        single = [slot for slot, parts in enumerate(self._found) if len(parts) == 1]
+        if len(single) < _MANY:
+            return [self._offsets(slot) for slot in range(len(self._found))]
+        parts = [self._found[slot][0] for slot in single]
+        ends = np.cumsum([len(part) for part in parts])
+        flat = np.concatenate(parts).astype(np.int64) + self._base
+        falls = np.flatnonzero(flat[1:] <= flat[:-1]) + 1
+        if not np.isin(falls, ends).all():  # within one of them
+            return [self._offsets(slot) for slot in range(len(self._found))]
+        columns = dict(zip(single, np.split(flat, ends[:-1]), strict=True))
+        every = range(len(self._found))
+        return [columns[slot] if slot in columns else self._offsets(slot) for slot in every]
 
     def _offsets(self, slot: int) -> Int64s:
         """Of one hash so far, ascending, each once."""
@@ -105,4 +122,5 @@ class IndexSearch:
         return offsets
 
 
+_MANY: Final = 16
 _NO_OFFSETS: Final = np.empty(0, np.int64)
