@@ -4,6 +4,7 @@ The same value decides on the node, which looks and sends less, and in the clien
 nobody. Keys, tags and headers are compared byte by byte: hashes only say where to look.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -21,6 +22,7 @@ from icecore.codec.columns import (
     UInt64s,
 )
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
+from icecore.codec.record_columns import RecordColumns
 
 _FEW_HASHES: Final = 8
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -113,6 +115,22 @@ class Selection:
         if not self.tags_all and not self.tags_none:
             return True
         return self.tags_all.issubset(record.tags) and self.tags_none.isdisjoint(record.tags)
+
+    def places_in(self, columns: RecordColumns) -> Sequence[int]:
+        """Which of these records are wanted, ascending: exactly as ``wants`` says of each."""
+        places: Sequence[int] = range(len(columns))
+        if self.keys:
+            keys = [None] if columns.keys is None else columns.keys.to_list()
+            if not all(map(self.keys.__contains__, keys)):
+                places = [at for at, key in enumerate(keys) if key in self.keys]
+        if self._has_keys_only or not places:
+            return places
+        records = columns.to_records()
+        return [at for at in places if self.wants(records[at])]
+
+    @cached_property
+    def _has_keys_only(self) -> bool:
+        return self == Selection(keys=self.keys)
 
     def may_match(self, index: IndexColumns) -> Mask:
         """Who may be wanted as far as an index section tells: all that are, and a few more."""

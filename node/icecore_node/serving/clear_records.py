@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
 from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader
-from icecore.codec.columns import BatchColumns
+from icecore.codec.columns import BatchColumns, Headers, Int64s
+from icecore.codec.record_columns import RecordColumns
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 from icecore.v1 import data_pb2
 from icecore_node.ports import Buffer
@@ -119,9 +122,30 @@ def record_size(each: record.Record) -> int:
     # At most four bytes of UTF-8 a character; tags are short, and encoding them costs more.
     for tag in each.tags:
         size += _ITEM_BYTES + 4 * len(tag)
-    for name, value in each.headers:
+    return size + _headers_size(each.headers)
+
+
+def _headers_size(headers: Headers) -> int:
+    size = 0
+    for name, value in headers:
         size += 2 * _ITEM_BYTES + 4 * len(name) + len(value or b"")
     return size
+
+
+def record_sizes(columns: RecordColumns) -> Int64s:
+    """``record_size`` of each of them."""
+    sizes = _RECORD_BYTES + np.maximum(columns.values.lengths, 0)
+    if columns.keys is not None:
+        sizes += np.maximum(columns.keys.lengths, 0)
+    counts, ids = columns.tag_counts, columns.tag_ids
+    if counts is not None and ids is not None:
+        each = np.array([_ITEM_BYTES + 4 * len(name) for name in columns.tag_names], np.int64)
+        upto = np.append(0, np.cumsum(each[ids]))
+        ends = np.cumsum(counts)
+        sizes += upto[ends] - upto[ends - counts]
+    if columns.headers is not None:
+        sizes += np.array([*map(_headers_size, columns.headers)], np.int64)
+    return sizes
 
 
 def append_record(part: ClearPart, each: record.Record) -> None:

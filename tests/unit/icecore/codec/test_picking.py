@@ -86,6 +86,8 @@ def test_one_record_is_what_all_records_are(
     for each in (picks, ColumnPicks(columns)):
         assert len(each) == len(records)
         assert each.records_at(range(len(columns))) == every
+        assert each.columns_at(range(len(columns))).to_records() == every
+        assert each.columns_at(range(0, len(columns), 2)).to_records() == every[::2]
         assert [each.offset_at(at) for at in range(len(columns))] == columns.offsets.tolist()
         got = [each.header_hashes_at(at) for at in range(len(columns))]
         assert got == (hashes if columns.index.header_hashes is not None else [[]] * len(every))
