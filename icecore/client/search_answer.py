@@ -154,17 +154,10 @@ def _records(
 ) -> list[Record]:
     """Those of both kinds, in the order of the answer, each of which was asked for."""
     records = [_record(question, group, each) for each in result.records]
-    wants = question.selection.wants
-    for record in records:
-        if not wants(record):
-            raise _not_asked_for(question, group, record.offset)
-    for message in result.columns:
-        columns = from_proto(message)
-        wanted = question.selection.places_in(columns)
-        if len(wanted) < len(columns):
-            first = min({*range(len(columns))}.difference(wanted))
-            raise _not_asked_for(question, group, int(columns.offsets[first]))
-        records += columns.to_records(topic=question.topic, partition=group.partition)
+    for columns in result.columns:
+        records += from_proto(columns).to_records(topic=question.topic, partition=group.partition)
+    for record in question.selection.unwanted(records):
+        raise _not_asked_for(question, group, record.offset)
     if result.records and result.columns:
         for part in (records[: len(result.records)], records[len(result.records) :]):
             _check_order(question, group, [*map(_OFFSET, part)])

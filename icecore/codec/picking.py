@@ -9,6 +9,8 @@ gives, which is for whoever wants all.
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -33,6 +35,7 @@ _I64: Final = struct.Struct("<q")
 _U64: Final = struct.Struct("<Q")
 MANY: Final = 8
 """From so many records on, arrays are faster than one after the other."""
+_FEW_TAGS: Final = 64
 # The methods of arrays reach these by way of Python code.
 _least, _greatest = np.minimum.reduce, np.maximum.reduce
 
@@ -165,6 +168,15 @@ class _Column:
         except UnicodeDecodeError as error:
             raise CorruptBatchError(f"{self.where}: entry {at} is not UTF-8") from error
 
+    def few_texts(self) -> Sequence[str]:
+        """All entries. Batches of one topic mostly have the same few."""
+        ends = bytes(self.data[self.ends_at : self.ends_at + 4 * (self.count + 1)])
+        data = bytes(self.data[self.items_at : self.items_at + self.length])
+        try:
+            return _texts(ends, data)
+        except UnicodeDecodeError as error:
+            raise CorruptBatchError(f"{self.where}: an entry is not UTF-8") from error
+
     def numbers(self, at: int, kind: struct.Struct) -> list[int]:
         """The items of an entry, as numbers of this kind."""
         low, high = self.bounds(at)
@@ -216,6 +228,14 @@ class _Column:
         counts = highs - lows
         firsts = lows - (np.cumsum(counts) - counts)
         return counts, items[np.repeat(firsts, counts) + np.arange(int(counts.sum()))]
+
+
+@lru_cache(256)
+def _texts(ends: bytes, data: bytes) -> tuple[str, ...]:
+    bounds = struct.unpack(f"<{len(ends) // 4}I", ends)
+    if any(not low <= high <= len(data) for low, high in pairwise(bounds)):
+        raise CorruptBatchError(f"an entry has items beyond {len(data)}")
+    return tuple(str(data[low:high], "utf-8") for low, high in pairwise(bounds))
 
 
 class _Section:
@@ -358,7 +378,7 @@ class BatchPicks:
             raise CorruptBatchError(f"a place beyond the {len(self)} records of the batch")
         times = np.frombuffer(self._data, "<i8", len(self), self._times_at)
         counts = ids = None
-        names: list[str] = []
+        names: Sequence[str] = ()
         if self._tags is not None:
             counts, items = self._tags.all_numbers(places, "<u4")
             names, ids = self._numbered_tags(items)
@@ -389,12 +409,14 @@ class BatchPicks:
             self._header.append_timestamp_ms,
         )
 
-    def _numbered_tags(self, items: Any) -> tuple[list[str], Int64s]:
+    def _numbered_tags(self, items: Any) -> tuple[Sequence[str], Int64s]:
         """The texts of these tags, each once, and for each of them its place among the texts."""
         assert self._tag_names is not None
         count = self._tag_names.count
         if len(items) and _greatest(items) >= count:
             raise CorruptBatchError(f"a tag beyond the {count} of the batch")
+        if count <= _FEW_TAGS:  # those that are not used do no harm
+            return self._tag_names.few_texts(), items.astype(np.int64)
         is_used = np.zeros(count, np.bool_)
         is_used[items] = True
         used = is_used.nonzero()[0]

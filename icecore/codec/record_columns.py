@@ -171,13 +171,17 @@ def _joined_tags(
     if all(part.tag_ids is None for part in parts):
         return None, None, ()
     names: dict[str, int] = {}
+    last: Sequence[str] = ()
+    places = np.empty(0, np.int64)
     counts: list[Any] = []
     ids: list[Any] = []
     for part in parts:
         if part.tag_counts is None or part.tag_ids is None:
             counts.append(np.zeros(len(part), np.int64))
             continue
-        places = [names.setdefault(name, len(names)) for name in part.tag_names]
+        if part.tag_names is not last:
+            last = part.tag_names
+            places = np.array([names.setdefault(name, len(names)) for name in last], np.int64)
         counts.append(part.tag_counts)
-        ids.append(np.array(places, np.int64)[part.tag_ids])
+        ids.append(places[part.tag_ids])
     return np.concatenate(counts), np.concatenate(ids), list(names)

@@ -4,9 +4,11 @@ The same value decides on the node, which looks and sends less, and in the clien
 nobody. Keys, tags and headers are compared byte by byte: hashes only say where to look.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -25,6 +27,7 @@ from icecore.codec.hashes import header_hash, key_hash, tag_hash
 from icecore.codec.record_columns import RecordColumns
 
 _FEW_HASHES: Final = 8
+_KEY: Final = attrgetter("key")
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -127,6 +130,12 @@ class Selection:
             return places
         records = columns.to_records()
         return [at for at in places if self.wants(records[at])]
+
+    def unwanted(self, records: Sequence[Record]) -> Iterator[Record]:
+        """Those of them that are not wanted."""
+        has_keys_only = self.keys and self._has_keys_only
+        if not has_keys_only or not all(map(self.keys.__contains__, map(_KEY, records))):
+            yield from filterfalse(self.wants, records)
 
     @cached_property
     def _has_keys_only(self) -> bool:

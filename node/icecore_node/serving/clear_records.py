@@ -6,7 +6,7 @@ that cannot be decoded ends the answer; when it is the first one, the error says
 (R71).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -132,6 +132,20 @@ def _headers_size(headers: Headers) -> int:
     return size
 
 
+def size_of(columns: RecordColumns) -> int:
+    """The sum of ``record_sizes``, in a fraction of the time."""
+    size = _RECORD_BYTES * len(columns) + len(columns.values.data)
+    if columns.keys is not None:
+        size += len(columns.keys.data)
+    if columns.tag_ids is not None:
+        size += int(_tag_sizes(columns.tag_names)[columns.tag_ids].sum())
+    return size + sum(map(_headers_size, columns.headers or ()))
+
+
+def _tag_sizes(names: Sequence[str]) -> Int64s:
+    return np.array([_ITEM_BYTES + 4 * len(name) for name in names], np.int64)
+
+
 def record_sizes(columns: RecordColumns) -> Int64s:
     """``record_size`` of each of them."""
     sizes = _RECORD_BYTES + np.maximum(columns.values.lengths, 0)
@@ -139,8 +153,7 @@ def record_sizes(columns: RecordColumns) -> Int64s:
         sizes += np.maximum(columns.keys.lengths, 0)
     counts, ids = columns.tag_counts, columns.tag_ids
     if counts is not None and ids is not None:
-        each = np.array([_ITEM_BYTES + 4 * len(name) for name in columns.tag_names], np.int64)
-        upto = np.append(0, np.cumsum(each[ids]))
+        upto = np.append(0, np.cumsum(_tag_sizes(columns.tag_names)[ids]))
         ends = np.cumsum(counts)
         sizes += upto[ends] - upto[ends - counts]
     if columns.headers is not None:

@@ -16,6 +16,7 @@ from icecore_node.serving.clear_records import (
     corrupt_batch,
     record_size,
     record_sizes,
+    size_of,
 )
 from icecore_node.serving.search_sink import StoredBatch
 
@@ -90,11 +91,14 @@ class ClearSink:
             self.is_full = True
             return 0
         found = picks.columns_at(places)
-        ends = self.size_bytes + record_sizes(found).cumsum()
-        taken = int(ends.searchsorted(self.max_bytes, "right")) or int(is_first)
+        size_bytes, taken = self.size_bytes + size_of(found), len(places)
+        if size_bytes > self.max_bytes:
+            ends = self.size_bytes + record_sizes(found).cumsum()
+            taken = int(ends.searchsorted(self.max_bytes, "right")) or int(is_first)
+            size_bytes = int(ends[taken - 1]) if taken else self.size_bytes
         if taken:
             self.columns.append(found.first(taken))
-            self.size_bytes = int(ends[taken - 1])
+            self.size_bytes = size_bytes
         self.is_full = taken < len(places) or self.count >= self.max_count
         return taken
 

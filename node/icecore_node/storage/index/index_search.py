@@ -7,6 +7,7 @@ goes on from there misses nothing.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -106,7 +107,8 @@ class IndexSearch:
         falls = np.flatnonzero(flat[1:] <= flat[:-1]) + 1
         if not np.isin(falls, ends).all():  # within one of them
             return [self._offsets(slot) for slot in range(len(self._found))]
-        columns = dict(zip(single, np.split(flat, ends[:-1]), strict=True))
+        spans = pairwise([0, *ends.tolist()])
+        columns = {slot: flat[low:high] for slot, (low, high) in zip(single, spans, strict=True)}
         every = range(len(self._found))
         return [columns[slot] if slot in columns else self._offsets(slot) for slot in every]
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -15,12 +16,13 @@ from icecore.codec import picking, record
 from icecore.codec.batch import Codec
 from icecore.codec.columns import Record
 from icecore.codec.hashes import key_hash
+from icecore.codec.record_columns import columns_of
 from icecore.codec.selection import Selection
 from icecore.rpc.filters import selection_to_proto
 from icecore.rpc.record_columns import from_proto
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.serving import clear_sink, log_search
-from icecore_node.serving.clear_records import append_record
+from icecore_node.serving.clear_records import append_record, record_size, record_sizes, size_of
 from icecore_node.serving.query_request import Place, checked_query, continuation
 from icecore_node.storage.engine import ACTIVE_INDEX, IndexSummary
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
@@ -179,6 +181,14 @@ def node() -> QueryNode:
 
 
 A = data_pb2.RecordFilter(keys=[b"a"])
+
+
+@given(st.lists(STORED, min_size=1, max_size=12))
+def test_the_size_of_columns_is_that_of_their_records(stored: list[Stored]) -> None:
+    records = [Record(**asdict(each)) for each in stored]
+    sizes = [record_size(each) for each in records]
+    assert record_sizes(columns_of(records)).tolist() == sizes
+    assert size_of(columns_of(records)) == sum(sizes)
 
 
 async def test_many_records_come_as_columns_to_who_takes_them() -> None:
