@@ -124,7 +124,7 @@ class Selection:
         places: Sequence[int] = range(len(columns))
         if self.keys:
             keys = [None] if columns.keys is None else columns.keys.to_list()
-            if not all(map(self.keys.__contains__, keys)):
+            if not self.keys.issuperset(keys):
                 places = [at for at, key in enumerate(keys) if key in self.keys]
         if self._has_keys_only or not places:
             return places
@@ -134,7 +134,7 @@ class Selection:
     def unwanted(self, records: Sequence[Record]) -> Iterator[Record]:
         """Those of them that are not wanted."""
         has_keys_only = self.keys and self._has_keys_only
-        if not has_keys_only or not all(map(self.keys.__contains__, map(_KEY, records))):
+        if not has_keys_only or not self.keys.issuperset(map(_KEY, records)):
             yield from filterfalse(self.wants, records)
 
     @cached_property
