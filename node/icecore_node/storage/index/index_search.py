@@ -62,8 +62,7 @@ class IndexSearch:
             return False
         self._read += read
         first, last = low - self._base, high - 1 - self._base
-        flat = np.concatenate(per_hash)
-        is_inside = not len(flat) or (first <= flat.min() and flat.max() <= last)
+        is_inside = len(per_hash) >= _MANY and _are_within(per_hash, first, last)
         for slot, at in enumerate(self._slots):
             ordinals = per_hash[at]
             if len(ordinals) == 0:
@@ -125,4 +124,12 @@ class IndexSearch:
 
 
 _MANY: Final = 16
+"""From so many on, one look at all of them is faster than one at each."""
+
+
+def _are_within(lists: Sequence[UInt32s], first: int, last: int) -> bool:
+    flat = np.concatenate(lists)
+    return not len(flat) or bool(first <= flat.min() and flat.max() <= last)
+
+
 _NO_OFFSETS: Final = np.empty(0, np.int64)
