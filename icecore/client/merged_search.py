@@ -66,7 +66,7 @@ class MergedSearch:
             self._push(heads, part)
         while heads and len(records) < max_count:
             _, part = heappop(heads)
-            records.append(part.found.popleft())
+            self._take(part, heads[0][0] if heads else None, records, max_count)
             if not part.found and len(records) < max_count:
                 await self._fill([part], max_count - len(records), until_ms, others=len(heads))
                 if part.is_lacking:
@@ -76,11 +76,26 @@ class MergedSearch:
 
     def _push(self, heads: list[tuple[_Place, PartitionSearch]], part: PartitionSearch) -> None:
         if part.found:
-            first = part.found[0]
-            place = first.append_timestamp_ms, part.partition, first.offset
-            if self._newest_first:
-                place = -place[0], -place[1], -place[2]
-            heappush(heads, (place, part))
+            heappush(heads, (self._place(part.found[0]), part))
+
+    def _place(self, record: Record) -> _Place:
+        place = record.append_timestamp_ms, record.partition, record.offset
+        return (-place[0], -place[1], -place[2]) if self._newest_first else place
+
+    def _take(
+        self, part: PartitionSearch, until: _Place | None, records: list[Record], max_count: int
+    ) -> None:
+        """Its first record, and those behind it up to the first one of another partition."""
+        found = part.found
+        if until is None and len(found) <= max_count - len(records):
+            records += found
+            found.clear()
+            return
+        records.append(found.popleft())
+        while found and len(records) < max_count:
+            if until is not None and self._place(found[0]) > until:
+                break
+            records.append(found.popleft())
 
     async def _fill(
         self,

@@ -200,6 +200,7 @@ class PartitionSearch:
             max_count=count,
             max_bytes=ANSWER_BYTES,
             explain_only=question.is_explained,
+            takes_columns=True,
         )
         request.partitions.add(
             partition=self.partition,

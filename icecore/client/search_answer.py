@@ -4,8 +4,10 @@ A record that lies elsewhere, is out of order or does not fulfil the conditions 
 is broken: nothing of such an answer counts.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, neg
 from typing import Final
 
 from icecore.client.continuations import OPEN
@@ -15,6 +17,7 @@ from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError, InternalError, NotLeaderError, NotReplicaError
 from icecore.model import Segment
 from icecore.rpc import convert
+from icecore.rpc.record_columns import from_proto
 from icecore.v1 import common_pb2, data_pb2
 
 _OUTCOMES: Final = {
@@ -24,6 +27,7 @@ _OUTCOMES: Final = {
     data_pb2.SEARCH_OUTCOME_SKIPPED_HASH: SearchOutcome.SKIPPED_HASH,
 }
 """The others mean that somebody else has to search the segment."""
+_OFFSET: Final = attrgetter("offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,9 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     taking_appends = {each.segment_id for each in group.segments if each.end_offset < 0}
     if any(each.sealed and each.segment_id in taking_appends for each in result.segments):
         raise NotLeaderError(f"{who} has sealed the segment that took appends")
-    records = [_record(question, group, each) for each in result.records]
-    _check_records(question, group, records)
-    offsets = [each.offset for each in records]
-    if offsets != sorted(set(offsets), reverse=question.newest_first):
-        raise InternalError(f"{who} answered with records in a wrong order")
+    records = _records(question, group, result)
+    offsets = [*map(_OFFSET, records)]
+    _check_order(question, group, offsets)
     at, error = _missing(group, result)
     if at is None and not message.complete:
         raise NotReplicaError(f"{who} says that its answer lacks something, and not what")
@@ -99,9 +101,9 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     if at == 0:
         records = []
     elif question.newest_first:
-        records = [each for each in records if each.offset >= reached]
+        records = records[: bisect_right(offsets, -reached, key=neg)]
     else:
-        records = [each for each in records if each.offset < reached]
+        records = records[: bisect_left(offsets, reached)]
     outcomes = [
         _outcome(group, each)
         for each in result.segments
@@ -147,14 +149,36 @@ def _record(question: Question, group: Group, each: common_pb2.Record) -> Record
     )
 
 
-def _check_records(question: Question, group: Group, records: Sequence[Record]) -> None:
-    low, high, wants = group.from_offset, group.to_offset or 1 << 63, question.selection.wants
-    for record in records:
-        if not low <= record.offset < high or not wants(record):
-            raise InternalError(
-                f"node {group.node_id} answered with {question.topic}/{group.partition} offset "
-                f"{record.offset}, which was not asked for"
-            )
+def _records(
+    question: Question, group: Group, result: data_pb2.QueryPartitionResult
+) -> list[Record]:
+    """Those of both kinds, in the order of the answer, each of which was asked for."""
+    records = [_record(question, group, each) for each in result.records]
+    for columns in result.columns:
+        records += from_proto(columns).to_records(topic=question.topic, partition=group.partition)
+    for record in question.selection.unwanted(records):
+        raise _not_asked_for(question, group, record.offset)
+    if result.records and result.columns:
+        for part in (records[: len(result.records)], records[len(result.records) :]):
+            _check_order(question, group, [*map(_OFFSET, part)])
+        records.sort(key=_OFFSET, reverse=question.newest_first)
+    low, high = group.from_offset, group.to_offset or 1 << 63
+    for offset in map(_OFFSET, records):
+        if not low <= offset < high:
+            raise _not_asked_for(question, group, offset)
+    return records
+
+
+def _check_order(question: Question, group: Group, offsets: list[int]) -> None:
+    if offsets != sorted(set(offsets), reverse=question.newest_first):
+        raise InternalError(f"node {group.node_id} answered with records in a wrong order")
+
+
+def _not_asked_for(question: Question, group: Group, offset: int) -> InternalError:
+    return InternalError(
+        f"node {group.node_id} answered with {question.topic}/{group.partition} offset "
+        f"{offset}, which was not asked for"
+    )
 
 
 def _missing(

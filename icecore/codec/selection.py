@@ -4,8 +4,11 @@ The same value decides on the node, which looks and sends less, and in the clien
 nobody. Keys, tags and headers are compared byte by byte: hashes only say where to look.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,8 +24,10 @@ from icecore.codec.columns import (
     UInt64s,
 )
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
+from icecore.codec.record_columns import RecordColumns
 
 _FEW_HASHES: Final = 8
+_KEY: Final = attrgetter("key")
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -113,6 +118,28 @@ class Selection:
         if not self.tags_all and not self.tags_none:
             return True
         return self.tags_all.issubset(record.tags) and self.tags_none.isdisjoint(record.tags)
+
+    def places_in(self, columns: RecordColumns) -> Sequence[int]:
+        """Which of these records are wanted, ascending: exactly as ``wants`` says of each."""
+        places: Sequence[int] = range(len(columns))
+        if self.keys:
+            keys = [None] if columns.keys is None else columns.keys.to_list()
+            if not self.keys.issuperset(keys):
+                places = [at for at, key in enumerate(keys) if key in self.keys]
+        if self._has_keys_only or not places:
+            return places
+        records = columns.to_records()
+        return [at for at in places if self.wants(records[at])]
+
+    def unwanted(self, records: Sequence[Record]) -> Iterator[Record]:
+        """Those of them that are not wanted."""
+        has_keys_only = self.keys and self._has_keys_only
+        if not has_keys_only or not self.keys.issuperset(map(_KEY, records)):
+            yield from filterfalse(self.wants, records)
+
+    @cached_property
+    def _has_keys_only(self) -> bool:
+        return self == Selection(keys=self.keys)
 
     def may_match(self, index: IndexColumns) -> Mask:
         """Who may be wanted as far as an index section tells: all that are, and a few more."""

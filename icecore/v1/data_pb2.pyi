@@ -672,6 +672,7 @@ class QueryRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     CONTINUATION_FIELD_NUMBER: _builtins.int
     EXPLAIN_ONLY_FIELD_NUMBER: _builtins.int
+    TAKES_COLUMNS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     topic_id: _builtins.bytes
     """16 bytes; or empty and topic set"""
@@ -686,6 +687,8 @@ class QueryRequest(_message.Message):
     """of the page before, with the same request otherwise"""
     explain_only: _builtins.bool
     """read nothing: say which segments and indexes would be read"""
+    takes_columns: _builtins.bool
+    """many records may come as columns instead: less to encode"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryPartition]:
         """answered in this order, at most 1,024"""
@@ -707,10 +710,11 @@ class QueryRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         continuation: _builtins.bytes = ...,
         explain_only: _builtins.bool = ...,
+        takes_columns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "continuation", b"continuation", "explain_only", b"explain_only", "filter", b"filter", "max_bytes", b"max_bytes", "max_count", b"max_count", "newest_first", b"newest_first", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "continuation", b"continuation", "explain_only", b"explain_only", "filter", b"filter", "max_bytes", b"max_bytes", "max_count", b"max_count", "newest_first", b"newest_first", "partitions", b"partitions", "takes_columns", b"takes_columns", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -790,6 +794,7 @@ class QueryPartitionResult(_message.Message):
     INDEXED_THROUGH_OFFSET_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     searched_from_offset: _builtins.int
     """what this page has looked at ..."""
@@ -809,6 +814,10 @@ class QueryPartitionResult(_message.Message):
 
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentSearch]: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordColumns]:
+        """with takes_columns: records that are not in `records`. Each"""
+
     def __init__(
         self,
         *,
@@ -820,14 +829,81 @@ class QueryPartitionResult(_message.Message):
         indexed_through_offset: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentSearch] | None = ...,
+        columns: _abc.Iterable[Global___RecordColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "high_watermark", b"high_watermark", "indexed_through_offset", b"indexed_through_offset", "partition", b"partition", "records", b"records", "searched_from_offset", b"searched_from_offset", "searched_to_offset", b"searched_to_offset", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "error", b"error", "high_watermark", b"high_watermark", "indexed_through_offset", b"indexed_through_offset", "partition", b"partition", "records", b"records", "searched_from_offset", b"searched_from_offset", "searched_to_offset", b"searched_to_offset", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueryPartitionResult: _TypeAlias = QueryPartitionResult  # noqa: Y015
+
+@_typing.final
+class RecordColumns(_message.Message):
+    """Records of one partition, column by column. Numbers are little-endian, one for each record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
+    APPEND_TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
+    KEY_LENGTHS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    VALUE_LENGTHS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    TAG_COUNTS_FIELD_NUMBER: _builtins.int
+    TAG_PLACES_FIELD_NUMBER: _builtins.int
+    TAG_NAMES_FIELD_NUMBER: _builtins.int
+    HEADER_COUNTS_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    offsets: _builtins.bytes
+    """i64 each, as the two that follow"""
+    timestamps_ms: _builtins.bytes
+    append_timestamps_ms: _builtins.bytes
+    key_lengths: _builtins.bytes
+    """i32 each; -1 = no key; empty = no record has one"""
+    keys: _builtins.bytes
+    """one behind the other"""
+    value_lengths: _builtins.bytes
+    """i32 each; -1 = a tombstone"""
+    values: _builtins.bytes
+    """one behind the other"""
+    tag_counts: _builtins.bytes
+    """i32 each: how many tags; empty = no record has one"""
+    tag_places: _builtins.bytes
+    """i32 for each tag of each record: its place in tag_names"""
+    header_counts: _builtins.bytes
+    """i32 each: how many headers; empty = no record has one"""
+    @_builtins.property
+    def tag_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Header]:
+        """of all records"""
+
+    def __init__(
+        self,
+        *,
+        offsets: _builtins.bytes = ...,
+        timestamps_ms: _builtins.bytes = ...,
+        append_timestamps_ms: _builtins.bytes = ...,
+        key_lengths: _builtins.bytes = ...,
+        keys: _builtins.bytes = ...,
+        value_lengths: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+        tag_counts: _builtins.bytes = ...,
+        tag_places: _builtins.bytes = ...,
+        tag_names: _abc.Iterable[_builtins.str] | None = ...,
+        header_counts: _builtins.bytes = ...,
+        headers: _abc.Iterable[_common_pb2.Header] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_timestamps_ms", b"append_timestamps_ms", "header_counts", b"header_counts", "headers", b"headers", "key_lengths", b"key_lengths", "keys", b"keys", "offsets", b"offsets", "tag_counts", b"tag_counts", "tag_names", b"tag_names", "tag_places", b"tag_places", "timestamps_ms", b"timestamps_ms", "value_lengths", b"value_lengths", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordColumns: _TypeAlias = RecordColumns  # noqa: Y015
 
 @_typing.final
 class SegmentSearch(_message.Message):

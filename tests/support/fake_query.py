@@ -5,9 +5,13 @@ from typing import Any
 from icecore.codec.batch import HEADER_LENGTH, Compacted, parse_header, stamp
 from icecore.codec.decoding import decode
 from icecore.codec.record import Record, encode_columns
+from icecore.codec.record_columns import columns_of
 from icecore.model import SegmentState
 from icecore.rpc.filters import selection_from_proto
+from icecore.rpc.record_columns import to_proto
 from icecore.v1 import common_pb2, data_pb2
+
+_FEW = 3
 
 
 def answer_query(
@@ -51,8 +55,18 @@ def answer_query(
             result.searched_from_offset = found[-1].offset
         else:
             result.searched_to_offset = found[-1].offset + 1
-    result.records.extend(map(_message, found))
+    _add(result, found, takes_columns=request.takes_columns)
     return answer
+
+
+def _add(
+    result: data_pb2.QueryPartitionResult, found: list[Record], *, takes_columns: bool
+) -> None:
+    """Many as a real node may: some one by one, some as columns."""
+    if takes_columns and len(found) > _FEW:
+        result.columns.append(to_proto(columns_of(found[1::2])))
+        found = found[::2]
+    result.records.extend(map(_message, found))
 
 
 def only_matching(stored: bytes, wanted: data_pb2.RecordFilter) -> bytes:

@@ -20,6 +20,7 @@ from icecore.codec.hashes import header_hash, header_hashes, key_hash, tag_hash
 from icecore.model import SEGMENT_ENGINE, Segment, SegmentId, SegmentSettings, SegmentState
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, join
+from icecore.rpc.record_columns import from_proto
 from icecore.v1 import data_pb2
 from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork
@@ -29,6 +30,7 @@ from icecore_node.replica import life as lives
 from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
+from icecore_node.serving.clear_records import append_record
 from icecore_node.serving.cold_segments import ColdSegments
 from icecore_node.serving.fetch import FetchHandler
 from icecore_node.serving.query import QueryHandler
@@ -372,9 +374,31 @@ class QueryNode:
         return result, bytes(batches)
 
 
-def records_of(pages: Sequence[data_pb2.QueryResponse]) -> list[Any]:
-    """Of all partitions and pages, in order."""
-    return [each for page in pages for result in page.partitions for each in result.records]
+def records_of(pages: Sequence[data_pb2.QueryResponse], *, newest_first: bool = False) -> list[Any]:
+    """Of all partitions and pages, in order, whether they came one by one or as columns."""
+    return [
+        each
+        for page in pages
+        for result in page.partitions
+        for each in _merged([*result.records], _out_of_columns(result), newest_first)
+    ]
+
+
+def _out_of_columns(result: data_pb2.QueryPartitionResult) -> list[Any]:
+    part = data_pb2.QueryPartitionResult()
+    for columns in result.columns:
+        for each in from_proto(columns).to_records():
+            append_record(part, each)
+    return [*part.records]
+
+
+def _merged(plain: list[Any], columns: list[Any], newest_first: bool) -> list[Any]:
+    """Both are in the order of the answer."""
+    if not columns:
+        return plain
+    for part in (plain, columns):
+        assert part == sorted(part, key=lambda each: each.offset, reverse=newest_first)
+    return sorted(plain + columns, key=lambda each: each.offset, reverse=newest_first)
 
 
 def cut_gaps(rng: random.Random, low: int, high: int) -> list[OffsetRange]:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from icecore.codec import batch, record
 from icecore.codec.columns import Int64s
 from icecore.codec.decoding import decode_index
-from icecore.codec.picking import BatchPicks, ColumnPicks, Picks, key_hashes_of
+from icecore.codec.picking import MANY, BatchPicks, ColumnPicks, Picks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
@@ -121,6 +121,8 @@ class LogSearch:
         self.selection = selection
         self._groups: Groups = selection.conditions(log.indexed_headers)
         self._state = _State(asked, [], (0, 0), 0)
+        self._record_bytes = 0.0
+        """About so many each takes, from the first look on that has several."""
         self.summary: IndexSummary | None = None
         """Of the log's index, from the first step on."""
 
@@ -286,10 +288,12 @@ class LogSearch:
         """As many as one batch has, or more where the next candidates are near."""
         if len(offsets) < 8:
             return 1
-        tail = self._log.reader.tail(self._log.segment_id)
-        records = max(1, tail.end_offset - int(offsets[0]))
+        if not self._record_bytes:
+            tail = self._log.reader.tail(self._log.segment_id)
+            records = max(1, tail.end_offset - int(offsets[0]))
+            self._record_bytes = max(1.0, tail.length_bytes / records)
         near = int(offsets[7]) - int(offsets[0])
-        return _SCAN_BYTES if near * tail.length_bytes < records * _SCAN_BYTES else 1
+        return _SCAN_BYTES if near * self._record_bytes < _SCAN_BYTES else 1
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[bytes, int]:
         """Batches from the one that holds ``offset`` to the one that holds the last before the
@@ -400,6 +404,9 @@ class LogSearch:
         return picks, self._wanted(picks, places)
 
     def _wanted(self, picks: Picks, places: Sequence[int]) -> list[int]:
+        if len(places) >= MANY:
+            wanted = self.selection.places_in(picks.columns_at(places))
+            return list(places) if len(wanted) == len(places) else [places[at] for at in wanted]
         wants, records = self.selection.wants, picks.records_at(places)
         return [at for at, each in zip(places, records, strict=True) if wants(each)]
 

@@ -78,6 +78,7 @@ class _Page:
             plan.max_count - self.count,
             plan.max_bytes - self.size_bytes,
             is_first=not self.count,
+            takes_columns=plan.takes_columns,
         )
 
     def take(self, found: ClearSink) -> None:

@@ -51,6 +51,8 @@ class QueryPlan:
     max_bytes: int
     fingerprint: int
     start: Place
+    takes_columns: bool = False
+    """Whoever asks understands records as columns."""
 
 
 def checked_query(request: data_pb2.QueryRequest, topic_id: bytes) -> QueryPlan:
@@ -84,6 +86,7 @@ def checked_query(request: data_pb2.QueryRequest, topic_id: bytes) -> QueryPlan:
         max_bytes=request.max_bytes or _BYTES_DEFAULT,
         fingerprint=fingerprint,
         start=start,
+        takes_columns=request.takes_columns,
     )
 
 

@@ -7,6 +7,7 @@ goes on from there misses nothing.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -61,11 +62,12 @@ class IndexSearch:
             return False
         self._read += read
         first, last = low - self._base, high - 1 - self._base
+        is_inside = len(per_hash) >= _MANY and _are_within(per_hash, first, last)
         for slot, at in enumerate(self._slots):
             ordinals = per_hash[at]
             if len(ordinals) == 0:
                 continue
-            if ordinals[0] < first or ordinals[-1] > last:
+            if not is_inside and (ordinals[0] < first or ordinals[-1] > last):
                 ordinals = ordinals[(ordinals >= first) & (ordinals <= last)]
             self._found[slot].append(ordinals)
             self._counts[slot] += len(ordinals)
@@ -87,11 +89,27 @@ class IndexSearch:
         return start, end
 
     def _candidates(self, searched: OffsetRange, used: Sequence[Cover]) -> Candidates:
-        columns = [self._offsets(slot) for slot in range(len(self._found))]
+        columns = self._all_offsets()
         if searched != self._asked:
             columns = [offsets[slice(*offsets.searchsorted(searched))] for offsets in columns]
         gaps = tuple(gaps_between(used, searched))
         return Candidates(searched, tuple(columns), gaps, self._read)
+
+    def _all_offsets(self) -> list[Int64s]:
+        """``_offsets`` of all hashes, most of which have one part: these in a few calls."""
+        single = [slot for slot, parts in enumerate(self._found) if len(parts) == 1]
+        if len(single) < _MANY:
+            return [self._offsets(slot) for slot in range(len(self._found))]
+        parts = [self._found[slot][0] for slot in single]
+        ends = np.cumsum([len(part) for part in parts])
+        flat = np.concatenate(parts).astype(np.int64) + self._base
+        falls = np.flatnonzero(flat[1:] <= flat[:-1]) + 1
+        if not np.isin(falls, ends).all():  # within one of them
+            return [self._offsets(slot) for slot in range(len(self._found))]
+        spans = pairwise([0, *ends.tolist()])
+        columns = {slot: flat[low:high] for slot, (low, high) in zip(single, spans, strict=True)}
+        every = range(len(self._found))
+        return [columns[slot] if slot in columns else self._offsets(slot) for slot in every]
 
     def _offsets(self, slot: int) -> Int64s:
         """Of one hash so far, ascending, each once."""
@@ -103,6 +121,15 @@ class IndexSearch:
             ordinals = np.unique(ordinals)
         offsets: Int64s = ordinals.astype(np.int64) + self._base
         return offsets
+
+
+_MANY: Final = 16
+"""From so many on, one look at all of them is faster than one at each."""
+
+
+def _are_within(lists: Sequence[UInt32s], first: int, last: int) -> bool:
+    flat = np.concatenate(lists)
+    return not len(flat) or bool(first <= flat.min() and flat.max() <= last)
 
 
 _NO_OFFSETS: Final = np.empty(0, np.int64)

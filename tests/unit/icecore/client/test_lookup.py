@@ -15,6 +15,7 @@ from icecore.client import merged_search
 from icecore.client.merged_search import REQUESTS_MAX
 from icecore.client.types import SearchOutcome
 from icecore.codec.record import Record, partition_for_key
+from icecore.codec.record_columns import columns_of
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
@@ -25,6 +26,7 @@ from icecore.errors import (
     UnsupportedError,
 )
 from icecore.model import SegmentSettings, SegmentState
+from icecore.rpc.record_columns import to_proto
 from icecore.v1 import data_pb2
 from tests.support.fake_cluster import FakeCluster, FakePartition
 
@@ -441,6 +443,24 @@ def forge_place(answer: data_pb2.QueryResponse) -> None:
     answer.partitions[0].records[-1].offset += 100
 
 
+def forge_columns(answer: data_pb2.QueryResponse) -> None:
+    result = answer.partitions[0]
+    other = Record(b"v", b"other", 0, offset=result.records[0].offset, append_timestamp_ms=1)
+    del result.records[:]
+    result.columns.append(to_proto(columns_of([other])))
+
+
+def forge_columns_order(answer: data_pb2.QueryResponse) -> None:
+    result = answer.partitions[0]
+    columns = to_proto(columns_of([Record(b"v", b"k", 0, offset=at) for at in (2, 1)]))
+    del result.records[1:]
+    result.columns.append(columns)
+
+
+def forge_lengths(answer: data_pb2.QueryResponse) -> None:
+    answer.partitions[0].columns.append(data_pb2.RecordColumns(offsets=bytes(7)))
+
+
 def forge_partition(answer: data_pb2.QueryResponse) -> None:
     answer.partitions[0].partition += 1
 
@@ -478,6 +498,9 @@ def forge_lag(answer: data_pb2.QueryResponse) -> None:
         forge_twice,
         forge_key,
         forge_place,
+        forge_columns,
+        forge_columns_order,
+        forge_lengths,
         forge_partition,
         forge_nothing,
         forge_range,

@@ -86,6 +86,8 @@ def test_one_record_is_what_all_records_are(
     for each in (picks, ColumnPicks(columns)):
         assert len(each) == len(records)
         assert each.records_at(range(len(columns))) == every
+        assert each.columns_at(range(len(columns))).to_records() == every
+        assert each.columns_at(range(0, len(columns), 2)).to_records() == every[::2]
         assert [each.offset_at(at) for at in range(len(columns))] == columns.offsets.tolist()
         got = [each.header_hashes_at(at) for at in range(len(columns))]
         assert got == (hashes if columns.index.header_hashes is not None else [[]] * len(every))
@@ -167,3 +169,21 @@ def test_headers_give_hashes_only_where_all_of_them_are_indexed() -> None:
     selection = Selection(headers=frozenset({("h", b"1"), ("i", b"1")}))
     assert selection.conditions(frozenset({"h"})) == ()
     assert len(selection.conditions(frozenset({"h", "i"}))[0]) == 2
+
+
+@given(RECORDS, SELECTIONS)
+def test_columns_decide_as_each_record_does(records: list[Record], selection: Selection) -> None:
+    raw = stored(records, Codec.NONE, is_compacted=False)
+    every = columns_of(raw).to_records()
+    columns = BatchPicks(raw, 0, batch.parse_header(raw)).columns_at(range(len(every)))
+    wanted = [at for at, each in enumerate(every) if selection.wants(each)]
+    assert list(selection.places_in(columns)) == wanted
+    assert list(selection.unwanted(every)) == [each for each in every if not selection.wants(each)]
+
+
+def test_a_dictionary_with_many_tags_gives_those_that_are_used() -> None:
+    records = [Record(b"", tags=(f"tag-{at}", "all")) for at in range(100)]
+    raw = stored(records, Codec.NONE, is_compacted=False)
+    columns = BatchPicks(raw, 0, batch.parse_header(raw)).columns_at([7, 90])
+    assert sorted(columns.tag_names) == ["all", "tag-7", "tag-90"]
+    assert [each.tags for each in columns.to_records()] == [("tag-7", "all"), ("tag-90", "all")]

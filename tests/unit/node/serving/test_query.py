@@ -3,21 +3,26 @@
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icecore.codec import record
+from icecore.codec import picking, record
 from icecore.codec.batch import Codec
 from icecore.codec.columns import Record
 from icecore.codec.hashes import key_hash
+from icecore.codec.record_columns import columns_of
 from icecore.codec.selection import Selection
 from icecore.rpc.filters import selection_to_proto
+from icecore.rpc.record_columns import from_proto
 from icecore.v1 import common_pb2, data_pb2
-from icecore_node.serving.clear_records import append_record
+from icecore_node.serving import clear_sink, log_search
+from icecore_node.serving.clear_records import append_record, record_size, record_sizes, size_of
 from icecore_node.serving.query_request import Place, checked_query, continuation
 from icecore_node.storage.engine import ACTIVE_INDEX, IndexSummary
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
@@ -105,6 +110,22 @@ def test_pages_hold_what_a_plain_filter_finds(
     seed: int,
 ) -> None:
     rng = random.Random(seed)
+    many = rng.choice([1, 3, 8])
+    with (
+        patch.object(clear_sink, "MANY", many),
+        patch.object(log_search, "MANY", many),
+        patch.object(picking, "MANY", many),
+    ):
+        check_pages(segments, selection, newest_first, max_count, rng)
+
+
+def check_pages(
+    segments: list[list[list[Stored]]],
+    selection: Selection,
+    newest_first: bool,
+    max_count: int,
+    rng: random.Random,
+) -> None:
     node = node_of(segments, rng)
     take_an_index(node, rng)
     low, high = sorted((rng.randint(0, node.end_offset + 2), rng.randint(0, node.end_offset + 2)))
@@ -120,11 +141,14 @@ def test_pages_hold_what_a_plain_filter_finds(
             filter=selection_to_proto(selection),
             newest_first=newest_first,
             max_count=max_count,
+            takes_columns=rng.random() < 0.7,
         )
     )
-    assert records_of(pages) == as_messages(wanted[::-1] if newest_first else wanted)
+    assert records_of(pages, newest_first=newest_first) == as_messages(
+        wanted[::-1] if newest_first else wanted
+    )
     assert all(page.complete for page in pages)
-    assert all(len(records_of([page])) <= max_count for page in pages)
+    assert all(sum(each.records for each in _segments(page)) <= max_count for page in pages)
     ranges = [
         (each.searched_from_offset, each.searched_to_offset)
         for page in pages
@@ -132,6 +156,10 @@ def test_pages_hold_what_a_plain_filter_finds(
     ]
     ranges = ranges[::-1] if newest_first else ranges
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
+
+
+def _segments(page: data_pb2.QueryResponse) -> list[data_pb2.SegmentSearch]:
+    return [each for result in page.partitions for each in result.segments]
 
 
 def keyed(*keys: bytes) -> list[Stored]:
@@ -153,6 +181,32 @@ def node() -> QueryNode:
 
 
 A = data_pb2.RecordFilter(keys=[b"a"])
+
+
+@given(st.lists(STORED, min_size=1, max_size=12))
+def test_the_size_of_columns_is_that_of_their_records(stored: list[Stored]) -> None:
+    records = [Record(**asdict(each)) for each in stored]
+    sizes = [record_size(each) for each in records]
+    assert record_sizes(columns_of(records)).tolist() == sizes
+    assert size_of(columns_of(records)) == sum(sizes)
+
+
+async def test_many_records_come_as_columns_to_who_takes_them() -> None:
+    node = QueryNode()
+    node.begin(1)
+    node.append(1, keyed(*[b"a", b"b"] * 20))
+    asked: dict[str, Any] = {"filter": A, "max_count": 15}
+    (plain,) = (await node.query(**asked)).partitions
+    (result,) = (await node.query(takes_columns=True, **asked)).partitions
+    assert len(plain.records) == 15
+    assert not plain.columns
+    (columns,) = result.columns
+    assert not result.records
+    assert from_proto(columns).offsets.tolist() == list(range(0, 30, 2))
+    assert result.segments[0].records == 15
+    pages = await node.pages(takes_columns=True, filter=A, max_bytes=100)
+    assert offsets(*pages) == list(range(0, 40, 2))
+    assert len(pages) == 10  # two records of 43 bytes a page
 
 
 def offsets(*pages: data_pb2.QueryResponse) -> list[int]:
