@@ -13,6 +13,7 @@ from icecore.errors import IcecoreError
 from icecore.rpc import convert
 from icecore.rpc.filters import selection_to_proto
 from icecore.rpc.ports import Net
+from icecore.rpc.record_columns import from_proto
 from icecore.v1 import data_pb2
 from tests.simulation.history import Answer
 from tests.simulation.labels import KEYS, TAGS
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 
 COORDINATOR = "coordinator"
 PAGES_MAX = 6
+
+
+def _records(
+    result: data_pb2.QueryPartitionResult, *, newest_first: bool
+) -> tuple[tuple[int, bytes], ...]:
+    """Offset and value of each; where a few of one batch lie between many of another, in order."""
+    found = [(each.offset, each.value) for each in result.records]
+    for columns in result.columns:
+        records = from_proto(columns).to_records()
+        found += [(each.offset, each.value or b"") for each in records]
+    if result.records and result.columns:
+        found.sort(reverse=newest_first)
+    return tuple(found)
 
 
 def draw_selection(rng: random.Random) -> Selection:
@@ -98,6 +112,7 @@ class Searcher:
             filter=selection_to_proto(selection),
             newest_first=rng.random() < 0.5,
             max_count=rng.choice([1, 3, 1_000]),
+            takes_columns=True,
         )
         for _ in range(PAGES_MAX):
             body = await net.call(
@@ -108,7 +123,7 @@ class Searcher:
             )
             page = data_pb2.QueryResponse.FromString(bytes(body))
             for result in page.partitions:
-                self._note(address, selection, page, result)
+                self._note(address, selection, page, result, newest_first=request.newest_first)
             if not page.continuation:
                 break
             request.continuation = page.continuation
@@ -119,6 +134,8 @@ class Searcher:
         selection: Selection,
         page: data_pb2.QueryResponse,
         result: data_pb2.QueryPartitionResult,
+        *,
+        newest_first: bool,
     ) -> None:
         error = convert.error_from_proto(result.error)
         if error is not None:
@@ -132,7 +149,7 @@ class Searcher:
                 searched=(result.searched_from_offset, result.searched_to_offset),
                 is_complete=page.complete,
                 indexed_through_offset=result.indexed_through_offset,
-                records=tuple((each.offset, each.value) for each in result.records),
+                records=_records(result, newest_first=newest_first),
                 at_s=self._world.loop.time(),
             )
         )
