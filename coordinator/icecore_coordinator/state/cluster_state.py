@@ -114,6 +114,8 @@ class ClusterState:
 
     def _put(self, record: Record) -> None:
         match record:
+            case SegmentRecord():  # first, for nearly all are
+                self._put_segment(record)
             case ClusterRecord():
                 self.cluster = record
                 self.tiers.note_url(record.tier_url)
@@ -139,8 +141,6 @@ class ClusterState:
                 self.heard[record.slot] = record
             case PositionRecord():
                 self.positions.put(record)
-            case SegmentRecord():
-                self._put_segment(record)
             case TierRecord() | TierTopicRecord():
                 self.tiers.put(record)
 
@@ -154,15 +154,14 @@ class ClusterState:
     def _put_segment(self, record: SegmentRecord) -> None:
         segment = record.segment
         before = self.segments.get(segment.segment_id)
-        for node_id in before.segment.replicas if before else ():
-            self.segments_of_node[node_id].pop(segment.segment_id, None)
+        if before is None:
+            self._note_place(record)
+        else:
+            self._forget_copies(before.segment)
         for node_id in segment.replicas:
             self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
         self.segments[segment.segment_id] = record
-        if before is None:
-            self._note_place(record)
         self.tiers.put_segment(segment)
-        self._forget_copies(segment.segment_id)
         if segment.state != SegmentState.SEALED:
             self._note_unsealed(segment)
             return
@@ -181,7 +180,12 @@ class ClusterState:
         if len(segment.replicas) < segment.settings.replication_factor:
             self.short[segment.segment_id] = None
 
-    def _forget_copies(self, segment_id: SegmentId) -> None:
+    def _forget_copies(self, segment: Segment) -> None:
+        """What follows from who has copies of it."""
+        segment_id = segment.segment_id
+        self.tiers.remove_segment(segment)
+        for node_id in segment.replicas:
+            self.segments_of_node[node_id].pop(segment_id, None)
         for each in (self.prepared, self.short, self.thin, self.thick, self.dropping):
             each.pop(segment_id, None)
 
@@ -209,12 +213,9 @@ class ClusterState:
             case SegmentRecord():
                 segment_id = record.segment.segment_id
                 del self.segments[segment_id]
-                self.tiers.remove_segment(record.segment)
+                self._forget_copies(record.segment)
                 self.unsealed.pop(segment_id, None)
-                self._forget_copies(segment_id)
                 self.segments_of_partition[record.partition_key].pop(segment_id, None)
-                for node_id in record.segment.replicas:
-                    self.segments_of_node[node_id].pop(segment_id, None)
             case PositionRecord():
                 self.positions.remove(record)
             case TierRecord() | TierTopicRecord():

@@ -22,6 +22,8 @@ _SHARED_MAX = 4096
 """Values of a kind that are remembered, to be given out again."""
 _SHARED_HEX_MAX = 32
 """Topic ids are as short; digests are longer, and never the same twice."""
+_raw = json.JSONDecoder().raw_decode
+"""What ``json.loads`` does between its looks for spaces, which ``encode`` leaves out."""
 _MARSHAL_WITHOUT_REFERENCES = 2
 """Later forms say which strings are the same object, so equal values would have other bytes."""
 
@@ -34,7 +36,10 @@ def encode(record: object) -> str:
 def decode(cls: type[T], text: str) -> T:
     """The record of a stored form. Raises InternalError when it is none."""
     try:
-        return _record(cls, json.loads(text))  # type: ignore[no-any-return]
+        value, end = _raw(text)
+        if end != len(text):
+            raise ValueError(f"something follows at {end}")
+        return _record(cls, value)  # type: ignore[no-any-return]
     except (ValueError, KeyError, TypeError) as error:
         raise InternalError(f"metadata record {text[:200]!r} is damaged: {error}") from error
 

@@ -45,8 +45,7 @@ class TierIndex:
     """Of the object store that was used first."""
 
     def put_segment(self, segment: Segment) -> None:
-        """Its record is stored."""
-        self.remove_segment(segment)
+        """Its record is stored; an older one was removed."""
         if segment.state == SegmentState.SEALED and segment.replicas:
             kind = self.held if segment.is_tiered else self.untiered
             kind[segment.topic_id][segment.segment_id] = None

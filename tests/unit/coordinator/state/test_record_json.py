@@ -77,3 +77,10 @@ def test_a_damaged_record_is_named(part: str, value: object) -> None:
     stored["segment"][part] = value
     with pytest.raises(InternalError, match="is damaged"):
         decode(SegmentRecord, json.dumps(stored))
+
+
+def test_a_record_that_is_cut_off_or_goes_on_is_damaged() -> None:
+    stored = encode(a_record(1))
+    for text in (stored[:-1], stored + "}", stored + stored, " " + stored, "", "[1]"):
+        with pytest.raises(InternalError, match="is damaged"):
+            decode(SegmentRecord, text)
