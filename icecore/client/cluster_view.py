@@ -1,11 +1,13 @@
 """What a client knows of the cluster at one moment: a value, with look-ups and the next one.
 
 An answer of the coordinator holds all nodes and the topics that were asked for. Topics that it does
-not hold, or holds an error for, stay as they were known before.
+not hold, or holds an error for, stay as they were known before. Of a topic it may hold no more than
+what changed after the answer that the question named (``base``): who asks again and again while
+very many leaders move pays for those that moved.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from icecore.client.types import PartitionMetadata, TopicMetadata
 from icecore.errors import IcecoreError, UnknownTopicError
@@ -29,6 +31,15 @@ class ClusterView:
     """How nodes may be called."""
     stamp: tuple[int, int] = (0, 0)
     """Token and version of the newest answer: a node may know less than another server has said."""
+    bases: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By topic, token and version up to which all changes of it are known; of servers that tell
+    changes."""
+
+    def base(self, names: Collection[str]) -> tuple[int, int]:
+        """Token and version after which changes of these topics are enough to hear; zeros when all
+        of them are asked for."""
+        found = {self.bases.get(name, (0, 0)) for name in names}
+        return found.pop() if len(found) == 1 else (0, 0)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """The partition, None when there is none."""
@@ -55,21 +66,50 @@ class ClusterView:
     def after(self, answer: admin_pb2.GetMetadataResponse) -> "ClusterView":
         """What is known after one more answer. One that is older than what is known adds to it, and
         takes nothing back."""
-        refused = errors_of(answer)
+        refused = self.errors_of(answer)
         is_older = self.is_newer_than(answer)
-        topics = dict(self.topics)
-        for message in answer.topics:
-            known = topics.get(message.name)
-            is_other = known is not None and known.topic_id != message.topic_id
-            if message.name not in refused and not (is_older and is_other):
-                topics[message.name] = _topic(message, known)
         nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
         if is_older:
             for node_id, node in self.nodes.items():
                 if node_id not in nodes or nodes[node_id].incarnation <= node.incarnation:
                     nodes[node_id] = node
+        down = _down(nodes)
+        topics, bases = dict(self.topics), dict(self.bases)
+        if down != _down(self.nodes):
+            topics = {name: _led(topic, down) for name, topic in topics.items()}
+        for message in answer.topics:
+            known = topics.get(message.name)
+            is_other = known is not None and known.topic_id != message.topic_id
+            is_told = not message.changes_only or self.base([message.name]) != (0, 0)
+            if message.name not in refused and is_told and not (is_older and is_other):
+                topics[message.name] = _topic(message, known, down)
+                bases[message.name] = self._base_after(answer, message)
         stamp = max(self.stamp, (answer.token, answer.version))
-        return ClusterView(answer.cluster_id, nodes, topics, self.transport, stamp)
+        return ClusterView(answer.cluster_id, nodes, topics, self.transport, stamp, bases)
+
+    def _base_after(
+        self, answer: admin_pb2.GetMetadataResponse, message: admin_pb2.TopicMetadata
+    ) -> tuple[int, int]:
+        """Up to where all changes of a topic are known with an answer. One of a server that is
+        behind holds no changes that were not known."""
+        if not answer.tells_changes:
+            return (0, 0)
+        told = (answer.token, answer.version)
+        return max(told, self.bases[message.name]) if message.changes_only else told
+
+    def errors_of(self, answer: admin_pb2.GetMetadataResponse) -> dict[str, IcecoreError]:
+        """By name of a topic, why an answer says nothing of it that could be used."""
+        found: dict[str, IcecoreError] = {}
+        for message in answer.topics:
+            error = convert.error_from_proto(message.error)
+            known = self.topics.get(message.name)
+            is_known = known is not None and known.topic_id == message.topic_id
+            is_empty = not (message.partitions or (message.changes_only and is_known))
+            if error is None and is_empty:  # it is being made: nothing can be sent
+                error = UnknownTopicError(f"topic {message.name} has no partitions yet")
+            if error is not None:
+                found[message.name] = error
+        return found
 
     def is_newer_than(self, answer: admin_pb2.GetMetadataResponse) -> bool:
         """Whether another server has said something later. One that counts no changes is believed
@@ -85,18 +125,6 @@ class ClusterView:
         )
 
 
-def errors_of(answer: admin_pb2.GetMetadataResponse) -> dict[str, IcecoreError]:
-    """By name of a topic, why the coordinator says nothing of it that could be used."""
-    found: dict[str, IcecoreError] = {}
-    for message in answer.topics:
-        error = convert.error_from_proto(message.error)
-        if error is None and not message.partitions:  # it is being made: nothing can be sent
-            error = UnknownTopicError(f"topic {message.name} has no partitions yet")
-        if error is not None:
-            found[message.name] = error
-    return found
-
-
 def has_moved(before: PartitionMetadata | None, now: PartitionMetadata | None) -> bool:
     """Whether a partition has a leader, and another one than before."""
     if now is None or not now.leader:
@@ -104,25 +132,20 @@ def has_moved(before: PartitionMetadata | None, now: PartitionMetadata | None) -
     return before is None or now.epoch > before.epoch or not before.leader
 
 
-def _topic(message: admin_pb2.TopicMetadata, before: TopicMetadata | None) -> TopicMetadata:
+def _topic(
+    message: admin_pb2.TopicMetadata, before: TopicMetadata | None, down: Collection[int]
+) -> TopicMetadata:
     """The topic of an answer; a partition never goes back to an older epoch."""
     same = before if before is not None and before.topic_id == message.topic_id else None
-    partitions = []
-    for found in sorted(message.partitions, key=lambda p: p.partition):
-        partition = PartitionMetadata(
-            partition=found.partition,
-            log_start_offset=found.log_start_offset,
-            segment_id=found.segment_id,
-            epoch=found.epoch,
-            leader=found.leader,
-            replicas=tuple(found.replicas),
-            isr=tuple(found.isr),
-            tail_base_offset=found.tail_base_offset,
-        )
-        if same is not None and found.partition < len(same.partitions):
-            old = same.partitions[found.partition]
-            partition = old if old.epoch > partition.epoch else partition
-        partitions.append(partition)
+    known = same.partitions if same is not None else ()
+    partitions = list(known) if message.changes_only else []
+    for each in sorted(message.partitions, key=lambda p: p.partition):
+        found, number = _partition(each, down), each.partition
+        if number < len(known) and known[number].epoch > found.epoch:
+            found = known[number]
+        partitions[number : number + 1] = [found]
+    if same is not None and message.changes_only and not message.HasField("settings"):
+        return replace(same, partitions=tuple(partitions)) if message.partitions else same
     partitioner = message.settings.partitioner or "xxh64"
     return TopicMetadata(
         message.name,
@@ -132,3 +155,35 @@ def _topic(message: admin_pb2.TopicMetadata, before: TopicMetadata | None) -> To
         tuple(message.settings.indexed_headers),
         tuple(message.earlier_partitions),
     )
+
+
+def _partition(message: admin_pb2.PartitionMetadata, down: Collection[int]) -> PartitionMetadata:
+    found = PartitionMetadata(
+        partition=message.partition,
+        log_start_offset=message.log_start_offset,
+        segment_id=message.segment_id,
+        epoch=message.epoch,
+        leader=message.leader,
+        replicas=tuple(message.replicas),
+        isr=tuple(message.isr),
+        tail_base_offset=message.tail_base_offset,
+        down_leader=message.down_leader,
+    )
+    return _led_partition(found, down)
+
+
+def _down(nodes: Mapping[int, NodeInfo]) -> frozenset[int]:
+    return frozenset(each for each, node in nodes.items() if node.state is NodeState.DOWN)
+
+
+def _led(topic: TopicMetadata, down: Collection[int]) -> TopicMetadata:
+    """The topic while these nodes are down."""
+    partitions = tuple(_led_partition(each, down) for each in topic.partitions)
+    return replace(topic, partitions=partitions)
+
+
+def _led_partition(partition: PartitionMetadata, down: Collection[int]) -> PartitionMetadata:
+    leader = partition.leader or partition.down_leader
+    if leader in down:
+        return replace(partition, leader=0, down_leader=leader) if partition.leader else partition
+    return replace(partition, leader=leader, down_leader=0) if partition.down_leader else partition

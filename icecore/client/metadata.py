@@ -7,7 +7,7 @@ thousand partitions does not become a thousand questions.
 import asyncio
 from collections.abc import Callable
 
-from icecore.client.cluster_view import ClusterView, errors_of, has_moved
+from icecore.client.cluster_view import ClusterView, has_moved
 from icecore.client.connection import STALE_MS, Backoff, Connection, share
 from icecore.client.types import TopicMetadata
 from icecore.errors import IcecoreError, TopicRecreatedError, UnknownTopicError
@@ -168,7 +168,7 @@ class Metadata:
         if (wait_ms := _DISTANCE_MS - self._age_ms()) > 0:
             await asyncio.sleep(wait_ms / 1000)
         before, names = self._view, sorted(self._names)
-        answer = await self._ask(names, self._timeout_s)
+        answer = await self._ask(before, names, self._timeout_s)
         view, errors = self._with(answer, before, self._errors)
         newest_ms = self._now_ms() - answer.age_ms
         if any(name not in before.topics for name in names):
@@ -178,7 +178,7 @@ class Metadata:
                 if answer.age_ms <= STALE_MS or left_ms <= 0:
                     break
                 try:
-                    answer = await self._ask(names, left_ms / 1000)
+                    answer = await self._ask(view, names, left_ms / 1000)
                 except IcecoreError:
                     break  # nobody else is there
                 view, errors = self._with(answer, view, errors)
@@ -192,8 +192,14 @@ class Metadata:
         if view.has_other_topic_than(before):
             self.on_recreated()
 
-    async def _ask(self, names: list[str], timeout_s: float) -> admin_pb2.GetMetadataResponse:
-        request = admin_pb2.GetMetadataRequest(topics=names)
+    async def _ask(
+        self, view: ClusterView, names: list[str], timeout_s: float
+    ) -> admin_pb2.GetMetadataResponse:
+        """About these topics, for who knows ``view``."""
+        token, version = view.base(names)
+        request = admin_pb2.GetMetadataRequest(
+            topics=names, known_token=token, known_version=version
+        )
         return await self._connection.admin(
             "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=timeout_s
         )
@@ -205,7 +211,7 @@ class Metadata:
         errors: dict[str, IcecoreError],
     ) -> tuple[ClusterView, dict[str, IcecoreError]]:
         """What is known with one more answer, and of which topics it is nothing good."""
-        view, refused = before.after(answer), errors_of(answer)
+        view, refused = before.after(answer), before.errors_of(answer)
         if before.is_newer_than(answer):  # what it has not heard of may be there
             refused = {name: why for name, why in refused.items() if name not in before.topics}
         told = {message.name for message in answer.topics}

@@ -295,6 +295,8 @@ class PartitionMetadata:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     tail_base_offset: int
+    down_leader: int = 0
+    """Who leads it again once it is not down any more; 0 while there is a leader."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -893,8 +893,14 @@ class GetMetadataRequest(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     NAMES_ONLY_FIELD_NUMBER: _builtins.int
+    KNOWN_TOKEN_FIELD_NUMBER: _builtins.int
+    KNOWN_VERSION_FIELD_NUMBER: _builtins.int
     names_only: _builtins.bool
     """of all topics nothing but name and topic_id"""
+    known_token: _builtins.int
+    """of an answer that said tells_changes and had all these topics: of"""
+    known_version: _builtins.int
+    """these, what is as it was then may be left out; 0 = nothing is known"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty = all; at most 16,384, each is answered once"""
@@ -904,10 +910,12 @@ class GetMetadataRequest(_message.Message):
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         names_only: _builtins.bool = ...,
+        known_token: _builtins.int = ...,
+        known_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names_only", b"names_only", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_token", b"known_token", "known_version", b"known_version", "names_only", b"names_only", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -923,6 +931,7 @@ class GetMetadataResponse(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     AGE_MS_FIELD_NUMBER: _builtins.int
+    TELLS_CHANGES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     token: _builtins.int
     """of the coordinator that said it, and"""
@@ -930,6 +939,8 @@ class GetMetadataResponse(_message.Message):
     """how many changes of topics it had seen: by both, answers have an order"""
     age_ms: _builtins.int
     """of a node: how long ago this was the newest; of a coordinator 0"""
+    tells_changes: _builtins.bool
+    """known_version may be asked for, and down_leader is set"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeInfo]: ...
     @_builtins.property
@@ -943,10 +954,11 @@ class GetMetadataResponse(_message.Message):
         token: _builtins.int = ...,
         version: _builtins.int = ...,
         age_ms: _builtins.int = ...,
+        tells_changes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "cluster_id", b"cluster_id", "nodes", b"nodes", "token", b"token", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "cluster_id", b"cluster_id", "nodes", b"nodes", "tells_changes", b"tells_changes", "token", b"token", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -962,8 +974,13 @@ class TopicMetadata(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     EARLIER_PARTITIONS_FIELD_NUMBER: _builtins.int
+    CHANGES_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
+    changes_only: _builtins.bool
+    """where these numbers put them; 0 = nobody wrote down how many
+    partitions that are not here are as they were at known_version,
+    """
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     @_builtins.property
@@ -983,10 +1000,11 @@ class TopicMetadata(_message.Message):
         settings: Global___TopicSettings | None = ...,
         partitions: _abc.Iterable[Global___PartitionMetadata] | None = ...,
         earlier_partitions: _abc.Iterable[_builtins.int] | None = ...,
+        changes_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier_partitions", b"earlier_partitions", "error", b"error", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "earlier_partitions", b"earlier_partitions", "error", b"error", "name", b"name", "partitions", b"partitions", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1004,6 +1022,7 @@ class PartitionMetadata(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
     TAIL_BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    DOWN_LEADER_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     log_start_offset: _builtins.int
     segment_id: _builtins.int
@@ -1012,6 +1031,8 @@ class PartitionMetadata(_message.Message):
     leader: _builtins.int
     """0 = none at the moment"""
     tail_base_offset: _builtins.int
+    down_leader: _builtins.int
+    """leads again once it is not DOWN any more, unless another one does"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1027,10 +1048,11 @@ class PartitionMetadata(_message.Message):
         replicas: _abc.Iterable[_builtins.int] | None = ...,
         isr: _abc.Iterable[_builtins.int] | None = ...,
         tail_base_offset: _builtins.int = ...,
+        down_leader: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "isr", b"isr", "leader", b"leader", "log_start_offset", b"log_start_offset", "partition", b"partition", "replicas", b"replicas", "segment_id", b"segment_id", "tail_base_offset", b"tail_base_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["down_leader", b"down_leader", "epoch", b"epoch", "isr", b"isr", "leader", b"leader", "log_start_offset", b"log_start_offset", "partition", b"partition", "replicas", b"replicas", "segment_id", b"segment_id", "tail_base_offset", b"tail_base_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

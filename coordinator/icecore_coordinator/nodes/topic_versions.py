@@ -111,6 +111,10 @@ class TopicVersions:
         gone = _newer(self._gone, version) if version else ()
         return sorted([*_newer(self._topics, version), *gone], key=lambda each: each[1])
 
+    def has_changed(self, topic_id: bytes, version: int) -> bool:
+        """Whether a topic that is there changed after a version."""
+        return self._topics.get(topic_id, self.version) > version
+
     def partitions_since(self, topic_id: bytes, version: int) -> frozenset[int]:
         """Numbers of the partitions of a topic that changed after a version."""
         found = self._partitions.get(topic_id, {}).items()

@@ -1,6 +1,6 @@
 """The cluster as AdminService shows it: descriptions, metadata, pages of segments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from icecore.model import (
@@ -161,21 +161,41 @@ class Describer:
         """What a client needs of a topic."""
         message = _without_partitions(topic)
         for partition in self._state.partitions_of(topic):
-            item = self._partition_metadata(message, partition)
-            tail = self._state.tail(partition)
-            if tail is not None and not self._state.leader_is_live(tail.segment, self._live):
-                item.leader = NO_NODE
+            self._led_partition(message, partition)
+        return message
+
+    def changes(self, topic: TopicRecord, numbers: frozenset[int]) -> pb.TopicMetadata:
+        """The same for a client that knows all other partitions."""
+        message = _without_partitions(topic)
+        message.changes_only = True
+        for partition in self._numbered(topic, numbers):
+            self._led_partition(message, partition)
         return message
 
     def mirrored(self, topic: TopicRecord, numbers: frozenset[int]) -> pb.TopicMetadata:
         """The same for a node, with those partitions alone. Who is down it hears by itself: a
         leader that is back has changed nothing here."""
         message = _without_partitions(topic)
+        for partition in self._numbered(topic, numbers):
+            self._partition_metadata(message, partition)
+        return message
+
+    def _numbered(self, topic: TopicRecord, numbers: frozenset[int]) -> Iterator[PartitionRecord]:
         for number in sorted(numbers):
             partition = self._state.partitions.get((topic.topic_id, number))
             if partition is not None:
-                self._partition_metadata(message, partition)
-        return message
+                yield partition
+
+    def _led_partition(self, message: pb.TopicMetadata, partition: PartitionRecord) -> None:
+        """Added to the message: who does not lead it now but will when it is up again is told
+        apart from who will not, because its incarnation is another one."""
+        item = self._partition_metadata(message, partition)
+        tail = self._state.tail(partition)
+        if tail is None or self._state.leader_is_live(tail.segment, self._live):
+            return
+        if item.leader and not self._live.is_live(tail.segment.leader):
+            item.down_leader = item.leader
+        item.leader = NO_NODE
 
     def _partition_metadata(
         self, message: pb.TopicMetadata, partition: PartitionRecord

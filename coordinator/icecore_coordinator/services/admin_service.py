@@ -171,17 +171,21 @@ class AdminService:
 
     async def _get_metadata(self, body: Received, call: CallContext) -> bytes:
         """What clients need to find leaders; unknown topics are errors of their own entry. A topic
-        that is named twice is answered once: each may be as large as the cluster."""
+        that is named twice is answered once: each may be as large as the cluster. While leaders
+        move, clients ask again and again, so they say what they know and get what has changed."""
         request, turns = parse(pb.GetMetadataRequest, body), Turns(call.slot)
         response = pb.GetMetadataResponse(
             cluster_id=self._state.cluster_id,
             nodes=self._describer.nodes(),
             token=self._state.token,
             version=self._versions.version,
+            tells_changes=True,
         )
+        is_mine = request.known_token == self._state.token
+        since = self._versions.known_since(request.known_version) if is_mine else 0
         for name in dict.fromkeys(request.topics):
             await turns.give()
-            response.topics.append(self._metadata(name))
+            response.topics.append(self._metadata(name, since))
         for topic in () if request.topics else live_topics(self._state):
             await turns.give()
             if request.names_only:
@@ -190,10 +194,16 @@ class AdminService:
                 response.topics.append(self._describer.metadata(topic))
         return response.SerializeToString()
 
-    def _metadata(self, name: str) -> pb.TopicMetadata:
-        topic = self._live_topic(name)
-        if topic is not None:
+    def _metadata(self, name: str, since: int) -> pb.TopicMetadata:
+        """A topic, or what changed of it after a version; 0 = all."""
+        topic, versions = self._live_topic(name), self._versions
+        if topic is not None and not since:
             return self._describer.metadata(topic)
+        if topic is not None and versions.has_changed(topic.topic_id, since):
+            numbers = versions.partitions_since(topic.topic_id, since)
+            return self._describer.changes(topic, numbers)
+        if topic is not None:
+            return pb.TopicMetadata(name=name, topic_id=topic.topic_id, changes_only=True)
         error = UnknownTopicError(f"no topic {name!r}", topic=name)
         return pb.TopicMetadata(error=error_to_proto(error), name=name)
 

@@ -24,6 +24,9 @@ class _Topic:
 
     def __init__(self) -> None:
         self._partitions: dict[int, admin_pb2.PartitionMetadata] = {}
+        self._versions: dict[int, int] = {}
+        """By number that of the page it came with: it has not changed after that."""
+        self._version = 0
         self._header = admin_pb2.TopicMetadata()
         self._whole: admin_pb2.TopicMetadata | None = None
 
@@ -31,9 +34,11 @@ class _Topic:
     def name(self) -> str:
         return self._header.name
 
-    def learn(self, message: admin_pb2.TopicMetadata) -> None:
+    def learn(self, message: admin_pb2.TopicMetadata, version: int) -> None:
         """Partitions that the message does not have stay as they were."""
         self._partitions |= {each.partition: each for each in message.partitions}
+        self._versions |= dict.fromkeys((each.partition for each in message.partitions), version)
+        self._version = version
         self._header.CopyFrom(message)
         self._header.ClearField("partitions")
         self._whole = None
@@ -51,6 +56,16 @@ class _Topic:
             self._whole.partitions.extend(each for _, each in found)
         return self._whole
 
+    def changes(self, since: int) -> admin_pb2.TopicMetadata:
+        """What may have changed after a version."""
+        found = admin_pb2.TopicMetadata(name=self.name, topic_id=self._header.topic_id)
+        if self._version > since:
+            found.CopyFrom(self._header)
+            numbers = sorted(number for number, at in self._versions.items() if at > since)
+            found.partitions.extend(self._partitions[number] for number in numbers)
+        found.changes_only = True
+        return found
+
 
 class _Topics:
     """Some topics, by id and by name."""
@@ -65,11 +80,11 @@ class _Topics:
         if topic is not None:
             self._free(topic.name, topic_id)
 
-    def learn(self, message: admin_pb2.TopicMetadata) -> None:
+    def learn(self, message: admin_pb2.TopicMetadata, version: int) -> None:
         """One that is new, or has changed."""
         topic = self.by_id.setdefault(message.topic_id, _Topic())
         self._free(topic.name, message.topic_id)
-        topic.learn(message)
+        topic.learn(message, version)
         self.ids[message.name] = message.topic_id
 
     def _free(self, name: str, topic_id: bytes) -> None:
@@ -106,7 +121,7 @@ class TopicMirror:
         for topic_id in page.gone_topic_ids:
             topics.forget(topic_id)
         for message in page.topics:
-            topics.learn(message)
+            topics.learn(message, page.version)
         if page.more:
             self._next = Place(page.token, page.since_version, page.version)
             return False
@@ -153,6 +168,14 @@ class TopicMirror:
         """The topic of this name, None when there is none. Not to be changed."""
         topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
         return topic.message() if topic is not None else None
+
+    def changes(self, name: str, token: int, version: int) -> admin_pb2.TopicMetadata | None:
+        """What of a topic may have changed after a version of a coordinator; all of it where that
+        is not known here. None when there is no such topic. Not to be changed."""
+        topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
+        if topic is None or not version or token != self.token:
+            return self.find(name)
+        return topic.changes(version)
 
     def partition(
         self, topic_id: bytes, name: str, number: int

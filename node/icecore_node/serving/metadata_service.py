@@ -77,30 +77,19 @@ class MetadataService:
             token=mirror.token,
             version=mirror.version,
             age_ms=mirror.age_ms(context.clock.monotonic_ms()),
+            tells_changes=True,
         )
         if request.names_only and not request.topics:
             for name, topic_id in mirror.names():
                 response.topics.add(name=name, topic_id=topic_id)
             return response.SerializeToString()
         down = frozenset(each.node_id for each in nodes if each.state is NodeState.DOWN)
+        since = request.known_version if request.topics else 0
         for name in dict.fromkeys(request.topics) or [name for name, _ in mirror.names()]:
             await turns.give()
-            self._add(response, name, down)
+            found = mirror.changes(name, request.known_token, since)
+            _add(response, name, found, down)
         return response.SerializeToString()
-
-    def _add(
-        self, response: admin_pb2.GetMetadataResponse, name: str, down: frozenset[int]
-    ) -> None:
-        found = self._mirror.find(name)
-        if found is None:
-            error = UnknownTopicError(f"no topic {name!r}", topic=name)
-            response.topics.add(name=name, error=convert.error_to_proto(error))
-            return
-        response.topics.append(found)
-        if down:
-            for partition in response.topics[-1].partitions:
-                if partition.leader in down:
-                    partition.leader = 0
 
     # --- segments -------------------------------------------------------------------------------
 
@@ -135,6 +124,24 @@ class MetadataService:
         wanted = frozenset(request.partitions)
         found = self._table.partitions_of(topic_id)
         return [each for each in found if not wanted or each.partition in wanted]
+
+
+def _add(
+    response: admin_pb2.GetMetadataResponse,
+    name: str,
+    found: admin_pb2.TopicMetadata | None,
+    down: frozenset[int],
+) -> None:
+    """A topic, or the error of one that is not there. Who is down leads nothing."""
+    if found is None:
+        error = UnknownTopicError(f"no topic {name!r}", topic=name)
+        response.topics.add(name=name, error=convert.error_to_proto(error))
+        return
+    response.topics.append(found)
+    if down:
+        for partition in response.topics[-1].partitions:
+            if partition.leader in down:
+                partition.leader, partition.down_leader = 0, partition.leader
 
 
 def _segments(held: PartitionReplicas) -> Iterator[Segment]:
