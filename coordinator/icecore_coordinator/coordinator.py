@@ -88,6 +88,8 @@ ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
 """Tasks after which there may be room for another."""
 LOOK_AGAIN_MS = 1_000.0
 """Everything is looked at this often even when nothing seems to have changed."""
+LOOK_RESTS = 4
+"""So many times as long as a look takes passes until the next one."""
 
 
 class Coordinator:
@@ -313,7 +315,10 @@ class Coordinator:
                 self._poke.clear()
                 looked = now
                 self._start_needed()
-                await asyncio.sleep(0)  # let what was started take its keys before the next look
+                # What was started takes its keys meanwhile; and where very many segments are looked
+                # at, that must not be all that happens while each of them changes.
+                took_ms = self._clock.monotonic_ms() - now
+                await asyncio.sleep(LOOK_RESTS * took_ms / 1000)
             try:
                 async with asyncio.timeout(self._timing.tick_ms / 1000):
                     await self._poke.wait()

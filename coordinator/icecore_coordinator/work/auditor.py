@@ -72,11 +72,13 @@ class Auditor:
         is_calm = all(self._live.state_of(each) == NodeState.UP for each in state.nodes)
         found: list[tuple[Segment, str]] = []
         # Of very many segments, with nothing to complain of, only those are looked at.
-        is_quiet = is_calm and self._copies.is_all_well
-        for segment_id in state.short if is_quiet else state.unsealed:
+        is_well, takers = self._copies.is_all_well, frozenset(ripe)
+        for segment_id in state.short if is_calm and is_well else state.unsealed:
             if len(found) >= ROLLS_AT_ONCE:
                 break
             segment = state.segments[segment_id].segment
+            if is_well and takers.issubset(segment.replicas):
+                continue  # nobody could take the place of one that is away
             is_full = len(segment.replicas) == segment.settings.replication_factor
             is_fine = not self._unknown_replicas(segment) and not self._is_crowded(segment)
             if is_calm and is_full and is_fine:

@@ -10,6 +10,7 @@ when its last user has left, so that it is never recycled under somebody who sti
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from icecore.errors import NotReplicaError, OutOfResourcesError
 from icecore.model import SegmentId
@@ -60,14 +61,25 @@ class OpenFiles:
         """Close up to this many files that nobody uses, the least recently used first.
 
         Returns how many were closed."""
-        with self._lock:
-            oldest = list(self._files)
-        closed = 0
-        for file in oldest:
-            if closed == count:
+        closed, left = 0, len(self._files)
+        while closed < count and left > 0:
+            with self._lock:
+                oldest = list(islice(self._files, count - closed))
+            left -= len(oldest)
+            if not oldest:
                 break
-            closed += file.release()
+            for file in oldest:
+                if file.release():
+                    closed += 1
+                else:
+                    self._pass_over(file)
         return closed
+
+    def _pass_over(self, file: "LogFile") -> None:
+        """It is in use, so it counts as used now: who looks next does not meet it again."""
+        with self._lock:
+            if file in self._files:
+                self._files.move_to_end(file)
 
     def forget(self, file: "LogFile") -> None:
         """Forget a file that was closed."""
