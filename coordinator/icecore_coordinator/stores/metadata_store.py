@@ -9,14 +9,13 @@ All of them pass ``tests/conformance/metadata_store_suite.py``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from icecore.model import Token
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One key as it is stored."""
+class Stored(NamedTuple):
+    """One key as it is stored. A start makes one of each record."""
 
     key: str
     value: str

@@ -98,7 +98,7 @@ class SqliteStore:
 
     def _read(self, query: str, parameters: tuple[str | int, ...]) -> list[Stored]:
         try:
-            return [Stored(*row) for row in self._db.execute(query, parameters)]
+            return list(map(Stored._make, self._db.execute(query, parameters)))
         except sqlite3.Error as error:
             raise StorageError(f"metadata store: {error}") from error
 
