@@ -64,6 +64,27 @@ def test_a_file_in_use_is_not_closed_and_counts_again_afterwards() -> None:
     assert files.count() == 2
 
 
+def test_files_in_use_are_not_met_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of open files, to look at all for each that is opened is most of the work."""
+    files = Files(200, 100)
+    for log in files.logs[:10]:
+        log.hold()
+    for log in files.logs[10:100]:
+        use(log)
+    looked: list[LogFile] = []
+    release = LogFile.release
+
+    def counted(log: LogFile) -> bool:
+        looked.append(log)
+        return release(log)
+
+    monkeypatch.setattr(LogFile, "release", counted)
+    for log in files.logs[100:]:
+        use(log)
+    assert len(files.open_files) == 100
+    assert len(looked) <= 100 + 2 * 10
+
+
 def test_a_missing_descriptor_is_taken_from_idle_files() -> None:
     files = Files(20, 100, descriptors=5)
     for log in files.logs:
