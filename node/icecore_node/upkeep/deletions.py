@@ -134,8 +134,10 @@ class Deletions:
         because the replica has lost its role."""
         async with self._orders.alone(segment_id):
             replica, surplus = self._table.get(segment_id), self._wanted[segment_id]
-            if surplus is not None and self._is_newer(surplus):
-                return
+            if surplus is not None:
+                if self._is_newer(surplus):
+                    return
+                self._orders.note_dropped(segment_id, surplus.version)
             if replica is not None:
                 self._table.retire(replica)
                 await replica.log.worker.run(_nothing)

@@ -190,6 +190,7 @@ async def test_a_copy_too_many_goes_and_another_one_may_come(node: Node) -> None
     await finish(node)
     assert node.groups == [[1]] and not node.held
     assert not node.orders.was_deleted(SegmentId(1))
+    assert [node.orders.was_dropped(SegmentId(1), each) for each in (7, 8)] == [True, False]
 
 
 async def test_who_has_no_copy_says_so(node: Node) -> None:
