@@ -116,8 +116,9 @@ class Deletions:
         stream. What lies on a lost disk waits for that (R83)."""
         wait_ms = RETRY_MS
         try:
-            await asyncio.sleep(self._turns.take(self._context.clock.monotonic_ms()) / 1000)
             while True:
+                turn_ms = self._turns.take(self._context.clock.monotonic_ms())
+                await asyncio.sleep(turn_ms / 1000)
                 try:
                     return await self._delete(segment_id)
                 except IcecoreError as error:
