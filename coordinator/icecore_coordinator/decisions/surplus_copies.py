@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from icecore.model import NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState, is_below_start
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
+from icecore_replication.digest import current_digest
 
 
 def drop_surplus(
@@ -41,7 +42,7 @@ def _may_drop(state: ClusterState, record: SegmentRecord) -> bool:
     return (
         segment.state == SegmentState.SEALED
         and not segment.surplus
-        and bool(segment.full_digest)
+        and bool(current_digest(segment.full_digest))
         and not is_below_start(state, record)
     )
 

@@ -40,8 +40,11 @@ class CopyReports:
     """Copies that are UNKNOWN to their own nodes, and segments that a promise has shut."""
 
     def __init__(self) -> None:
-        self._unknown: dict[NodeId, dict[SegmentId, None]] = {}
-        """By node: segments whose copy there is damaged or missing."""
+        self._unknown: dict[NodeId, dict[SegmentId, int]] = {}
+        """By node: segments whose copy there is damaged or missing, and in which report that was
+        said last."""
+        self.count = 0
+        """Of reports until now."""
         self._crowded: dict[NodeId, frozenset[SegmentId]] = {}
         """By node: segments that grow there on a disk that is getting full."""
         self._shut_out: dict[SegmentId, None] = {}
@@ -57,7 +60,8 @@ class CopyReports:
         """These copies of the node count for nothing; no more are kept than a node can have."""
         unknown = self._unknown.setdefault(node_id, {})
         room = max(0, UNKNOWN_KEPT_MAX - len(unknown))
-        unknown.update(dict.fromkeys(list(segment_ids)[:room]))
+        self.count += 1
+        unknown.update(dict.fromkeys(list(segment_ids)[:room], self.count))
 
     def note_crowded(self, node_id: NodeId, segment_ids: Sequence[SegmentId]) -> None:
         """These grow on a disk that is getting full, while the node has others; all of them."""
@@ -86,9 +90,18 @@ class CopyReports:
             for segment_id in segment_ids:
                 yield node_id, segment_id
 
-    def copied(self, node_id: NodeId, segment_id: SegmentId) -> None:
-        """The node holds the segment again, or is about to; it says so when it does not."""
-        self._unknown.get(node_id, {}).pop(segment_id, None)
+    def copied(self, node_id: NodeId, segment_id: SegmentId, count: int | None = None) -> None:
+        """The node holds the segment again, or is about to; it says so when it does not.
+
+        Args:
+            node_id: The node.
+            segment_id: Of the segment.
+            count: Of reports when it was asked for the copy: what it said after that holds, for an
+                answer may be overtaken; None = now.
+        """
+        unknown = self._unknown.get(node_id, {})
+        if count is None or unknown.get(segment_id, 0) <= count:
+            unknown.pop(segment_id, None)
 
     def note_shut_out(self, segment_id: SegmentId) -> None:
         """Some member can't append to this ACTIVE segment."""

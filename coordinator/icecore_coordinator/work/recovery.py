@@ -369,6 +369,7 @@ class Recovery:
         asked = [
             (case.end.donor, (case, case.order_to_donor())) for case in cases if not case.is_lost
         ]
+        reports = self._copies.count
         await self._case_calls.ask(
             by_node(asked),
             lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
@@ -378,7 +379,7 @@ class Recovery:
         for case in cases:
             if case.donor is not None and not case.is_lost:
                 case.verified[case.end.donor] = case.donor.incarnation
-                self._copies.copied(case.end.donor, case.segment_id)
+                self._copies.copied(case.end.donor, case.segment_id, reports)
         return [case for case in cases if case.donor is not None]
 
     async def _write_back_others(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
@@ -387,11 +388,11 @@ class Recovery:
         def take(case: DecidedCase, node_id: NodeId, written: Written) -> None:
             if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
-                self._copies.copied(node_id, case.segment_id)
+                self._copies.copied(node_id, case.segment_id, reports)
             else:
                 self._pages.page(case.segment_id, f"node {node_id}: digests differ")
 
-        state = self._ledger.state
+        state, reports = self._ledger.state, self._copies.count
         asked = []
         for case in cases:
             if case.is_lost:

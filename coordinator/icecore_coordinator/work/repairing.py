@@ -57,6 +57,9 @@ class Repairer:
         self._clock = ports.clock
         self._timing = ports.timing
         self._backoff: Backoff[SegmentId] = Backoff(ports.clock)
+        self._tries: dict[SegmentId, int] = {}
+        """How often a copy of it has failed: each time another donor, then another target is asked.
+        """
         self._looked_at = 0
         """So many of those that lack a copy had their turn."""
         self._last_copies: dict[tuple[NodeId, SegmentId], None] = {}
@@ -137,8 +140,10 @@ class Repairer:
         enough = segment.settings.replication_factor
         if len(counted) + len(returning) >= enough or not donors:
             return None
-        target = min(targets, key=lambda each: self._copy_cost(record, each))
-        return Repair(segment, donors[segment_id % len(donors)], target)
+        targets.sort(key=lambda each: self._copy_cost(record, each))
+        tries = self._tries.get(segment_id, 0)
+        donor = donors[(segment_id + tries) % len(donors)]
+        return Repair(segment, donor, targets[tries // len(donors) % len(targets)])
 
     def _counts(self, node_id: NodeId) -> bool:
         """Copies on nodes that are merely down count for a grace period."""
@@ -157,6 +162,8 @@ class Repairer:
 
     async def repair(self) -> None:
         """Make the copies that are due; on its own, for a copy may take minutes."""
+        segments = self._ledger.state.segments
+        self._tries = {key: tries for key, tries in self._tries.items() if key in segments}
         repairs = self.repairs()
         self._backoff.take(each.segment.segment_id for each in repairs)
         grouped = by_node((each.target, each) for each in repairs)
@@ -197,6 +204,12 @@ class Repairer:
             for repair in repairs:
                 segment_id = repair.segment.segment_id
                 self._backoff.release(segment_id, is_done=segment_id in finished)
+                self._count_tries(segment_id, is_done=segment_id in finished)
+
+    def _count_tries(self, segment_id: SegmentId, *, is_done: bool) -> None:
+        tries = self._tries.pop(segment_id, 0)
+        if not is_done:
+            self._tries[segment_id] = tries + 1
 
     def _knows_producers(self, repair: Repair, written: Written) -> bool:
         record = self._ledger.state.segments.get(repair.segment.segment_id)

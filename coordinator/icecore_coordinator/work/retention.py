@@ -88,8 +88,8 @@ class Retention:
                 if each.start_offset > state.partitions[key].log_start_offset
             ]
         )
-        ripe = [state.partitions[key] for key, each in found.items() if each.is_roll_due]
-        tails = [state.tail(each) for each in ripe]
+        ripe = [state.partitions.get(key) for key, each in found.items() if each.is_roll_due]
+        tails = [state.tail(each) for each in ripe if each is not None]
         await self._rolls.roll([each.segment for each in tails if each is not None], "retention")
 
     # --- where to look --------------------------------------------------------------------------

@@ -7,9 +7,11 @@ finds no node for a successor goes on with what it has.
 import logging
 from collections.abc import Iterable
 
+from icecore.errors import IcecoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.nodes.fan_out import by_node
+from icecore_coordinator.nodes.node_calls import Rolling
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -47,7 +49,10 @@ class TailRolls:
                 self._rolling.release(each.segment_id, is_done=False)
 
     async def _ask(self, leader: NodeId, segments: list[Segment], why: str) -> None:
-        answers = await self._calls.roll(leader, segments, why, self._timing.node_call_s)
+        try:
+            answers = await self._calls.roll(leader, segments, why, self._timing.node_call_s)
+        except IcecoreError as error:
+            answers = [Rolling(error)] * len(segments)
         for segment, rolling in zip(segments, answers, strict=True):
             event(
                 _log,

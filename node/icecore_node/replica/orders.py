@@ -77,6 +77,8 @@ class Orders:
         self._under_way: dict[SegmentId, dict[Order, None]] = {}
         self._deleted: dict[SegmentId, None] = {}
         """Newest last."""
+        self._dropped: dict[SegmentId, int] = {}
+        """And by which version of the record; newest last."""
 
     @asynccontextmanager
     async def alone(self, *segment_ids: SegmentId) -> AsyncIterator[None]:
@@ -139,3 +141,15 @@ class Orders:
     def was_deleted(self, segment_id: SegmentId) -> bool:
         """Whether this process was told to delete it."""
         return segment_id in self._deleted
+
+    def note_dropped(self, segment_id: SegmentId, version: int) -> None:
+        """The copy here was one too many by this version of the record (R93): what was ordered by
+        an older one may still be on its way."""
+        self._dropped.pop(segment_id, None)
+        self._dropped[segment_id] = version
+        if len(self._dropped) > DELETED_KEPT_MAX:
+            del self._dropped[next(iter(self._dropped))]
+
+    def was_dropped(self, segment_id: SegmentId, version: int) -> bool:
+        """Whether this process has dropped its copy since the record had this version."""
+        return version <= self._dropped.get(segment_id, -1)

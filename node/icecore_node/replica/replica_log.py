@@ -154,13 +154,16 @@ class ReplicaLog:
     async def cut(self, end_offset: int) -> None:
         """Truncate the log, durably, and bring what was derived from it back to that point.
 
-        The caller works on the segment alone and has ended the role.
+        The caller works on the segment alone and has ended the role. Where the producers can't be
+        read the log stays unsettled, so that whoever settles it next does all of this again: with
+        those of the longer log a leader would take for a duplicate what is nowhere.
         """
         store, run = self._io.store, self.worker.run
-        known = self.tail.max_known_high_watermark
-        self.tail = self.durable_tail = await run(store.truncate, self._segment_id, end_offset)
-        self.note_watermark(known)
+        tail = self.durable_tail = await run(store.truncate, self._segment_id, end_offset)
         self._producers = await run(producers_at, store, self._segment_id, end_offset)
+        known = self.tail.max_known_high_watermark
+        self.tail = tail
+        self.note_watermark(known)
 
     def _check(self) -> None:
         assert self.durable_tail.end_offset <= self.tail.end_offset, (

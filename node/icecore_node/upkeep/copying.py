@@ -156,6 +156,10 @@ class SegmentCopier:
         segment_id = segment.segment_id
         if self._orders.was_deleted(segment_id):
             raise NotReplicaError(f"segment {segment_id} was deleted here")
+        if self._orders.was_dropped(segment_id, segment.version):
+            raise NotReplicaError(
+                f"segment {segment_id} was dropped here since it was to be copied"
+            )
         replica = self._table.get(segment_id)
         if replica is not None and replica.sealed and replica.life.is_intact and donor_address:
             # The coordinator does not count it: it may be damaged although nobody met that here.

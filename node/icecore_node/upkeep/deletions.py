@@ -18,7 +18,7 @@ from icecore.model import Segment, SegmentId, Token
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews
-from icecore_node.ports import DiskFailedError, WorkerQueue
+from icecore_node.ports import DiskFailedError, DiskLostError, WorkerQueue
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
@@ -26,6 +26,8 @@ from icecore_node.storage.port import Store
 
 _log = logging.getLogger(__name__)
 
+RETRY_MS = 1_000.0
+RETRY_MS_MAX = 60_000.0
 GROUP_MAX = 16
 """Files of one group: who creates a segment waits for that long at most."""
 GROUP_EVERY_MS = 100
@@ -67,7 +69,10 @@ class Deletions:
         self._table = table
         self._orders = orders
         self._turns = _Turns()
-        self._tasks: dict[SegmentId, asyncio.Task[None]] = {}
+        self._wanted: dict[SegmentId, Segment | None] = {}
+        """What a task is at: ordered to go, or a copy too many by the newest record that says so.
+        """
+        self._tasks: set[asyncio.Task[None]] = set()
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
         )
@@ -79,22 +84,16 @@ class Deletions:
         replica = self._table.get(segment_id)
         if replica is not None:
             self._table.retire(replica)
-        if segment_id in self._tasks:
-            return
-        task = self._context.tasks.start(self._delete(segment_id))
-        self._tasks[segment_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
+        self._want(segment_id, None)
 
     def drop_surplus(self, record: Segment) -> None:
         """Drop the copy of a segment of which there are enough others (R93), if nothing newer is
         known of it: then a copy was made since. Another one may be made later."""
         segment_id = record.segment_id
-        if segment_id in self._tasks or self._is_newer(record):
+        if self._is_newer(record):
             return
         self._orders.overtake(segment_id, "there are enough copies of it")
-        task = self._context.tasks.start(self._delete(segment_id, record))
-        self._tasks[segment_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(segment_id, None))
+        self._want(segment_id, record)
 
     def _is_newer(self, record: Segment) -> bool:
         """Whether what is here was given another record than this one."""
@@ -102,27 +101,51 @@ class Deletions:
         known = replica.segment if replica is not None else record
         return known is None or known.version != record.version
 
-    async def _delete(self, segment_id: SegmentId, surplus: Segment | None = None) -> None:
+    def _want(self, segment_id: SegmentId, surplus: Segment | None) -> None:
+        """One task for each; what it goes by is what was said last, but an order holds for ever."""
+        is_begun = segment_id in self._wanted
+        if surplus is None or self._wanted.get(segment_id, surplus) is not None:
+            self._wanted[segment_id] = surplus
+        if not is_begun:
+            task = self._context.tasks.start(self._carry_out(segment_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, segment_id: SegmentId) -> None:
+        """Until it is done: room is counted on, and the coordinator says it again only to the next
+        stream. What lies on a lost disk waits for that (R83)."""
+        wait_ms = RETRY_MS
+        try:
+            while True:
+                turn_ms = self._turns.take(self._context.clock.monotonic_ms())
+                await asyncio.sleep(turn_ms / 1000)
+                try:
+                    return await self._delete(segment_id)
+                except IcecoreError as error:
+                    event(_log, logging.WARNING, "not_deleted", segment_id=segment_id, error=error)
+                    if isinstance(error, DiskLostError):
+                        return
+                await asyncio.sleep(wait_ms / 1000)
+                wait_ms = min(2 * wait_ms, RETRY_MS_MAX)
+        finally:
+            del self._wanted[segment_id]
+
+    async def _delete(self, segment_id: SegmentId) -> None:
         """First wait until nothing changes this log any more, on any thread. Nothing new begins,
         because the replica has lost its role."""
-        await asyncio.sleep(self._turns.take(self._context.clock.monotonic_ms()) / 1000)
         async with self._orders.alone(segment_id):
-            replica = self._table.get(segment_id)
-            if surplus is not None and self._is_newer(surplus):
-                return
-            if replica is None:
-                self._news.report_deleted(segment_id)
-                return
-            self._table.retire(replica)
-            try:
+            replica, surplus = self._table.get(segment_id), self._wanted[segment_id]
+            if surplus is not None:
+                if self._is_newer(surplus):
+                    return
+                self._orders.note_dropped(segment_id, surplus.version)
+            if replica is not None:
+                self._table.retire(replica)
                 await replica.log.worker.run(_nothing)
                 await self._remove(replica)
-            except IcecoreError as error:
-                event(_log, logging.WARNING, "not_deleted", segment_id=segment_id, error=error)
-                return
-            self._table.remove(replica)
+                self._table.remove(replica)
+                event(_log, logging.INFO, "deleted", segment_id=segment_id)
             self._news.report_deleted(segment_id)
-            event(_log, logging.INFO, "deleted", segment_id=segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -150,7 +173,7 @@ class Deletions:
 
     def close(self) -> None:
         """Take no more orders. What still waits is ordered again and done by the next process."""
-        for task in self._tasks.values():
+        for task in self._tasks:
             task.cancel()
         self._queue.close()
 

@@ -114,6 +114,14 @@ class DigestReporter:
 
     async def _read_again(self, replica: Replica) -> None:
         """Who is wrong? Only what our own file shows is damage."""
-        if await self._reading.verify(replica):
+        while True:
+            try:
+                is_sound = await self._reading.verify(replica)
+                break
+            except SHORTAGES as error:
+                segment_id = replica.segment_id
+                event(_log, logging.WARNING, "not_verified", segment_id=segment_id, error=error)
+                await asyncio.sleep(RETRY_S)
+        if is_sound:
             why = "its full digest is not the one that others report, and nothing else is wrong"
             self._damage.report_dispute(replica, why)

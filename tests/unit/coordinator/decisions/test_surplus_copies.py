@@ -14,6 +14,7 @@ from icecore_coordinator.decisions.node_changes import (
 from icecore_coordinator.decisions.segment_changes import add_sealed_replica
 from icecore_coordinator.decisions.surplus_copies import drop_surplus
 from icecore_coordinator.state.records import Change, updated, updated_segment
+from icecore_replication.digest import FullDigest
 from tests.support.cluster_states import (
     DIGEST,
     KEY,
@@ -26,6 +27,8 @@ from tests.support.cluster_states import (
 )
 
 FOURTH = 4
+OLD_DIGEST = b"f" * 32
+"""In a form that counts as none (R66)."""
 
 
 def everybody(_: object) -> bool:
@@ -39,7 +42,7 @@ def state() -> Cluster:
     roll(state)
     commit(state, Change((registered(FOURTH, 14),)))
     commit(state, add_sealed_replica(state, 1, FOURTH, 14, DIGEST))
-    change(state, full_digest=b"f" * 32)
+    change(state, full_digest=FullDigest().digest())
     return state
 
 
@@ -75,8 +78,13 @@ def test_copies_that_are_not_sound_do_not_count(state: Cluster, lost: int) -> No
 
 @pytest.mark.parametrize(
     "fields",
-    [{"full_digest": b""}, {"replicas": (1, 2, 3)}, {"surplus": (9,)}],
-    ids=["not agreed", "enough", "one at a time"],
+    [
+        {"full_digest": b""},
+        {"full_digest": OLD_DIGEST},
+        {"replicas": (1, 2, 3)},
+        {"surplus": (9,)},
+    ],
+    ids=["not agreed", "not agreed as it is now", "enough", "one at a time"],
 )
 def test_nothing_goes(state: Cluster, fields: dict[str, Any]) -> None:
     change(state, **fields)

@@ -1,21 +1,25 @@
 """Which segments a coordinator recovers by itself: tails that nobody leads, and what is kept."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from icecore.model import KEEP_ALL, NodeState
+from icecore.model import KEEP_ALL, Incarnation, NodeId, NodeState, SegmentId, SegmentState
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.worker_ports import WorkerPorts
-from tests.support.cluster_states import SETTINGS
+from icecore_replication.producers import snapshot_digest
+from icecore_replication.recovery import FenceReply
+from tests.support.cluster_states import ALL, DIGEST, SETTINGS
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 from tests.unit.coordinator.work.test_topics import World, settled
 
@@ -32,19 +36,50 @@ async def world() -> AsyncIterator[World]:
     database.close()
 
 
-def recovery_of(ledger: Ledger, world: World) -> Recovery:
+def recovery_of(
+    ledger: Ledger, world: World, calls: Any = None, copies: CopyReports | None = None
+) -> Recovery:
     unused = cast(Any, None)
+    heard = SimpleNamespace(high_watermark=lambda _: 0, forget_end=lambda *_: None)
     ports = WorkerPorts(
         ledger=ledger,
-        calls=unused,
+        calls=calls,
         live=world.live,
-        heard=unused,
-        copies=CopyReports(),
+        heard=cast(Any, heard),
+        copies=copies or CopyReports(),
         pages=unused,
         clock=FakeClock(),
         timing=Timing(),
     )
-    return Recovery(ports, unused)
+    return Recovery(ports, cast(Any, NoSuccessors()))
+
+
+class NoSuccessors:
+    """Nothing can be opened now."""
+
+    async def prepare(self, _: object) -> dict[Any, Any]:
+        return {}
+
+    async def confirm(self, _: object) -> dict[Any, Any]:
+        return {}
+
+
+class Holders:
+    """Three nodes with the same ten records; node 3 takes its time to say so."""
+
+    def __init__(self) -> None:
+        self.is_late = asyncio.Event()
+        self.is_done = asyncio.Event()
+
+    async def fence(self, node_id: int, mine: Sequence[Any], _: float) -> list[FenceReply]:
+        return [FenceReply(True, 10, 7, DIGEST, Incarnation(ALL[node_id]))] * len(mine)
+
+    async def write_back(self, node_id: int, items: Sequence[Any], _: float) -> list[Written]:
+        if node_id == 3:
+            self.is_late.set()
+            await self.is_done.wait()
+        whole = Written(Incarnation(ALL[node_id]), DIGEST, b"", snapshot_digest(b""), 0, 100)
+        return [whole] * len(items)
 
 
 async def opened(world: World) -> tuple[Recovery, int]:
@@ -75,3 +110,29 @@ async def test_nothing_is_recovered_of_a_topic_that_goes_for_good(world: World) 
     recovery, _ = await opened(world)
     await world.ledger.decide(lambda state: delete_topic(state, "events", b"", 0, is_now=True))
     assert recovery.needed() == []
+
+
+async def test_damage_that_is_told_while_others_still_write_is_not_forgotten(world: World) -> None:
+    """Its node says it once for each stream: nobody would ever make that copy again."""
+    _, segment_id = await opened(world)
+    calls, copies = Holders(), CopyReports()
+    copies.note_unknown(NodeId(2), [SegmentId(segment_id)])
+    recovery = recovery_of(world.ledger, world, calls, copies)
+    recovering = asyncio.create_task(recovery.recover([SegmentId(segment_id)]))
+    await calls.is_late.wait()
+    await settled()
+    copies.note_unknown(NodeId(2), [SegmentId(segment_id)])
+    calls.is_done.set()
+    await recovering
+    assert world.state.segments[SegmentId(segment_id)].segment.state is SegmentState.SEALED
+    assert list(copies.unknown()) == [(2, segment_id)]
+
+
+async def test_who_was_written_back_is_unknown_no_longer(world: World) -> None:
+    _, segment_id = await opened(world)
+    calls, copies = Holders(), CopyReports()
+    calls.is_done.set()
+    for node_id in ALL:
+        copies.note_unknown(NodeId(node_id), [SegmentId(segment_id)])
+    await recovery_of(world.ledger, world, calls, copies).recover([SegmentId(segment_id)])
+    assert not list(copies.unknown())

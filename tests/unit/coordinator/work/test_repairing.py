@@ -1,10 +1,26 @@
 """How many copies a pass makes: by their bytes, and in turns where some can't be helped."""
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import pytest
 
+from icecore.errors import UnavailableError
+from icecore.model import NodeId
 from icecore_coordinator.decisions.segment_changes import Opening, Sealing, seal
+from icecore_coordinator.nodes.node_calls import WriteBackItem
+from icecore_coordinator.state.records import Change
 from icecore_coordinator.work import repairing
-from tests.support.cluster_states import ALL, DIGEST, KEY, commit, prepared_successor, segment
+from icecore_coordinator.work.backoff import WAIT_MS_MAX
+from tests.support.cluster_states import (
+    ALL,
+    DIGEST,
+    KEY,
+    commit,
+    prepared_successor,
+    registered,
+    segment,
+)
 from tests.unit.coordinator.work.test_auditor import Audited
 
 
@@ -58,3 +74,30 @@ def test_nobody_is_looked_at_twice_when_there_is_nowhere_to_copy(
     thin(audited, *[100] * 6)
     audited.kill(3)
     assert [ids(audited) for _ in range(3)] == [[], [], []]
+
+
+class NobodyCopies:
+    """Calls that fail, and who was asked to copy from whom."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def write_back(self, target: int, items: Sequence[WriteBackItem], _: float) -> list[Any]:
+        self.asked += [(each.donor_address, target) for each in items]
+        raise UnavailableError("it can't be copied there")
+
+
+async def test_what_can_t_be_copied_from_one_to_another_is_copied_otherwise() -> None:
+    """A donor that the target can't reach, or a target that refuses, may stay so for ever."""
+    audited, calls = Audited(), NobodyCopies()
+    commit(audited.state, Change((registered(4, 14),)))
+    audited.streams[4] = audited.connect(4)
+    audited.repairer._calls = cast(Any, calls)
+    thin(audited, 100)
+    for _ in range(5):
+        await audited.repairer.repair()
+        audited.clock.now += WAIT_MS_MAX
+    nodes = audited.state.nodes
+    one, other = (nodes[NodeId(each)].address for each in (1, 2))
+    assert sorted(calls.asked[:4]) == sorted([(one, 3), (other, 3), (one, 4), (other, 4)])
+    assert calls.asked[4] == calls.asked[0], "from the beginning"

@@ -10,6 +10,7 @@ from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeEr
 from icecore.model import Retention as Kept
 from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import alter_topic
+from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -158,6 +159,27 @@ async def test_altered_limits_hold_at_once_for_what_is_there(world: World) -> No
     await world.retention.look()
     tail = world.state.partitions[KEY].tail_segment_id
     assert world.rolled == [(tail, "retention")]
+
+
+async def test_a_topic_may_go_for_good_while_its_old_tail_is_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error there would be the end of the coordinator."""
+    world.keep(retention_ms=1_000)
+    await world.retention.look()
+    world.tell(9, 9)
+    world.state.counted_ms = 60_000
+    move = world.retention._move
+
+    async def meanwhile(keys: Any) -> None:
+        world.apply(delete_topic(world.state, "events", b"", 0, is_now=True))
+        while (change := continue_delete(world.state, KEY[0], 0)) != Change():
+            world.apply(change)
+        await move(keys)
+
+    monkeypatch.setattr(world.retention, "_move", meanwhile)
+    await world.retention.look()
+    assert world.rolled == [] and not world.state.topics
 
 
 async def test_a_new_coordinator_goes_on(world: World) -> None:

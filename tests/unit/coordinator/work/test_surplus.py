@@ -14,6 +14,7 @@ from icecore_coordinator.state.records import Change, updated_segment
 from icecore_coordinator.work import surplus as module
 from icecore_coordinator.work.surplus import SurplusCopies
 from icecore_coordinator.work.worker_ports import WorkerPorts
+from icecore_replication.digest import FullDigest
 from tests.support.cluster_states import DIGEST, commit, registered, roll, segment
 from tests.unit.coordinator.work.test_auditor import Audited
 
@@ -54,7 +55,9 @@ class Cluster(Audited):
         self.sealed = [roll(self.state) for _ in range(segments)]
         for each in self.sealed:
             commit(self.state, add_sealed_replica(self.state, each, 4, 14, DIGEST))
-            agreed = updated_segment(self.state.segments[each], {"full_digest": b"f" * 32})
+            agreed = updated_segment(
+                self.state.segments[each], {"full_digest": FullDigest().digest()}
+            )
             commit(self.state, Change((agreed,)))
 
     async def dropped(self) -> list[int]:

@@ -12,6 +12,7 @@ from icecore.errors import StorageError
 from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentState
 from icecore_node.context import Identity, Tasks
 from icecore_node.identity.beat_news import BeatNews
+from icecore_node.ports import DiskLostError
 from icecore_node.replica.orders import Orders
 from icecore_node.upkeep import deletions as module
 from icecore_node.upkeep.deletions import Deletions
@@ -59,6 +60,7 @@ class Node:
         self.ran_on_workers: list[Any] = []
         self.groups: list[list[int]] = []
         self.in_the_way: set[int] = set()
+        self.error = StorageError("simulated")
         identity = Identity(1)
         identity.hear(7)
         ages = itertools.count(step=module.GROUP_EVERY_MS)  # so that nobody has to wait
@@ -99,7 +101,7 @@ class Node:
         assert token == self.context.identity.token
         self.groups.append(list(segment_ids))
         if self.in_the_way.intersection(segment_ids):
-            raise StorageError("simulated")
+            raise self.error
 
     async def settle(self) -> None:
         for _ in range(20):
@@ -153,17 +155,13 @@ async def test_an_order_outlives_what_it_was_for(node: Node) -> None:
     assert [node.orders.was_deleted(each) for each in (1, 2, 3)] == [True, True, False]
 
 
-async def test_one_that_is_in_the_way_stops_no_other_and_is_tried_again(node: Node) -> None:
+async def test_one_that_is_in_the_way_stops_no_other(node: Node) -> None:
     node.hold(1, 2, 3)
     node.in_the_way = {2}
     for each in (1, 2, 3):
         node.deletions.order(each)
     await finish(node)
     assert list(node.held) == [2]
-    node.in_the_way = set()
-    node.deletions.order(2)
-    await finish(node)
-    assert not node.held
 
 
 async def test_who_changes_the_log_ends_first_and_a_copy_made_meanwhile_goes_too(
@@ -192,6 +190,7 @@ async def test_a_copy_too_many_goes_and_another_one_may_come(node: Node) -> None
     await finish(node)
     assert node.groups == [[1]] and not node.held
     assert not node.orders.was_deleted(SegmentId(1))
+    assert [node.orders.was_dropped(SegmentId(1), each) for each in (7, 8)] == [True, False]
 
 
 async def test_who_has_no_copy_says_so(node: Node) -> None:
@@ -219,3 +218,66 @@ async def test_a_newer_record_that_comes_before_the_turn_stops_it(node: Node) ->
         node.held[1].segment = surplus(8)
     await finish(node)
     assert node.groups == [] and 1 in node.held
+
+
+async def test_a_newer_record_that_says_the_same_is_obeyed_in_its_place(node: Node) -> None:
+    """Else the copy would be no target of repair for as long as the stream lasts."""
+    node.hold(1)
+    node.held[1].segment = surplus(7)
+    async with node.orders.alone(SegmentId(1)):
+        node.deletions.drop_surplus(surplus(7))
+        await finish(node)
+        node.held[1].segment = surplus(8)  # another copy was lost meanwhile
+        node.deletions.drop_surplus(surplus(8))
+    await finish(node)
+    assert node.groups == [[1]] and not node.held
+
+
+async def test_an_order_to_delete_holds_whatever_copy_was_to_be_dropped(node: Node) -> None:
+    node.hold(1)
+    node.held[1].segment = surplus(7)
+    async with node.orders.alone(SegmentId(1)):
+        node.deletions.drop_surplus(surplus(7))
+        await finish(node)
+        node.held[1].segment = surplus(8)
+        node.deletions.order(1)
+    await finish(node)
+    assert node.groups == [[1]] and not node.held
+
+
+@pytest.mark.parametrize("is_surplus", [False, True])
+async def test_what_could_not_be_deleted_is_tried_again_without_another_order(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_surplus: bool
+) -> None:
+    """The coordinator counts on the room, and orders it again with the next stream only."""
+    monkeypatch.setattr(module, "RETRY_MS", 0)
+    node.hold(1)
+    node.held[1].segment = surplus(7)
+    node.in_the_way = {1}
+    if is_surplus:
+        node.deletions.drop_surplus(surplus(7))
+    else:
+        node.deletions.order(1)
+    await node.settle()
+    node.queue.work()
+    assert not node.news._news.deleted
+    node.in_the_way = set()
+    await finish(node)
+    assert not node.held
+    assert list(node.news._news.deleted) == [1]
+
+
+async def test_what_lies_on_a_lost_disk_is_not_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_MS", 0)
+    monkeypatch.setattr(node, "error", DiskLostError("simulated"))
+    node.hold(1)
+    node.in_the_way = {1}
+    node.deletions.order(1)
+    await finish(node)
+    assert node.groups == [[1], [1]], "with its group, and alone"
+    node.in_the_way = set()
+    node.deletions.order(1)
+    await finish(node)
+    assert not node.held

@@ -1,0 +1,64 @@
+"""Digests are reported, and who differs from others reads its file again, whatever is short."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import ConflictError, OutOfResourcesError
+from icecore_node.registry.digest_queue import DigestQueue
+from icecore_node.upkeep import digests as module
+from icecore_node.upkeep.digests import DigestReporter
+
+
+class SealedReplica:
+    """As far as digests look at it."""
+
+    segment_id = 7
+    life = SimpleNamespace(is_intact=True)
+    identity = SimpleNamespace(generation=0)
+    full_digest = b""
+
+    def note_digest(self, full_digest: bytes) -> None:
+        self.full_digest = full_digest
+
+
+class Node:
+    """One sealed replica whose digest the others do not share."""
+
+    def __init__(self) -> None:
+        self.shortages = 2
+        self.disputed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        reader = SimpleNamespace(full_digest=None)
+        context = SimpleNamespace(executor=self, store=SimpleNamespace(reader=reader))
+        self.queue = DigestQueue()
+        fake = cast(Any, self)
+        self.reporter = DigestReporter(cast(Any, context), fake, self.queue, fake, fake)
+
+    async def run(self, *_: object) -> bytes:
+        return b"ours"
+
+    async def report_digests(self, digests: list[Any]) -> list[ConflictError]:
+        return [ConflictError("another full digest was agreed on") for _ in digests]
+
+    async def verify(self, _: object) -> bool:
+        self.shortages -= 1
+        if self.shortages >= 0:
+            raise OutOfResourcesError("no descriptor is left")
+        return True
+
+    def report_dispute(self, _: object, why: str) -> None:
+        self.disputed.set_result(why)
+
+
+async def test_a_shortage_puts_the_second_look_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error there would be the end of the node."""
+    monkeypatch.setattr(module, "CALM_S", 0)
+    monkeypatch.setattr(module, "RETRY_S", 0)
+    node = Node()
+    node.queue.put(cast(Any, SealedReplica()))
+    running = asyncio.create_task(node.reporter.run())
+    await asyncio.wait({running, node.disputed}, return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done() and "others report" in node.disputed.result()
+    running.cancel()
