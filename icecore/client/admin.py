@@ -1,6 +1,7 @@
 """Admin: create, describe and change topics, look at the cluster. Values in, values out."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Self, Unpack, cast
 
 from icecore.client import checks
@@ -10,6 +11,7 @@ from icecore.client.metadata import Metadata
 from icecore.client.offsets import OffsetLookup, Position, check_position
 from icecore.client.retries import OnRetry
 from icecore.client.saved_positions import (
+    NOWHERE,
     Place,
     SavedPositions,
     check_name,
@@ -503,7 +505,8 @@ class Admin:
         }
         if not is_dry_run:
             saved = SavedPositions(self._connection, name, self._timeout_s)
-            saved.note(stored)
+            # Where it stands there already, too: a reader that runs has come further since.
+            saved.note(replace(each, offset=NOWHERE) for each in stored)
             places = [Place(known.topic_id, number, each.to) for number, each in changes.items()]
             await saved.save(lambda: places)
         return changes

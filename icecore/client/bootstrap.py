@@ -33,6 +33,8 @@ class Bootstrap:
             raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {text!r}")
         self._met: list[str] = []
         self._older: set[str] = set()
+        self._strangers: set[str] = set()
+        """They answered for another cluster."""
 
     def __str__(self) -> str:
         return ",".join(self._given)
@@ -59,9 +61,20 @@ class Bootstrap:
         self._older.add(address)
         return True
 
+    def pass_by(self, address: str) -> bool:
+        """It answers for another cluster: others are asked. Whether there are any; else all of them
+        have another chance, for who is where may change."""
+        self._strangers.add(address)
+        is_anybody_left = not self._strangers.issuperset(self._given + self._met)
+        if not is_anybody_left:
+            self._strangers.clear()
+        return is_anybody_left
+
     def after(self, address: str) -> str:
         """Who is asked when that one does not answer."""
         everybody = self._given + self._met
         if address not in everybody:
             return self.first
-        return everybody[(everybody.index(address) + 1) % len(everybody)]
+        behind = everybody.index(address) + 1
+        following = everybody[behind:] + everybody[:behind]
+        return next((each for each in following if each not in self._strangers), following[0])

@@ -24,6 +24,7 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
     UnsupportedError,
+    WrongClusterError,
 )
 from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc import framing
@@ -131,6 +132,8 @@ class Connection:
         self.rng = rng if rng is not None else SystemRng()
         self.retries = Retries(self.clock, on_retry)
         self._coordinator = self._server = self._bootstrap.first
+        self._named = "", ""
+        """An address that somebody named, and whom it stands for of those that are gone round."""
         self._away_until_ms = 0.0
         self._trouble: IcecoreError | None = None
         """Why no coordinator answered the last time; None once one did."""
@@ -216,12 +219,40 @@ class Connection:
         if isinstance(error, ThrottledError | ConflictError):
             return False
         named = error.metadata.get("address", "") if isinstance(error, NotCoordinatorError) else ""
-        following = named or self._bootstrap.after(address)
+        following = named or self._after(address)
+        if named:
+            self._named = named, self._stands_for(address)
         if method == _ANSWERED_BY_ALL and self._server == address:
             self._server = following
         elif method != _ANSWERED_BY_ALL and self._coordinator == address:
             self._coordinator = following
         return bool(named)
+
+    def _after(self, address: str) -> str:
+        """Who has its turn then. A node may name its coordinator as clients can't reach it: another
+        one knows it otherwise, or it was given itself."""
+        return self._bootstrap.after(self._stands_for(address))
+
+    def _stands_for(self, address: str) -> str:
+        named, by = self._named
+        return by if address == named else address
+
+    def pass_by(self, found: bytes, ours: bytes) -> None:
+        """Who said last who leads what belongs to another cluster: nobody asks it any more.
+
+        Raises WrongClusterError when nobody else is left.
+        """
+        stranger = self._stands_for(self._server)
+        is_anybody_left = self._bootstrap.pass_by(stranger)
+        if self._stands_for(self._coordinator) == stranger:
+            self._coordinator = self._bootstrap.after(stranger)
+        address, self._server = self._server, self._bootstrap.after(stranger)
+        if not is_anybody_left:
+            raise WrongClusterError(
+                f"{address} answers for cluster {found.hex()}, not for {ours.hex()}, with which "
+                "this client began: give the addresses of one cluster; where another one has taken "
+                "its place, begin anew"
+            )
 
     def meet(self, addresses: Iterable[str], age_ms: int) -> None:
         """Nodes that were told of, by somebody who knew it so long ago."""

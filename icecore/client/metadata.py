@@ -195,14 +195,23 @@ class Metadata:
     async def _ask(
         self, view: ClusterView, names: list[str], timeout_s: float
     ) -> admin_pb2.GetMetadataResponse:
-        """About these topics, for who knows ``view``."""
+        """About these topics, for who knows ``view``; who answers for another cluster is passed
+        by."""
         token, version = view.base(names)
         request = admin_pb2.GetMetadataRequest(
             topics=names, known_token=token, known_version=version
         )
-        return await self._connection.admin(
-            "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=timeout_s
-        )
+        left_s, end_ms = timeout_s, self._now_ms() + timeout_s * 1000
+        while left_s > 0:
+            answer = await self._connection.admin(
+                "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=left_s
+            )
+            ours, found = view.cluster_id, answer.cluster_id
+            if not ours or not found or ours == found:
+                return answer
+            self._connection.pass_by(found, ours)
+            left_s = (end_ms - self._now_ms()) / 1000
+        raise self._connection.no_answer(timeout_s)
 
     def _with(
         self,

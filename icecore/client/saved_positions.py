@@ -22,6 +22,8 @@ from icecore.model import TOPIC_NAME
 from icecore.rpc import convert
 from icecore.v1 import admin_pb2
 
+NOWHERE: Final = -1
+"""An offset that no position has: whatever is there is to be saved."""
 _PER_CALL: Final = 1_000
 _ATTEMPTS_MAX: Final = 3
 
@@ -138,7 +140,10 @@ class SavedPositions:
                 self._connection, self._name, topics, timeout_s=self._timeout_s
             )
         except UnknownTopicError:
-            return  # it may be there in a moment, and has no positions then
+            # It may be there in a moment, and has no positions then; others have.
+            for each in topics if len(topics) > 1 else ():
+                await self.load([each])
+            return
         self.note(found)
 
     def note(self, found: Iterable[SavedPosition]) -> None:
@@ -159,20 +164,27 @@ class SavedPositions:
         """
         async with self._lock:
             left = [place for place in places() if self._is_news(place)]
+            refused: list[IcecoreError] = []
             for _ in range(_ATTEMPTS_MAX):
                 again: list[Place] = []
                 for at in range(0, len(left), _PER_CALL):
-                    again += await self._save(left[at : at + _PER_CALL], timeout_s)
+                    again += await self._save(left[at : at + _PER_CALL], timeout_s, refused)
                 if not again:
-                    return
+                    break
                 left = again
-            raise ConflictError("the position was saved again and again meanwhile")
+            else:
+                refused.append(ConflictError("the position was saved again and again meanwhile"))
+            if refused:
+                raise refused[0]
 
     def _is_news(self, place: Place) -> bool:
         return self.offset(place.topic_id, place.partition) != place.offset
 
-    async def _save(self, places: list[Place], timeout_s: float | None) -> list[Place]:
-        """One call; what is to be tried again because our own save had been stored."""
+    async def _save(
+        self, places: list[Place], timeout_s: float | None, refused: list[IcecoreError]
+    ) -> list[Place]:
+        """One call; what is to be tried again because our own save had been stored. Why others are
+        not stored is added to ``refused``."""
         request = admin_pb2.SavePositionsRequest(name=self._name, instance=self._instance)
         for topic_id, partition, offset in places:
             known = self._known.get((topic_id, partition))
@@ -188,7 +200,6 @@ class SavedPositions:
             admin_pb2.SavePositionsResponse,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
         )
-        failure: IcecoreError | None = None
         again: list[Place] = []
         for place, outcome in zip(places, answer.outcomes, strict=True):
             key = (place.topic_id, place.partition)
@@ -196,12 +207,10 @@ class SavedPositions:
             if error is None:
                 self._known[key] = _Known(place.offset, outcome.version)
             elif self._is_ours(error):
-                self._known[key] = _Known(-1, int(error.metadata["version"]))
+                self._known[key] = _Known(NOWHERE, int(error.metadata["version"]))
                 again.append(place)
             elif not isinstance(error, UnknownTopicError):
-                failure = failure or error
-        if failure is not None:
-            raise failure
+                refused.append(error)
         return again
 
     def _is_ours(self, error: IcecoreError) -> bool:

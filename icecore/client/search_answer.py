@@ -218,7 +218,9 @@ def _reached(
 ) -> int:
     """See ``Answer.reached``. Raises NotReplicaError when the node knows less than it should."""
     low, high = result.searched_from_offset, result.searched_to_offset
-    if low > high:
+    is_beyond = 0 < group.to_offset < high
+    is_gone = low == high and is_all  # by now the log starts behind all that was asked for
+    if low > high or (is_beyond and not is_gone):
         raise InternalError(f"node {group.node_id} searched from {low} to {high}")
     knows_less = not group.has_open and high < group.to_offset
     if question.newest_first:
@@ -231,7 +233,7 @@ def _reached(
         return reached if missing is None else max(reached, missing.end_offset)
     if missing is None and is_all and knows_less:
         raise _lags(group, high)
-    reached = max(high, group.from_offset)
+    reached = max(min(high, group.to_offset or high), group.from_offset)
     if missing is not None:
         reached = max(group.from_offset, min(reached, missing.base_offset))
     return reached

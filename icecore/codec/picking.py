@@ -36,6 +36,8 @@ _U64: Final = struct.Struct("<Q")
 MANY: Final = 8
 """From so many records on, arrays are faster than one after the other."""
 _FEW_TAGS: Final = 64
+_FEW_TAG_BYTES: Final = 1 << 10
+"""Tags that nobody uses go along, and are not counted as a part of any record."""
 # The methods of arrays reach these by way of Python code.
 _least, _greatest = np.minimum.reduce, np.maximum.reduce
 
@@ -415,7 +417,8 @@ class BatchPicks:
         count = self._tag_names.count
         if len(items) and _greatest(items) >= count:
             raise CorruptBatchError(f"a tag beyond the {count} of the batch")
-        if count <= _FEW_TAGS:  # those that are not used do no harm
+        if count <= _FEW_TAGS and self._tag_names.length <= _FEW_TAG_BYTES:
+            # Those that are not used do no harm.
             return self._tag_names.few_texts(), items.astype(np.int64)
         is_used = np.zeros(count, np.bool_)
         is_used[items] = True

@@ -7,11 +7,14 @@ where they stay columns. As a message: ``icecore/rpc/record_columns.py``.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from icecore.codec.columns import Headers, Int64s, Record
+
+NAMES_UNUSED_MAX: Final = 64
+"""So many names of tags stay where no record has them: to look for them takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,4 +187,12 @@ def _joined_tags(
             places = np.array([names.setdefault(name, len(names)) for name in last], np.int64)
         counts.append(part.tag_counts)
         ids.append(places[part.tag_ids])
-    return np.concatenate(counts), np.concatenate(ids), list(names)
+    return np.concatenate(counts), *_used(np.concatenate(ids), list(names))
+
+
+def _used(ids: Int64s, names: Sequence[str]) -> tuple[Int64s, Sequence[str]]:
+    """Without the names of no record, of which each batch may have brought some."""
+    if len(names) <= NAMES_UNUSED_MAX:
+        return ids, names
+    used, ids = np.unique(ids, return_inverse=True)
+    return ids, [names[each] for each in used.tolist()]

@@ -54,18 +54,18 @@ def from_proto(message: data_pb2.RecordColumns) -> RecordColumns:
     appended = _numbers("append timestamps", message.append_timestamps_ms, "<i8", count)
     values = _strings("values", message.value_lengths, message.values, count)
     keys = None
-    if message.key_lengths:
+    if message.key_lengths or message.keys:
         keys = _strings("keys", message.key_lengths, message.keys, count)
     counts = places = None
     names: Sequence[str] = ()
-    if message.tag_counts:
+    if message.tag_counts or message.tag_places:
         names = list(message.tag_names)
         counts = _counts("tags", message.tag_counts, count)
         places = _numbers("tags", message.tag_places, "<i4", int(counts.sum()))
         if len(places) and not 0 <= places.min() <= places.max() < len(names):
             raise InternalError(f"a tag beyond the {len(names)} names of an answer")
     headers = None
-    if message.header_counts:
+    if message.header_counts or message.headers:
         headers = _headers(_counts("headers", message.header_counts, count), message.headers)
     return RecordColumns(offsets, times, appended, values, keys, counts, places, names, headers)
 

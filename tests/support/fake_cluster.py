@@ -150,7 +150,7 @@ class FakeCluster:
         self.settings: list[admin_pb2.TopicSettings] = []
         self.topic_settings: defaultdict[str, SegmentSettings] = defaultdict(SegmentSettings)
         self.earlier_partitions: dict[str, list[int]] = {}
-        self.positions = FakePositions(self._name_of)
+        self.positions = FakePositions(self._name_of, lambda name: name in self.topics)
         self.bootstrap = ""
         self.ages_ms = Counter[str]()
         """By method, what answers say of how old they are, as those of nodes do."""

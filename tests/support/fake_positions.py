@@ -12,8 +12,9 @@ from icecore.v1 import admin_pb2
 class FakePositions:
     """What is saved, by name, topic id and partition: offset, version, instance."""
 
-    def __init__(self, name_of: Callable[[bytes], str]) -> None:
+    def __init__(self, name_of: Callable[[bytes], str], has_topic: Callable[[str], bool]) -> None:
         self._name_of = name_of
+        self._has_topic = has_topic
         self.saved: dict[tuple[str, bytes, int], tuple[int, int, int]] = {}
         self.calls = 0
         self.on_save: Callable[[], IcecoreError | None] = lambda: None
@@ -60,6 +61,8 @@ class FakePositions:
     async def _list(self, body: bytes, _: CallContext) -> bytes:
         """One position to a page."""
         request = admin_pb2.ListPositionsRequest.FromString(body)
+        if not all(map(self._has_topic, request.topics)):
+            raise UnknownTopicError("no such topic")
         answer = admin_pb2.ListPositionsResponse()
         keys = sorted(key for key in self.saved if key[0] == request.name or not request.name)
         start = int(request.after or "0")

@@ -33,6 +33,17 @@ def test_a_node_of_an_older_version_is_left_out() -> None:
     assert [bootstrap.after("c:1"), bootstrap.after("n3:1")] == ["n3:1", "c:1"]
 
 
+def test_who_is_of_another_cluster_is_left_out_while_others_are_there() -> None:
+    bootstrap = Bootstrap("c:1,other:1")
+    assert bootstrap.pass_by("other:1") and bootstrap.after("c:1") == "c:1"
+    assert not bootstrap.pass_by("c:1")
+    assert [bootstrap.after("c:1"), bootstrap.after("other:1")] == ["other:1", "c:1"]
+    bootstrap.meet(["n:1"], SystemRng())
+    assert bootstrap.pass_by("c:1") and bootstrap.pass_by("other:1")
+    bootstrap.meet([], SystemRng())
+    assert bootstrap.after("c:1") == "other:1"
+
+
 async def test_a_node_that_hears_nothing_is_left_for_another_server() -> None:
     async with Connection("n1:1") as connection:
         connection.meet(["n2:1"], 100)

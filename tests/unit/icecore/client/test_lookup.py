@@ -531,6 +531,30 @@ async def test_a_node_that_answers_nonsense_is_not_believed(
         assert page.records == ()
 
 
+@pytest.mark.parametrize("searched", [1, 0])
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_a_node_that_says_it_went_further_than_it_was_asked_is_not_believed(
+    cluster: FakeCluster, newest_first: bool, searched: int
+) -> None:
+    """Else what comes behind is left out, or looked at for ever, and the answer calls itself
+    complete."""
+    partition = await three_segments(cluster)
+    partition.segments[1].record = partition.segments[1].record.changed(replicas=(2,))
+
+    def forge(_: int, answer: data_pb2.QueryResponse) -> None:
+        result = answer.partitions[0]
+        if any(each.base_offset == 1 for each in result.segments):
+            result.searched_to_offset += 100
+            result.searched_from_offset = result.searched_to_offset - searched
+            answer.continuation = b"more"
+
+    cluster.on_query = forge
+    async with lookup(cluster) as search:
+        page = await search.find(newest_first=newest_first)
+        assert sorted(each.offset for each in page.records) == [0, 2]
+        assert [each.base_offset for each in page.unavailable] == [1]
+
+
 async def test_a_leader_that_knows_less_than_was_seen_is_waited_for(cluster: FakeCluster) -> None:
     """As after a failover: what pages before have promised still comes."""
     cluster.add_topic("t")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from icecore import Consumer, Producer, blocking
+from icecore import Admin, Consumer, Producer, blocking
+from icecore.client import saved_positions
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
@@ -200,6 +201,54 @@ async def test_a_topic_that_went_spares_the_others(cluster: FakeCluster) -> None
         await take(c, 3)
         del cluster.topics["u"]
     assert cluster.positions.offsets("job")["t", 0] == 3
+
+
+async def test_a_topic_that_is_made_in_a_moment_spares_what_is_saved_of_others(
+    cluster: FakeCluster,
+) -> None:
+    async with consumer(cluster) as c:
+        await take(c, 13)
+
+    async def make_soon() -> None:
+        await asyncio.sleep(0.2)
+        cluster.add_topic("u")
+
+    making = asyncio.create_task(make_soon())
+    async with consumer(cluster, topic=None, topics=["t", "u"], start="latest") as c:
+        assert c.position("t") == {0: 13, 1: 0}
+        assert c.position("u") == {0: 0}
+    await making
+
+
+async def test_who_is_overtaken_in_one_partition_saves_all_others(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_positions, "_PER_CALL", 2)
+    cluster.add_topic("wide", 5)
+    first = consumer(cluster, topic="wide", save_interval_s=None)
+    await first.start()
+    for key in [("job", cluster.topic_id("wide"), partition) for partition in (0, 3)]:
+        cluster.positions.saved[key] = (7, 1, 9)
+    with pytest.raises(PositionOvertakenError):
+        await first.save_position()
+    await first.close()
+    offsets = cluster.positions.offsets("job")
+    assert offsets == {("wide", at): 7 if at in (0, 3) else 0 for at in range(5)}
+
+
+async def test_a_reset_to_what_is_saved_is_told_to_who_runs(cluster: FakeCluster) -> None:
+    """It has read further since, and would take the reset back with its next save."""
+    c = consumer(cluster, save_interval_s=None)
+    await c.start()
+    await c.save_position()
+    await take(c, 3)
+    async with Admin(cluster.bootstrap, net=cluster.net) as admin:
+        changes = await admin.reset_position("job", "t", "earliest")
+    assert (changes[0].before, changes[0].to) == (0, 0)
+    with pytest.raises(PositionOvertakenError):
+        await c.save_position()
+    await c.close()
+    assert cluster.positions.offsets("job")["t", 0] == 0
 
 
 async def test_records_that_are_gone_are_told(cluster: FakeCluster) -> None:

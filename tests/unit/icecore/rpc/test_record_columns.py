@@ -63,6 +63,9 @@ BROKEN: dict[str, Callable[[data_pb2.RecordColumns], object]] = {
     "4 bytes of tags": lambda it: setattr(it, "tag_places", i32(0)),
     "a tag beyond the 1": lambda it: setattr(it, "tag_places", i32(0, 1)),
     "a tag beyond": lambda it: setattr(it, "tag_places", i32(-1, 0)),
+    "0 bytes of lengths of keys": lambda it: it.ClearField("key_lengths"),
+    "0 bytes of counts of tags": lambda it: it.ClearField("tag_counts"),
+    "0 bytes of counts of headers": lambda it: it.ClearField("header_counts"),
     "2 headers": lambda it: setattr(it, "header_counts", i32(1, 2)),
 }
 

@@ -209,6 +209,29 @@ async def test_many_records_come_as_columns_to_who_takes_them() -> None:
     assert len(pages) == 10  # two records of 43 bytes a page
 
 
+async def test_tags_of_other_records_take_no_room_in_an_answer() -> None:
+    node = QueryNode()
+    node.begin(1)
+    for batch in range(4):
+        others = [Stored(tags=(f"{batch}-{at}-" + "t" * 40_000,)) for at in range(40)]
+        node.append(1, [*keyed(*[b"a"] * 10), *others])
+    page = await node.query(filter=A, takes_columns=True)
+    assert sum(map(len, map(from_proto, page.partitions[0].columns))) == 40
+    assert page.ByteSize() < 5_000
+
+
+async def test_a_few_tags_of_many_batches_stay_a_few() -> None:
+    node = QueryNode()
+    node.begin(1)
+    for batch in range(40):
+        others = [Stored(tags=(f"{batch}-{at}",)) for at in range(40)]
+        node.append(1, [*keyed(*[b"a"] * 10), *others])
+    page = await node.query(filter=A, takes_columns=True, max_count=1000)
+    (columns,) = page.partitions[0].columns
+    assert len(from_proto(columns)) == 400
+    assert len(columns.tag_names) <= 64
+
+
 def offsets(*pages: data_pb2.QueryResponse) -> list[int]:
     return [each.offset for each in records_of(pages)]
 
