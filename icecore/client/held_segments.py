@@ -7,6 +7,7 @@ can't be read at the moment, never that there are none.
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from icecore.client.connection import Connection
@@ -256,8 +257,7 @@ def _age(segment: Segment) -> int:
 def _ended(chain: list[Segment]) -> Iterable[Segment]:
     """What another one follows is sealed, whether its holders have heard of it or not. It ends
     where that one begins if no other can lie between, by their epochs; else nobody knows where."""
-    following = [*chain[1:], None]
-    for each, after in zip(chain, following, strict=True):
+    for each, after in zip_longest(chain, chain[1:]):
         if after is None or each.state is SegmentState.SEALED:
             yield each
         elif after.epoch <= each.epoch + EPOCH_STEP:

@@ -1,5 +1,6 @@
 """What several nodes say of a partition becomes one list, whose gaps are never hidden."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 from icecore.client.held_segments import is_gap, joined, list_segments
@@ -55,6 +56,12 @@ def test_what_nobody_holds_is_a_gap_wherever_it_lies() -> None:
     found = join()
     assert ranges(found) == [(0, 0, 30), (4, 30, -1)]
     assert (is_gap(found[0]), found[0].holders, found[0].is_lost) == (True, (), False)
+
+
+def test_a_partition_of_which_nobody_has_anything_and_that_has_no_tail_is_one_gap() -> None:
+    without_tail = replace(PARTITION, segment_id=0, leader=0)
+    assert ranges(joined(KNOWN, without_tail, [], 5)) == [(0, 5, 30)]
+    assert joined(KNOWN, replace(without_tail, tail_base_offset=0), [], 0) == []
 
 
 def test_the_tail_is_that_of_the_metadata_when_its_leader_said_nothing() -> None:
