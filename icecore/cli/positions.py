@@ -53,7 +53,10 @@ def lag(context: typer.Context, name: Name, topic: OfTopic = None) -> None:
         rows.append({**_row(each), "end": end, "lag": max(0, end - each.offset)})
         behind += max(0, end - each.offset)
     session.output.rows(rows, ("topic", "partition", "offset", "end", "lag", "saved_at"))
-    session.output.note(f"{name} is {counted(behind, 'record')} behind")
+    if rows:
+        session.output.note(f"{name} is {counted(behind, 'record')} behind")
+    else:
+        session.output.note(f"nothing is saved under {name}{' of these topics' if topic else ''}")
 
 
 def _ends(session: Session, found: list[SavedPosition]) -> dict[str, dict[int, OffsetResult]]:

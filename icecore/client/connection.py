@@ -32,6 +32,7 @@ from icecore.rpc.addresses import TRANSPORTS, Transport
 from icecore.rpc.methods import ADMIN, DATA
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore.rpc.transports import Transports
+from icecore.v1 import admin_pb2
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=Message)
@@ -44,6 +45,8 @@ STALE_MS = 3_000
 """A node that has heard nothing for so long is left for another server, which may know more."""
 _AWAY_MS = 2_000
 """For so long nobody waits for a coordinator that did not answer, where nodes know it, too."""
+_NO_TOPIC = "-"
+"""Asked about by who wants to know only which cluster it is: an answer about all could be large."""
 _NO_METHOD = "UNIMPLEMENTED"
 """How gRPC begins what it says of a server that lacks a method."""
 _ADMIN_RETRIED = (
@@ -134,6 +137,10 @@ class Connection:
         self._coordinator = self._server = self._bootstrap.first
         self._named = "", ""
         """An address that somebody named, and whom it stands for of those that are gone round."""
+        self._cluster_id = b""
+        """Of the first answer."""
+        self._ours: set[str] = set()
+        """Servers that have said so."""
         self._away_until_ms = 0.0
         self._trouble: IcecoreError | None = None
         """Why no coordinator answered the last time; None once one did."""
@@ -175,11 +182,11 @@ class Connection:
         was_sent_on = False
         while True:
             address = self._server if method == _ANSWERED_BY_ALL else self._coordinator
-            left_s = (end_ms - self.clock.monotonic_ms()) / 1000
+            left_s = max(0.001, min(attempt_s, (end_ms - self.clock.monotonic_ms()) / 1000))
             try:
-                raw = await self.net.call(
-                    address, ADMIN[method], body, timeout_s=max(0.001, min(attempt_s, left_s))
-                )
+                if method != _ANSWERED_BY_ALL and not await self._is_ours(address, left_s):
+                    continue
+                raw = await self.net.call(address, ADMIN[method], body, timeout_s=left_s)
                 self._trouble = None
                 return framing.parse(answer, raw)
             except _ADMIN_RETRIED as error:
@@ -237,25 +244,50 @@ class Connection:
         named, by = self._named
         return by if address == named else address
 
-    def pass_by(self, found: bytes, ours: bytes) -> None:
-        """Who said last who leads what belongs to another cluster: nobody asks it any more.
+    async def _is_ours(self, address: str, timeout_s: float) -> bool:
+        """Whether it belongs to the cluster that is known; else another one is asked next. Of who
+        was only given, it is asked; whoever was named was named by one of ours.
 
-        Raises WrongClusterError when nobody else is left.
+        Raises IcecoreError, and WrongClusterError when nobody else is left.
         """
-        stranger = self._stands_for(self._server)
+        if not self._cluster_id or address in self._ours or address == self._named[0]:
+            return True
+        request = admin_pb2.GetMetadataRequest(topics=[_NO_TOPIC]).SerializeToString()
+        raw = await self.net.call(address, ADMIN[_ANSWERED_BY_ALL], request, timeout_s=timeout_s)
+        found = framing.parse(admin_pb2.GetMetadataResponse, raw).cluster_id
+        if found != self._cluster_id:
+            self._pass_by(address, found)
+            return False
+        self._ours.add(address)
+        return True
+
+    def check_server(self, found: bytes) -> bool:
+        """Whether who said last who leads what belongs to the cluster that is known; else another
+        one is asked next. Raises WrongClusterError when nobody else is left."""
+        if self._cluster_id in (b"", found):
+            return True
+        self._pass_by(self._server, found)
+        return False
+
+    def _pass_by(self, address: str, found: bytes) -> None:
+        stranger = self._stands_for(address)
         is_anybody_left = self._bootstrap.pass_by(stranger)
+        following = self._bootstrap.after(stranger)
+        if self._stands_for(self._server) == stranger:
+            self._server = following
         if self._stands_for(self._coordinator) == stranger:
-            self._coordinator = self._bootstrap.after(stranger)
-        address, self._server = self._server, self._bootstrap.after(stranger)
+            self._coordinator = following
         if not is_anybody_left:
             raise WrongClusterError(
-                f"{address} answers for cluster {found.hex()}, not for {ours.hex()}, with which "
-                "this client began: give the addresses of one cluster; where another one has taken "
-                "its place, begin anew"
+                f"{address} answers for cluster {found.hex()}, not for {self._cluster_id.hex()}, "
+                "with which this client began: give the addresses of one cluster; where another "
+                "one has taken its place, begin anew"
             )
 
-    def meet(self, addresses: Iterable[str], age_ms: int) -> None:
-        """Nodes that were told of, by somebody who knew it so long ago."""
+    def meet(self, addresses: Iterable[str], age_ms: int, cluster_id: bytes = b"") -> None:
+        """Nodes of this cluster that were told of, by somebody who knew it so long ago."""
+        self._cluster_id = self._cluster_id or cluster_id
+        self._ours.add(self._server)
         self._bootstrap.meet(addresses, self.rng)
         if age_ms > STALE_MS:
             self._server = self._bootstrap.after(self._server)

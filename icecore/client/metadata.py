@@ -206,10 +206,8 @@ class Metadata:
             answer = await self._connection.admin(
                 "GetMetadata", request, admin_pb2.GetMetadataResponse, timeout_s=left_s
             )
-            ours, found = view.cluster_id, answer.cluster_id
-            if not ours or not found or ours == found:
+            if self._connection.check_server(answer.cluster_id):
                 return answer
-            self._connection.pass_by(found, ours)
             left_s = (end_ms - self._now_ms()) / 1000
         raise self._connection.no_answer(timeout_s)
 
@@ -226,7 +224,7 @@ class Metadata:
         told = {message.name for message in answer.topics}
         left = {name: why for name, why in errors.items() if name not in told}
         up = (view.address(each) for each in view.nodes if view.is_up(each))
-        self._connection.meet((each for each in up if each), answer.age_ms)
+        self._connection.meet((each for each in up if each), answer.age_ms, answer.cluster_id)
         return view, left | refused
 
     def _age_ms(self) -> float:

@@ -58,6 +58,8 @@ def test_list_and_lag(cli: Cli) -> None:
     assert (row["end"], row["lag"]) == (10, 6)
     assert "6 records behind" in cli.err
     assert items(cli("position", "lag", "other")) == []
+    assert "nothing is saved under other" in cli.err
+    assert "behind" not in cli.err, "a slip of the pen is no reader that has read all"
 
 
 def test_reset_shows_first_and_then_moves(cli: Cli, cluster: FakeCluster) -> None:

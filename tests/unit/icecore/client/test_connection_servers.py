@@ -30,14 +30,20 @@ class Servers:
 
     def __init__(self, **said: bytes | IcecoreError) -> None:
         self.said = {f"{name}:1": found for name, found in said.items()}
-        self.asked: list[str] = []
+        self.questions: list[tuple[str, str]] = []
 
-    async def call(self, address: str, *_: Any, **__: Any) -> bytes:
-        self.asked.append(address)
+    @property
+    def asked(self) -> list[str]:
+        """Who was, in order."""
+        return [address for address, _ in self.questions]
+
+    async def call(self, address: str, method: str, *_: Any, **__: Any) -> bytes:
+        name = method.rpartition("/")[2]
+        self.questions.append((address, name))
         found = self.said.get(address, AWAY)
         if isinstance(found, IcecoreError):
             raise found
-        return found
+        return found if name == "GetMetadata" else b""
 
 
 def connection(servers: Servers, bootstrap: str) -> Connection:
@@ -55,7 +61,7 @@ async def save_positions(client: Connection, timeout_s: float = 3) -> None:
 async def test_who_is_named_and_can_not_be_reached_is_followed_by_who_was_given() -> None:
     """A node may know its coordinator by an address that clients can't reach."""
     inside = NotCoordinatorError("ask inside", address="inside:1")
-    servers = Servers(n1=inside, n2=inside, c=b"")
+    servers = Servers(n1=inside, n2=inside, c=MINE)
     await save_positions(connection(servers, "n1:1, n2:1, c:1"))
     assert servers.asked == ["n1:1", "inside:1", "n2:1", "inside:1", "c:1"]
 
@@ -70,10 +76,25 @@ async def test_an_answer_of_another_cluster_is_passed_by() -> None:
     await known.refresh()
     assert known.recreated("t", TOPIC) is None
     assert (known.view.cluster_id, servers.asked.count("other:1")) == (OURS, 1)
-    servers.said = {"other:1": b""}
+    servers.said = {"other:1": FOREIGN}
     with pytest.raises(UnavailableError):
         await save_positions(client, timeout_s=0.3)
     assert servers.asked.count("other:1") == 1
+
+
+async def test_a_coordinator_of_another_cluster_is_asked_nothing() -> None:
+    """It would say that the topics are gone, or other ones, before anybody asked who it is."""
+    servers = Servers(c=MINE, other=FOREIGN)
+    client = connection(servers, "c:1,other:1,d:1")
+    await Metadata(client).topic("t", timeout_s=3)
+    servers.said = {"other:1": FOREIGN, "d:1": MINE}
+    servers.questions.clear()
+    await save_positions(client)
+    await save_positions(client)
+    assert servers.questions == [
+        *(("c:1", "SavePositions"), ("other:1", "GetMetadata"), ("d:1", "GetMetadata")),
+        *(("d:1", "SavePositions"), ("d:1", "SavePositions")),
+    ]
 
 
 async def test_where_nobody_else_is_left_it_is_said() -> None:
