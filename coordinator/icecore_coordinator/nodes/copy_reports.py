@@ -59,9 +59,10 @@ class CopyReports:
     def note_unknown(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """These copies of the node count for nothing; no more are kept than a node can have."""
         unknown = self._unknown.setdefault(node_id, {})
-        room = max(0, UNKNOWN_KEPT_MAX - len(unknown))
         self.count += 1
-        unknown.update(dict.fromkeys(list(segment_ids)[:room], self.count))
+        for segment_id in segment_ids:
+            if segment_id in unknown or len(unknown) < UNKNOWN_KEPT_MAX:
+                unknown[segment_id] = self.count
 
     def note_crowded(self, node_id: NodeId, segment_ids: Sequence[SegmentId]) -> None:
         """These grow on a disk that is getting full, while the node has others; all of them."""
