@@ -1,0 +1,44 @@
+"""How often a coordinator looks for work: at once, but not all the time."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from icecore.process.system import SystemRng
+from icecore_coordinator.coordinator import LOOK_RESTS, Coordinator
+from icecore_coordinator.stores.sqlite_store import SqliteStore
+from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
+
+
+class LookedTwice(Exception):
+    """Ends the loop."""
+
+
+@pytest.mark.parametrize("look_ms", [0, 25])
+async def test_a_long_look_is_followed_by_a_rest(
+    monkeypatch: pytest.MonkeyPatch, look_ms: int
+) -> None:
+    """Each change of one of very many segments asks for a look at all of them."""
+    clock, looks, rests_s = FakeClock(), list[float](), list[float]()
+    coordinator = Coordinator(cast(Any, None), SqliteStore(":memory:"), clock, SystemRng())
+
+    def look() -> None:
+        looks.append(clock.now)
+        if len(looks) == 2:
+            raise LookedTwice
+        clock.now += look_ms
+        coordinator._poke.set()
+
+    async def rest(seconds: float) -> None:
+        rests_s.append(seconds)
+        clock.now += 1000 * seconds
+
+    monkeypatch.setattr(coordinator, "_start_needed", look)
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    with pytest.raises(LookedTwice):
+        await coordinator._heal()
+    monkeypatch.undo()
+    assert rests_s == [LOOK_RESTS * look_ms / 1000]
+    assert looks[1] - looks[0] == (1 + LOOK_RESTS) * look_ms
+    await coordinator._store.close()
