@@ -251,6 +251,14 @@ async def test_what_could_not_be_deleted_is_tried_again_without_another_order(
 ) -> None:
     """The coordinator counts on the room, and orders it again with the next stream only."""
     monkeypatch.setattr(module, "RETRY_MS", 0)
+    turns: list[float] = []
+    take = module._Turns.take
+
+    def taken(all_turns: Any, now_ms: float) -> float:
+        turns.append(now_ms)
+        return take(all_turns, now_ms)
+
+    monkeypatch.setattr(module._Turns, "take", taken)
     node.hold(1)
     node.held[1].segment = surplus(7)
     node.in_the_way = {1}
@@ -265,6 +273,7 @@ async def test_what_could_not_be_deleted_is_tried_again_without_another_order(
     await finish(node)
     assert not node.held
     assert list(node.news._news.deleted) == [1]
+    assert len(turns) >= 2, "a crowd of retries leaves the disk to others, too"
 
 
 async def test_what_lies_on_a_lost_disk_is_not_tried_again(
