@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, Acks, Segment, SegmentState
+from icecore_replication.recovery import FenceReply, may_decide
 from tests.simulation import schedule
 from tests.simulation.cluster import World
 from tests.simulation.plan import Plan, draw_knobs
@@ -59,12 +60,10 @@ def needless_losses(world: World, plan: Plan, lost: Iterable[Segment]) -> Iterat
         return
     for segment in lost:
         ended = [each for each in segment.replicas if world.lives(f"node-{each}") > 1]
-        # Of a sealed one each listed copy is whole; an end is proved by a quorum of all.
+        # Of a sealed one each listed copy is whole; the end of another one has to be proved (R31).
+        replies = {each: FenceReply(intact=each not in ended) for each in segment.replicas}
         is_sealed = segment.state is SegmentState.SEALED
-        settings = segment.settings
-        spare = settings.replication_factor - settings.quorum
-        least = len(segment.replicas) if is_sealed else spare + 1
-        if len(ended) < least:
+        if len(ended) < len(segment.replicas) if is_sealed else may_decide(replies, segment):
             yield (
                 f"segment {segment.segment_id} is unavailable, of its processes on"
                 f" {segment.replicas} only those on {ended} had ended"

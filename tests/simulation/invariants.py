@@ -329,6 +329,7 @@ def _committing(seen: Invariants) -> Callable[[Any], Any]:
         @wraps(original)
         async def commit(self: Ledger, change: Change) -> None:
             before = dict(self.state.segments)
+            seen.retention.before_commit(change, self.state)
             await original(self, change)
             seen.on_commit(change, before)
             seen.retention.on_commit(change, before, self.state)

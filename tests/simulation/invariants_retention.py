@@ -35,17 +35,23 @@ class RetentionInvariants:
         self._sealed_s: dict[int, float] = {}
         """By segment: when it was sealed, by the clock of the world."""
 
+    def before_commit(self, change: Change, state: ClusterState) -> None:
+        """A change is about to be stored. A start that is known by then may be new: it was stored,
+        and the coordinator that stored it never heard so."""
+        now_s = asyncio.get_running_loop().time()
+        for record in (*change.puts, *change.deletes):
+            if not isinstance(record, PartitionRecord | SegmentRecord):
+                continue
+            partition = state.partitions.get(record.partition_key)
+            known = self._starts.get(record.partition_key, 0)
+            if partition is not None and partition.log_start_offset > known:
+                self._check_start(partition, state.segments, state, now_s)
+
     def on_commit(
         self, change: Change, before: Mapping[int, SegmentRecord], state: ClusterState
     ) -> None:
         """A change is stored; ``before`` are the segments of the moment before."""
         now_s = asyncio.get_running_loop().time()
-        moved = {each.partition_key for each in change.puts if isinstance(each, PartitionRecord)}
-        for gone in change.deletes:  # a start may be stored although nobody heard so
-            partition = isinstance(gone, SegmentRecord) and state.partitions.get(gone.partition_key)
-            if partition and partition.partition_key not in moved:
-                known = self._starts.get(partition.partition_key, 0)
-                self._starts[partition.partition_key] = max(known, partition.log_start_offset)
         merged = self._merged(change, before)
         for gone in change.deletes:
             if not isinstance(gone, SegmentRecord) or gone.segment.segment_id in merged:
