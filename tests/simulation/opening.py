@@ -32,7 +32,7 @@ def _of_partition(world: World, segments: list[Segment]) -> Iterator[str]:
     table, end_offset = ProducerTable(), 0
     table.keep(BATCHES_KEPT)
     for segment in segments:
-        if segment.base_offset != end_offset or segment.lossy:
+        if segment.base_offset != end_offset or segment.lossy or _is_behind_loss(world, segment):
             return  # what is gone can't be folded
         for name, snapshot in _starts(world, segment):
             started = ProducerTable(snapshot)
@@ -44,6 +44,12 @@ def _of_partition(world: World, segments: list[Segment]) -> Iterator[str]:
         for raw in headers:
             table.apply_header(batch.parse_header(raw))
         end_offset = segment.end_offset
+
+
+def _is_behind_loss(world: World, segment: Segment) -> bool:
+    """Also where the segment that was given up has no record any more: nothing of it was left."""
+    given_up = world.history.given_up.get((segment.topic, segment.partition), ())
+    return any(end_offset <= segment.base_offset for end_offset, _ in given_up)
 
 
 def _starts(world: World, segment: Segment) -> Iterator[tuple[str, bytes]]:
