@@ -8,7 +8,7 @@ any key in it fails until the database is made anew.
 
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from icecore.errors import StorageError
 from tests.simulation.machine import Machine, io_error
@@ -64,6 +64,10 @@ class SimIndexDisk:
         for change in self._log:
             _apply(self._durable, change)
         self._log.clear()
+
+    def durable(self, family: str) -> Mapping[bytes, bytes]:
+        """What a power cut leaves at least."""
+        return self._durable[family].values if family in self._durable else {}
 
     def power_cut(self, rng: random.Random) -> None:
         """Lose a tail of the unflushed batches."""

@@ -1,6 +1,6 @@
 """What lies in the shared files of a host's disk, read without its node: as a crash leaves it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from icecore.codec.batch import parse_header
@@ -15,13 +15,23 @@ from icecore_node.storage.shared_engine.file_scan import scan_file
 from icecore_node.storage.shared_engine.frames import Frame
 from icecore_node.storage.shared_engine.judgement import Verdict, judge
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
-from icecore_node.storage.shared_engine.shared_files import FOLDER, file_name
+from icecore_node.storage.shared_engine.shared_files import FOLDER, NOTE_KEY, NOTES, file_name
 from icecore_node.storage.shared_engine.trails import Trails
 from tests.simulation.disk import SimDisk
 from tests.simulation.durable_file import DurableFile
+from tests.simulation.index import SimIndexDisk
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Host
+
+
+def noted(index: SimIndexDisk) -> dict[int, int]:
+    """By number of a shared file, how far the index says that it is on disk, durably."""
+    return {
+        int.from_bytes(key[len(NOTE_KEY) :], "big"): int.from_bytes(value, "big")
+        for key, value in index.durable(NOTES).items()
+        if key.startswith(NOTE_KEY)
+    }
 
 
 def is_shared(row: ReplicaRow) -> bool:
@@ -35,9 +45,12 @@ class SharedDisk:
     Args:
         disk: Of a host, also of one that is down.
         without: A file that is about to go.
+        noted: By number, how far the index says that a file is on disk.
     """
 
-    def __init__(self, disk: SimDisk, without: str = "") -> None:
+    def __init__(
+        self, disk: SimDisk, without: str = "", noted: Mapping[int, int] | None = None
+    ) -> None:
         names = sorted(name for name in disk.durable_names if _is_shared_file(name))
         self._files = {
             _number(name): DurableFile(disk.durable_names[name])
@@ -46,7 +59,8 @@ class SharedDisk:
         }
         self._trails = Trails()
         for number, file in self._files.items():
-            self._trails.add_file(number, scan_file(file, number, 0))
+            noted_position = noted.get(number, 0) if noted else 0
+            self._trails.add_file(number, scan_file(file, number, noted_position))
 
     def pread(self, number: int, length: int, position: int) -> bytes:
         """See ``Bytes.pread``."""

@@ -33,7 +33,7 @@ from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.durable_file import DurableFile
 from tests.simulation.inode import Inode
 from tests.simulation.log_database import SimLogDatabase
-from tests.simulation.shared_logs import SharedDisk, is_shared, tail_at
+from tests.simulation.shared_logs import SharedDisk, is_shared, noted, tail_at
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Host
@@ -71,7 +71,7 @@ def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | No
             return None
         if is_shared(row):
             identity = identity_of(host, row)
-            verdict = SharedDisk(host.disk).judge(row, identity)
+            verdict = SharedDisk(host.disk, noted=noted(host.index)).judge(row, identity)
             return None if verdict.damage else tail_at(row, identity, verdict, end_offset)
         scan = durable_scan(host, row)
         if scan is None:
@@ -87,7 +87,7 @@ def durable_logs(host: "Host") -> dict[int, list[tuple[int, int]]]:
     """Base offset and header CRC of each batch in the durable logs that the host takes for intact,
     by segment. A header's CRC stands for its batch, and by the chain for all before it."""
     logs: dict[int, list[tuple[int, int]]] = {}
-    shared = SharedDisk(host.disk)
+    shared = SharedDisk(host.disk, noted=noted(host.index))
     for row in _intact_rows(host):
         if is_shared(row):
             verdict = shared.judge(row, identity_of(host, row))
@@ -148,7 +148,7 @@ def shared_problems(host: "Host", without: str = "") -> Iterator[str]:
     if not rows:
         return
     ordered = host.control.execute("SELECT segment_id FROM intents").fetchall()
-    shared = SharedDisk(host.disk, without)
+    shared = SharedDisk(host.disk, without, noted(host.index))
     for row in rows:
         damage = shared.judge(row, identity_of(host, row)).damage
         if damage and (row.segment_id,) not in ordered:

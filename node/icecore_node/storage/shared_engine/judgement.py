@@ -7,10 +7,11 @@ not right ends the log. What is wrong with one log costs no other one anything (
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from icecore.errors import SHORTAGES, IcecoreError
+from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore_node.storage.batches.batch_log import with_high_watermark
+from icecore_node.storage.batches.batch_runs import walk_to
 from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail
 from icecore_node.storage.engine import NO_TAIL, KnownLog, LogTail, SegmentIdentity
 from icecore_node.storage.shared_engine.frames import NO_BATCHES
@@ -81,9 +82,9 @@ def _examine(files: Bytes, log: KnownLog, trail: Trail, verdict: Verdict) -> Non
     if log.sealed is not None:
         trail.cut(log.sealed.tail.end_offset)
     for run in trail.runs:
-        if run.first_offset != verdict.tail.end_offset:
+        if run.start_offset != verdict.tail.end_offset:
             verdict.damaged(
-                f"offsets {verdict.tail.end_offset} to {run.first_offset} are not where a shared"
+                f"offsets {verdict.tail.end_offset} to {run.start_offset} are not where a shared"
                 " file should have them"
             )
             return
@@ -116,15 +117,17 @@ def _examine(files: Bytes, log: KnownLog, trail: Trail, verdict: Verdict) -> Non
 
 def _walk(files: Bytes, identity: SegmentIdentity, run: FoundRun, verdict: Verdict) -> str:
     """Add the batches of a run. Returns why it ends before it should, empty if it doesn't."""
+    file, end_position = OneFile(files, run.number), run.position + run.length
+    start = run.position
+    if run.from_offset is not None:
+        try:
+            start, _, _ = walk_to(file, start, end_position, run.from_offset)
+        except CorruptBatchError as error:
+            return f"position {start}: {error}"
     scan = BatchScan(
-        OneFile(files, run.number),
-        identity,
-        run.position,
-        verdict.tail,
-        run.position + run.length,
-        with_bodies=not run.is_synced,
+        file, identity, start, verdict.tail, end_position, with_bodies=not run.is_synced
     )
-    position = run.position
+    position = start
     for found in scan:
         if found.header.end_offset > run.stop_offset:
             scan.stop = f"no batch ends at {run.stop_offset}"
@@ -134,13 +137,13 @@ def _walk(files: Bytes, identity: SegmentIdentity, run: FoundRun, verdict: Verdi
         if scan.tail.end_offset == run.stop_offset:
             break
     tail = verdict.tail
-    if tail.end_offset > run.first_offset:
+    if tail.end_offset > run.start_offset:
         kept = Run(
-            run.first_offset,
+            run.start_offset,
             tail.end_offset,
             run.number,
-            run.position,
-            position - run.position,
+            start,
+            position - start,
             tail.max_append_timestamp_ms,
         )
         verdict.runs.append(kept)
@@ -149,25 +152,36 @@ def _walk(files: Bytes, identity: SegmentIdentity, run: FoundRun, verdict: Verdi
     return ""
 
 
+def span_of(files: Bytes, run: FoundRun) -> tuple[int, int]:
+    """(position, end position) of its part of the log, as far as headers tell; else all of it.
+
+    Raises:
+        OutOfResourcesError: It could not be looked at.
+    """
+    file, start, end = OneFile(files, run.number), run.position, run.position + run.length
+    try:
+        if run.cut_offset is not None:
+            stop, _, _ = walk_to(file, start, end, run.cut_offset)
+            end = stop
+        if run.from_offset is not None:
+            start, _, _ = walk_to(file, start, end, run.from_offset)
+    except SHORTAGES:
+        raise
+    except IcecoreError:
+        return run.position, run.position + run.length
+    return start, end
+
+
 def provable(
     files: Bytes, log: KnownLog, runs: Sequence[FoundRun], start: LogTail
 ) -> tuple[LogTail, list[Run]]:
     """What CRCs and chain prove of a log, whatever was said of it, from the first batch on."""
     verdict = Verdict(tail=start)
     for run in runs:
-        run = FoundRun(
-            run.first_offset,
-            run.end_offset,
-            run.number,
-            run.position,
-            run.length,
-            is_synced=False,
-            cut_offset=run.cut_offset,
-        )
-        if run.first_offset != verdict.tail.end_offset:
+        if run.start_offset != verdict.tail.end_offset:
             break
         try:
-            if _walk(files, log.identity, run, verdict):
+            if _walk(files, log.identity, replace(run, is_synced=False), verdict):
                 break
         except SHORTAGES:
             raise

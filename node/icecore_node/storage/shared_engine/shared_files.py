@@ -23,7 +23,7 @@ from icecore_node.storage.index.points import Put
 
 FOLDER = "shared"
 _SUFFIX, GONE = ".log", ".gone"
-_NOTES = "durable"
+NOTES = "durable"
 NOTE_KEY = b"shared file "
 _NUMBER = struct.Struct(">Q")
 _NOBODY = SegmentId(0)
@@ -160,7 +160,7 @@ class SharedFiles:
     def noted(self) -> dict[int, int]:
         """By number, also of files that are not here, how far each was on disk at least."""
         found: dict[int, int] = {}
-        for key, value in self._index.page(_NOTES, NOTE_KEY, NOTE_KEY + b"\xff" * 9, 1 << 30):
+        for key, value in self._index.page(NOTES, NOTE_KEY, NOTE_KEY + b"\xff" * 9, 1 << 30):
             if len(key) == len(NOTE_KEY) + _NUMBER.size and len(value) == _NUMBER.size:
                 found[_NUMBER.unpack_from(key, len(NOTE_KEY))[0]] = _NUMBER.unpack(value)[0]
         return {number: noted for number, noted in found.items() if number not in self._gone}
@@ -173,11 +173,15 @@ class SharedFiles:
     def remove_dead(self) -> bool:
         """Remove files in which nobody has anything. Whether there was one.
 
-        They are renamed first, for a note without a file tells of a loss, and emptied, so that
-        there is room again even where the index has none to forget the notes.
+        Notes of where the newer files end are made durable before: what was cut in a file that goes
+        is known by its copies, and that these are on disk may be known by the notes alone. Files
+        are renamed first, for a note without a file tells of a loss, and emptied, so that there is
+        room again even where the index has none for notes.
         """
         with self._removing:
             dead = [file for file in self.all() if not file.live and not file.is_appended]
+            if dead:
+                self._sync_notes()
             for file in dead:
                 file.handle.close()
                 self._fs.rename(file_name(file.number), _gone_name(file.number))
@@ -189,6 +193,12 @@ class SharedFiles:
             if self._gone:
                 self._remove_gone()
             return bool(dead)
+
+    def _sync_notes(self) -> None:
+        try:
+            self._index.flush()
+        except SHORTAGES as error:
+            event(_log, logging.WARNING, "notes_not_synced", error=error)
 
     def _remove_gone(self) -> None:
         for number in sorted(self._gone):
@@ -220,7 +230,7 @@ class SharedFiles:
     def _forget_notes(self, numbers: Iterable[int]) -> None:
         """Of files that are no more."""
         for number in numbers:
-            self._index.delete_range(_NOTES, _key(number), _key(number) + b"\0")
+            self._index.delete_range(NOTES, _key(number), _key(number) + b"\0")
 
     def close(self) -> None:
         """Let go of all files."""
@@ -250,4 +260,4 @@ def _key(number: int) -> bytes:
 
 
 def _note(file: SharedFile) -> Put:
-    return _NOTES, _key(file.number), _NUMBER.pack(file.end_position)
+    return NOTES, _key(file.number), _NUMBER.pack(file.end_position)

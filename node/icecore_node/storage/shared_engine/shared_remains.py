@@ -19,7 +19,7 @@ from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import FoundLog, KnownLog, LogTail, SegmentIdentity
 from icecore_node.storage.shared_engine.frames import APPENDED, BEGUN, NO_BATCHES, Entry
-from icecore_node.storage.shared_engine.judgement import OneFile, provable
+from icecore_node.storage.shared_engine.judgement import OneFile, provable, span_of
 from icecore_node.storage.shared_engine.lane import Block, Lane
 from icecore_node.storage.shared_engine.shared_files import FOLDER, SharedFile, SharedFiles
 from icecore_node.storage.shared_engine.shared_log import Run
@@ -98,7 +98,7 @@ class SharedRemains:
     def _copy(self, file: File, runs: Sequence[FoundRun]) -> None:
         position = 0
         for run in runs:
-            at, end = run.position, run.position + run.length
+            at, end = span_of(self._files, run)
             while at < end:
                 try:
                     data = self._files.pread(run.number, min(_COPY_BYTES, end - at), at)

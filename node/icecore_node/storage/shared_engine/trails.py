@@ -37,7 +37,14 @@ class FoundRun:
     length: int
     is_synced: bool
     cut_offset: int | None = None
-    """What it holds from here on is no part of the log."""
+    """What it holds from here on is no part of the log, or is told of elsewhere."""
+    from_offset: int | None = None
+    """What it holds before is told of elsewhere."""
+
+    @property
+    def start_offset(self) -> int:
+        """Where its part of the log begins."""
+        return self.first_offset if self.from_offset is None else self.from_offset
 
     @property
     def stop_offset(self) -> int:
@@ -62,7 +69,7 @@ class Trail:
     def cut(self, end_offset: int) -> None:
         """What lies behind is no part of it, and what lies before was on disk."""
         runs = self.runs
-        while runs and runs[-1].first_offset >= end_offset:
+        while runs and runs[-1].start_offset >= end_offset:
             runs.pop()
         if runs and runs[-1].stop_offset > end_offset:
             runs[-1].cut_offset = end_offset
@@ -83,20 +90,24 @@ class Trail:
     def lacks(self, copy: FoundRun) -> bool:
         """Whether nothing of these offsets is told of otherwise."""
         return all(
-            run.stop_offset <= copy.first_offset or run.first_offset >= copy.end_offset
+            run.stop_offset <= copy.first_offset or run.start_offset >= copy.end_offset
             for run in self.runs
         )
 
     def copied(self, copy: FoundRun) -> None:
-        """It takes the place of whatever has the same offsets."""
+        """It takes the place of whatever has the same offsets. A run that was copied with others
+        before may be copied in parts later; what it has besides this part still counts."""
         kept: list[FoundRun] = []
         for run in self.runs:
-            if run.stop_offset <= copy.first_offset or run.first_offset >= copy.end_offset:
+            if run.stop_offset <= copy.first_offset or run.start_offset >= copy.end_offset:
                 kept.append(run)
-            elif run.first_offset < copy.first_offset:
+                continue
+            if run.start_offset < copy.first_offset:
                 kept.append(replace(run, cut_offset=copy.first_offset))
+            if run.stop_offset > copy.end_offset:
+                kept.append(replace(run, from_offset=copy.end_offset))
         kept.append(copy)
-        self.runs = sorted(kept, key=lambda run: run.first_offset)
+        self.runs = sorted(kept, key=lambda run: run.start_offset)
 
 
 class Trails:

@@ -5,6 +5,7 @@ do, and power cuts take what was not synced. What was answered must be there aft
 cut must not, and nothing may be condemned unless a disk has lost or changed something.
 """
 
+import copy
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -190,6 +191,18 @@ class Life:
             assert one.damage == "", (row.segment_id, one.damage)
             self._is_right(row, one)
         self.check()
+
+    def check_power_cut(self) -> None:
+        """Who starts after a power cut at this moment finds nothing damaged."""
+        disk, index = copy.deepcopy(self.disk), copy.deepcopy(self.index)
+        rng = random.Random(self.rng.random())
+        disk.power_cut(rng)
+        index.power_cut(rng)
+        derived = DerivedIndex(SimIndex(index, None), list)
+        files = SimFileSystem(disk, None)
+        engine = SharedEngine(files, derived, SETTINGS, dict[int, str]().update)
+        found = engine.start_up([row.known() for row in self.rows.values()], [])
+        assert [one.damage for one in found] == [""] * len(found)
 
     def _is_right(self, row: Row, found: FoundLog) -> None:
         counts = [len(row.log.batches)] if row.sealed else row.may_end

@@ -1,6 +1,8 @@
 """Shared files over many random lives: what was answered is there, what was cut is not, whatever
 crashed; and damage condemns those whom it hits."""
 
+import copy
+import random
 from collections.abc import Callable
 
 import pytest
@@ -25,6 +27,14 @@ def test_a_random_life(seed: int) -> None:
         life.step()
     life.restart()
     life.check()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_life_may_end_at_any_moment(seed: int) -> None:
+    life = Life(seed)
+    for _ in range(100):
+        life.step()
+        life.check_power_cut()
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -119,3 +129,32 @@ def test_an_idle_log_does_not_keep_old_files() -> None:
     assert (data, end_offset) == (b"".join(idle.batches), idle.tail.end_offset)
     _, damage = start([KnownLog(idle.identity), KnownLog(busy.identity)])
     assert damage == ["", ""]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slow_logs_are_whole_after_each_group(seed: int) -> None:
+    """Copies of copies need not end where these did: what a crash leaves between two of them is a
+    run of which a part was copied again."""
+    rng, disk, index = random.Random(seed), SimDisk(), SimIndexDisk()
+
+    def start(disk: SimDisk, index: SimIndexDisk, known: list[KnownLog]) -> SharedEngine:
+        derived = DerivedIndex(SimIndex(index, None), list)
+        engine = SharedEngine(SimFileSystem(disk, None), derived, SETTINGS, dict[int, str]().update)
+        assert [found.damage for found in engine.start_up(known, [])] == [""] * len(known)
+        return engine
+
+    engine, slow = start(disk, index, []), [LogBuilder(number) for number in (1, 2, 3)]
+    engine.create([NewLog(log.identity) for log in slow], lambda created: None)
+    for number in range(4, 150):
+        busy = LogBuilder(number)
+        engine.create([NewLog(busy.identity)], lambda created: None)
+        appended = [log for log in slow if rng.random() < 0.3]
+        requests = [log.request(1, 1, rng.choice([10, 300, 900])) for log in appended]
+        engine.append_group([busy.request(rng.randint(1, 4), 1, 900), *requests])
+        engine.drop([busy.identity])
+        engine.index.tend()
+        known = [KnownLog(log.identity) for log in slow]
+        again = start(copy.deepcopy(disk), copy.deepcopy(index), known)
+        for log in slow:
+            data, end_offset = again.reader.read(log.identity.segment_id, 0, 1 << 20, 1 << 40)
+            assert (data, end_offset) == (b"".join(log.batches), log.tail.end_offset)
