@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from icecore.client.cluster_view import ClusterView, has_moved
 from icecore.client.connection import STALE_MS, Backoff, Connection, share
+from icecore.client.leader_waits import LeaderWaits
 from icecore.client.types import TopicMetadata
 from icecore.errors import IcecoreError, TopicRecreatedError, UnknownTopicError
 from icecore.v1 import admin_pb2
@@ -44,6 +45,7 @@ class Metadata:
         """Set for a moment after each answer."""
         self._refreshed_ms = -_DISTANCE_MS
         self._newest_ms = 0.0
+        self._leader_waits = LeaderWaits(connection.rng, self.refresh, self._is_led)
         self.on_recreated: Callable[[], None] = lambda: None
         """Called when a topic turns out to be another one than before."""
 
@@ -141,6 +143,11 @@ class Metadata:
             return False
         return True
 
+    async def until_led(self, topic: str, partition: int, timeout_s: float) -> bool:
+        """Sleep until a partition that has no leader has one, while one task asks for all who wait;
+        False when it has none in time."""
+        return await self._leader_waits.until_led(topic, partition, timeout_s)
+
     def watch(self, on_look: Callable[[], None]) -> None:
         """Until ``close``, ask again what nobody asked for a minute, and call ``on_look`` every
         half: that partitions were added shows in nothing else while nothing fails."""
@@ -158,6 +165,7 @@ class Metadata:
 
     async def close(self) -> None:
         """Stop watching, and a refresh that is under way."""
+        await self._leader_waits.close()
         tasks = [task for task in (self._watching, self._running) if task is not None]
         for task in tasks:
             task.cancel()
@@ -189,6 +197,7 @@ class Metadata:
         self._refreshed_ms = self._now_ms()
         self._refreshed.set()
         self._refreshed.clear()
+        self._leader_waits.look()
         if view.has_other_topic_than(before):
             self.on_recreated()
 
@@ -226,6 +235,9 @@ class Metadata:
         up = (view.address(each) for each in view.nodes if view.is_up(each))
         self._connection.meet((each for each in up if each), answer.age_ms, answer.cluster_id)
         return view, left | refused
+
+    def _is_led(self, topic: str, partition: int) -> bool:
+        return bool(self._view.leader(topic, partition))
 
     def _age_ms(self) -> float:
         """Since the last answer."""

@@ -51,6 +51,8 @@ from icecore.rpc import convert
 from icecore.v1 import data_pb2
 
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
+_LEADERLESS_S = 1.0
+"""Who waits for a leader says so again, and sees whether it waited too long, after so long."""
 
 
 class Settling:
@@ -215,9 +217,13 @@ class Settling:
                 since_ms=since_ms,
                 until_ms=since_ms + self._delivery_timeout_ms,
             )
+        is_led = bool(self._metadata.view.leader(queue.topic, queue.partition))
         if error is not None or backoff.attempts:
             wait_s = min(backoff.next_s(error), self._left_s(queue))
-            if is_moving:
+            if is_moving and not is_led:
+                wait_s = min(_LEADERLESS_S, self._left_s(queue))
+                has_moved = await self._metadata.until_led(queue.topic, queue.partition, wait_s)
+            elif is_moving:
                 has_moved = await self._metadata.until_moved(queue.topic, queue.partition, wait_s)
             else:
                 await asyncio.sleep(wait_s)

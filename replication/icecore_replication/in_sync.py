@@ -6,6 +6,7 @@ answered is in ``isr.py``. The maximal set always covers what may be stored. Rul
 and R14-R18 of docs/PROTOCOL.md.
 """
 
+from math import inf
 from typing import Final
 
 from icecore.model import NodeId, NodeInfo, Segment
@@ -106,6 +107,15 @@ class InSync:
         """Take the coordinator's word on a node; returns a report that had come too early."""
         self._moved = self._change_due = True
         return self.followers.change_node(node)
+
+    def rests_until_ms(self, log_end: int) -> float:
+        """Until when time alone asks for no change of the set, and holds back no ack."""
+        if self.hold is not None:
+            return -inf
+        if isinstance(self.state, CommittedIsr):
+            settled_ms = self.followers.settled_until_ms(self.state.isr, log_end, self._lag_ms_max)
+            return max(self._wait_until_ms, settled_ms)
+        return self._wait_until_ms if self.state.uncertain else inf
 
     # --- the set (R14-R18) -----------------------------------------------------------------------
 

@@ -269,21 +269,16 @@ class LeaderCore:
             self._rolling.give_up(roll, self._now_ms)
 
     def _rest(self) -> float:
-        """Until when time alone means nothing here."""
-        log, settings, in_sync = self._log, self.segment.settings, self._in_sync
-        is_at_rest = (
-            isinstance(self._rolling.state, Idle)
-            and not len(self._acks)
-            and isinstance(in_sync.state, CommittedIsr)
-            and in_sync.hold is None
-            and in_sync.followers.is_settled(in_sync.state.isr, log.end_offset)
-        )
-        if self.stopped:
-            return -inf  # whoever gives ticks shall see that it is over
-        if is_at_rest and log.is_empty:
-            return inf
-        is_due = self._rolling.is_wanted or log.why_to_roll(settings, self._now_ms)
-        return log.old_at_ms(settings) if is_at_rest and not is_due else -inf
+        """Until when time alone means nothing here; answers that wait need more than time."""
+        log, settings = self._log, self.segment.settings
+        if self.stopped or not isinstance(self._rolling.state, Idle):
+            return -inf  # of a leader that is over whoever gives ticks shall see that
+        until_ms = self._in_sync.rests_until_ms(log.end_offset)
+        if log.is_empty:
+            return until_ms
+        if self._rolling.is_wanted or log.why_to_roll(settings, self._now_ms):
+            return -inf
+        return min(until_ms, log.old_at_ms(settings))
 
     def _advance(self) -> None:
         """Move the high watermark and answer what is durable where it must be (R2, R6)."""

@@ -6,6 +6,7 @@ follower lost bytes it had fsynced. Rules R7-R9 of docs/PROTOCOL.md.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Final
 
 from icecore.model import NO_INCARNATION, NodeId, NodeInfo, NodeState
@@ -128,18 +129,20 @@ class Followers:
         early, follower.early = follower.early, None
         return early if early is not None and early.incarnation == node.incarnation else None
 
-    def is_settled(self, members: Sequence[NodeId], log_end: int) -> bool:
-        """Whether time alone changes nothing: members have everything, and whoever is out can't
-        join before something else happens."""
+    def settled_until_ms(self, members: Sequence[NodeId], log_end: int, lag_max_ms: float) -> float:
+        """Until when time alone changes nothing: the first moment at which a member lags; whoever
+        is out can't join before something else happens."""
+        until_ms = inf
         for node_id, follower in self.by_node.items():
             state = follower.node.state if follower.node is not None else None
             if node_id in members:
-                is_out = state is NodeState.DOWN or follower.why_out
-                if is_out or self.durable[node_id] < log_end:
-                    return False
+                if state is NodeState.DOWN or follower.why_out:
+                    return -inf
+                if self.durable[node_id] < log_end:
+                    until_ms = min(until_ms, follower.caught_up_ms + lag_max_ms)
             elif follower.attached and state is NodeState.UP:
-                return False
-        return True
+                return -inf
+        return until_ms
 
     def catch_up(self, log_end: int, now_ms: float) -> None:
         """Nothing has happened for a while: who has everything has had it all the time."""

@@ -47,7 +47,7 @@ class CopyReports:
         """Of reports until now."""
         self._crowded: dict[NodeId, frozenset[SegmentId]] = {}
         """By node: segments that grow there on a disk that is getting full."""
-        self._shut_out: dict[SegmentId, None] = {}
+        self.shut_out: dict[SegmentId, None] = {}
         """ACTIVE segments that some member can't append to, for it promised a higher epoch."""
         self.deleted = DeletedCopies()
 
@@ -106,12 +106,8 @@ class CopyReports:
 
     def note_shut_out(self, segment_id: SegmentId) -> None:
         """Some member can't append to this ACTIVE segment."""
-        self._shut_out[segment_id] = None
-
-    def is_shut_out(self, segment_id: SegmentId) -> bool:
-        """Whether some member can't append to this segment."""
-        return segment_id in self._shut_out
+        self.shut_out[segment_id] = None
 
     def forget_shut_out(self, segment_id: SegmentId) -> None:
         """The segment is not ACTIVE any more."""
-        self._shut_out.pop(segment_id, None)
+        self.shut_out.pop(segment_id, None)

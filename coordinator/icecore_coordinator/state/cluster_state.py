@@ -24,6 +24,7 @@ from icecore.model import (
 )
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord, retired
 from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.open_segments import OpenSegments
 from icecore_coordinator.state.record_json import decode
 from icecore_coordinator.state.records import (
     Change,
@@ -72,7 +73,9 @@ class ClusterState:
     heard: dict[int, HeardRecord] = field(default_factory=dict)
     """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
     unsealed: dict[SegmentId, None] = field(default_factory=dict)
-    """Segments that are PREPARED, ACTIVE or RECOVERING."""
+    """Segments that are PREPARED, ACTIVE or RECOVERING,"""
+    open: OpenSegments = field(default_factory=OpenSegments)
+    """and the same by leader and node."""
     prepared: dict[SegmentId, None] = field(default_factory=dict)
     """Of these the PREPARED ones,"""
     short: dict[SegmentId, None] = field(default_factory=dict)
@@ -175,6 +178,7 @@ class ClusterState:
 
     def _note_unsealed(self, segment: Segment) -> None:
         self.unsealed[segment.segment_id] = None
+        self.open.put(segment)
         if segment.state == SegmentState.PREPARED:
             self.prepared[segment.segment_id] = None
         if len(segment.replicas) < segment.settings.replication_factor:
@@ -183,6 +187,7 @@ class ClusterState:
     def _forget_copies(self, segment: Segment) -> None:
         """What follows from who has copies of it."""
         segment_id = segment.segment_id
+        self.open.remove(segment)
         self.tiers.remove_segment(segment)
         for node_id in segment.replicas:
             self.segments_of_node[node_id].pop(segment_id, None)
@@ -280,8 +285,11 @@ class ClusterState:
 
     def leader_is_live(self, segment: Segment, live: Liveness) -> bool:
         """Whether the leader is registered with the incarnation it leads in, and up."""
-        is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
-        return is_registered and live.is_live(segment.leader)
+        return self.may_lead(segment.leader, segment.leader_incarnation, live)
+
+    def may_lead(self, node_id: NodeId, incarnation: Incarnation, live: Liveness) -> bool:
+        """Whether a node is registered with this incarnation, and up."""
+        return self.incarnation(node_id) == incarnation and live.is_live(node_id)
 
 
 def ids_in(state: ClusterState, key: PartitionKey) -> dict[SegmentId, None]:
@@ -383,14 +391,8 @@ def node_infos(state: ClusterState, live: Liveness) -> list[NodeInfo]:
 
 def load_of_nodes(state: ClusterState) -> dict[NodeId, NodeLoad]:
     """Unsealed replicas and leads of each node; every node has an entry."""
-    loads = {node_id: NodeLoad() for node_id in sorted(state.nodes)}
-    for segment_id in state.unsealed:
-        segment = state.segments[segment_id].segment
-        for node_id in segment.replicas:
-            loads[node_id].replicas += 1
-        if segment.leader in loads:
-            loads[segment.leader].leads += 1
-    return loads
+    replicas, leads = state.open.replicas, state.open.leads
+    return {each: NodeLoad(replicas[each], leads[each]) for each in sorted(state.nodes)}
 
 
 # --- what lies in object storage ------------------------------------------------------------------

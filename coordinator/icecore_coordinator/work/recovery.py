@@ -149,29 +149,32 @@ class Recovery:
         """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
         time, what is open in deleted topics that are kept, for nobody waits for that (R68)."""
         state = self._ledger.state
-        found = []
-        deleted = []
-        for segment_id in state.unsealed:
-            segment = state.segments[segment_id].segment
-            if not state.is_live_topic(segment.topic_id):
-                topic = state.topics.get(segment.topic_id)
-                is_open = segment.state in (SegmentState.ACTIVE, SegmentState.RECOVERING)
-                if is_open and topic is not None and topic.is_kept:
-                    deleted.append(segment_id)
+        found: dict[SegmentId, None] = {}
+        deleted: list[SegmentId] = []
+        for led, segment_ids in state.open.groups.items():
+            if led.state is SegmentState.PREPARED:
                 continue
-            is_needed = segment.state == SegmentState.RECOVERING or (
-                segment.state == SegmentState.ACTIVE
-                and (
-                    segment_id in self._requested
-                    or self._copies.is_shut_out(segment_id)
-                    or not state.leader_is_live(segment, self._live)
-                )
-            )
-            if is_needed and self.backoff.is_due(segment_id):
-                found.append(segment_id)
+            topic = state.topics.get(led.topic_id)
+            if topic is None or not topic.is_live:
+                deleted += segment_ids if topic is not None and topic.is_kept else ()
+            elif led.state is SegmentState.RECOVERING or not state.may_lead(
+                led.leader, led.leader_incarnation, self._live
+            ):
+                found.update(segment_ids)
+        asked_for = filter(self._may_recover, (*self._requested, *self._copies.shut_out))
+        found.update(dict.fromkeys(asked_for))
+        due = [each for each in found if self.backoff.is_due(each)]
         room = DELETED_AT_ONCE - sum(self.backoff.is_taken(each) for each in deleted)
-        due = [each for each in deleted if self.backoff.is_due(each)]
-        return self.backoff.in_turn(found) + due[: max(0, room)]
+        unhurried = [each for each in deleted if self.backoff.is_due(each)]
+        return self.backoff.in_turn(due) + unhurried[: max(0, room)]
+
+    def _may_recover(self, segment_id: SegmentId) -> bool:
+        """Whether it is open, of a live topic; whoever asked for it may have asked long ago."""
+        state = self._ledger.state
+        record = state.segments.get(segment_id)
+        if record is None or record.segment.state is not SegmentState.ACTIVE:
+            return False
+        return state.is_live_topic(record.segment.topic_id)
 
     async def recover(self, segment_ids: Sequence[SegmentId]) -> None:
         """Try once to recover these segments; what fails is tried again later."""

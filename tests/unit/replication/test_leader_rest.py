@@ -18,6 +18,8 @@ from icecore_replication.inputs import (
     SuccessorFailed,
     Tick,
 )
+from icecore_replication.isr import RETRY_MS
+from icecore_replication.leader import LeaderLimits
 from tests.support.replication_setup import BASE, Led, node, only, settings
 
 AGE_MS = 50_000
@@ -68,25 +70,39 @@ def test_who_lacked_something_before_a_pause_lags_after_it() -> None:
 
 
 @pytest.mark.parametrize("what", ["down", "left"])
-def test_who_loses_a_member_does_not_rest_before_the_set_is_smaller(what: str) -> None:
+def test_who_loses_a_member_rests_while_the_coordinator_is_asked(what: str) -> None:
     led = at_rest()
     news = NodeChanged(node(3, NodeState.DOWN)) if what == "down" else FollowerLeft(3)
     [proposal] = only(ProposeIsr, led.do(news))
     led.do(Tick(), at=200.0)
-    assert led.core.rests_until_ms == -inf
+    assert led.core.rests_until_ms == inf
+    led.do(IsrChangeUnknown(proposal.version), Tick(), at=210.0)
+    assert led.core.rests_until_ms == 210.0 + RETRY_MS
+    assert only(ProposeIsr, led.do(Tick(), at=210.0 + RETRY_MS)) == [proposal]
     led.do(SegmentUpdated(led.segment.changed(isr=proposal.isr, version=2)), Tick(), at=300.0)
     assert led.core.rests_until_ms == inf  # whoever is out has to come by itself
     effects = [*led.do(NodeChanged(node(3)), at=400.0), *led.attach(3, BASE)]
     assert [each.isr for each in only(ProposeIsr, effects)] == [(1, 2, 3)]
 
 
-def test_a_pending_answer_is_no_rest() -> None:
+def test_who_waits_for_a_member_rests_until_it_lags() -> None:
     led = at_rest()
     led.produce(at=1_000.0)
     led.durable(BASE + 10, 1, 2, at=1_001.0)
     led.do(Tick(), at=1_100.0)
-    assert led.core.rests_until_ms == -inf
+    lags_ms = 1_000.0 + LeaderLimits().replica_lag_ms_max
+    assert led.core.rests_until_ms == lags_ms
+    late = copy.deepcopy(led)
     assert only(CompleteProduce, led.durable(BASE + 10, 3, at=1_200.0))
+    assert [each.isr for each in only(ProposeIsr, late.do(Tick(), at=lags_ms + 1))] == [(1, 2)]
+
+
+def test_who_was_refused_a_change_rests_until_it_may_ask_again() -> None:
+    led = at_rest()
+    [proposal] = only(ProposeIsr, led.do(FollowerLeft(3)))
+    led.do(IsrChangeFailed(proposal.version), Tick(), at=1_000.0)
+    assert led.core.rests_until_ms == 1_000.0 + RETRY_MS
+    assert only(ProposeIsr, led.do(Tick(), at=1_000.0 + RETRY_MS)) == [proposal]
 
 
 def _something(led: Led, rng: random.Random) -> None:

@@ -288,7 +288,7 @@ def test_who_leads_what_was_never_given_out_shows_an_old_metadata_store(watch: W
 
 
 def shut_out(watch: Watch) -> list[int]:
-    return [each for each in (1, 99) if watch.copies.is_shut_out(each)]
+    return [each for each in (1, 99) if each in watch.copies.shut_out]
 
 
 def test_a_promise_that_nobody_asked_for_is_noted_until_the_record_moves_on(watch: Watch) -> None:
