@@ -28,6 +28,8 @@ LIMIT_S = 15.0
 ROUNDS = 3
 OLD_S = 5.0
 """Longer than what a client takes for news."""
+HEARD_S = 0.5
+"""Nodes hear of topics a beat later."""
 COUNT = 20
 
 
@@ -138,6 +140,7 @@ async def cut_off_bootstrap(scene: Scene, fault: Fault) -> None:
     world.count_fault("cut")
     await asyncio.sleep(OLD_S)
     await _as_admin(world, "second life", _remake)
+    await asyncio.sleep(HEARD_S)
     await _write(world, "of now", others[0], b"new")
     world.kill(COORDINATOR, kind="coordinator_killed")
     await _write(world, "at the lonely one", lonely, b"new")
