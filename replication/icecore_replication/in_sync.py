@@ -6,7 +6,6 @@ answered is in ``isr.py``. The maximal set always covers what may be stored. Rul
 and R14-R18 of docs/PROTOCOL.md.
 """
 
-from math import inf
 from typing import Final
 
 from icecore.model import NodeId, NodeInfo, Segment
@@ -38,7 +37,8 @@ class InSync:
         ``maximal_isr(state)``, so the leader and every member that may be stored is in it (I7)."""
         self._moved = True
         self._change_due = True
-        self._wait_until_ms = 0.0
+        self.wait_until_ms = 0.0
+        """No change is proposed, and none in doubt repeated, before this moment (R18)."""
         self.hold: tuple[NodeId, float] | None = None
         """Acks wait for a node that is about to join, until this moment (R17)."""
 
@@ -108,35 +108,26 @@ class InSync:
         self._moved = self._change_due = True
         return self.followers.change_node(node)
 
-    def rests_until_ms(self, log_end: int) -> float:
-        """Until when time alone asks for no change of the set, and holds back no ack."""
-        if self.hold is not None:
-            return -inf
-        if isinstance(self.state, CommittedIsr):
-            settled_ms = self.followers.settled_until_ms(self.state.isr, log_end, self._lag_ms_max)
-            return max(self._wait_until_ms, settled_ms)
-        return self._wait_until_ms if self.state.uncertain else inf
-
     # --- the set (R14-R18) -----------------------------------------------------------------------
 
     def commit(self, segment: Segment) -> None:
         """The stored set is known: no change is in flight, and none in doubt."""
         self._set(CommittedIsr(segment.isr, segment.version))
-        self._wait_until_ms = 0.0
+        self.wait_until_ms = 0.0
 
     def answered(self, version: int, now_ms: float, *, is_refused: bool) -> None:
         """The proposal of this version was refused, or nobody knows what became of it (R18)."""
         if version == self.state.version:
-            self._wait_until_ms = now_ms + isr_rules.RETRY_MS
+            self.wait_until_ms = now_ms + isr_rules.RETRY_MS
             answer = isr_rules.refused if is_refused else isr_rules.unanswered
             self._set(answer(self.state, version))
 
     def repeat(self, now_ms: float) -> ProposeIsr | None:
         """The proposal in flight once more, if nobody knows what became of it."""
         state = self.state
-        if isinstance(state, CommittedIsr) or not state.uncertain or now_ms < self._wait_until_ms:
+        if isinstance(state, CommittedIsr) or not state.uncertain or now_ms < self.wait_until_ms:
             return None
-        self._wait_until_ms = now_ms + isr_rules.RETRY_MS
+        self.wait_until_ms = now_ms + isr_rules.RETRY_MS
         return state.proposal
 
     def next_change(
@@ -152,7 +143,7 @@ class InSync:
             may_join: False while only removals are wanted.
         """
         state = self.state
-        if not isinstance(state, CommittedIsr) or now_ms < self._wait_until_ms:
+        if not isinstance(state, CommittedIsr) or now_ms < self.wait_until_ms:
             return None
         stay = {
             node_id

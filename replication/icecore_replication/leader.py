@@ -273,12 +273,24 @@ class LeaderCore:
         log, settings = self._log, self.segment.settings
         if self.stopped or not isinstance(self._rolling.state, Idle):
             return -inf  # of a leader that is over whoever gives ticks shall see that
-        until_ms = self._in_sync.rests_until_ms(log.end_offset)
+        until_ms = self._set_rests_until_ms()
         if log.is_empty:
             return until_ms
         if self._rolling.is_wanted or log.why_to_roll(settings, self._now_ms):
             return -inf
         return min(until_ms, log.old_at_ms(settings))
+
+    def _set_rests_until_ms(self) -> float:
+        """Until when time alone asks for no change of the in-sync set, and holds back no ack."""
+        in_sync, state = self._in_sync, self._in_sync.state
+        if in_sync.hold is not None:
+            return -inf
+        if not isinstance(state, CommittedIsr):
+            return in_sync.wait_until_ms if state.uncertain else inf
+        settled_ms = in_sync.followers.settled_until_ms(
+            state.isr, self._log.end_offset, self.limits.replica_lag_ms_max
+        )
+        return max(in_sync.wait_until_ms, settled_ms)
 
     def _advance(self) -> None:
         """Move the high watermark and answer what is durable where it must be (R2, R6)."""

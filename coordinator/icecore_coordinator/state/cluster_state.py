@@ -285,11 +285,8 @@ class ClusterState:
 
     def leader_is_live(self, segment: Segment, live: Liveness) -> bool:
         """Whether the leader is registered with the incarnation it leads in, and up."""
-        return self.may_lead(segment.leader, segment.leader_incarnation, live)
-
-    def may_lead(self, node_id: NodeId, incarnation: Incarnation, live: Liveness) -> bool:
-        """Whether a node is registered with this incarnation, and up."""
-        return self.incarnation(node_id) == incarnation and live.is_live(node_id)
+        is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
+        return is_registered and live.is_live(segment.leader)
 
 
 def ids_in(state: ClusterState, key: PartitionKey) -> dict[SegmentId, None]:

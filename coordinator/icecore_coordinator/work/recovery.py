@@ -63,7 +63,7 @@ to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from icecore.errors import (
     IcecoreError,
@@ -157,9 +157,7 @@ class Recovery:
             topic = state.topics.get(led.topic_id)
             if topic is None or not topic.is_live:
                 deleted += segment_ids if topic is not None and topic.is_kept else ()
-            elif led.state is SegmentState.RECOVERING or not state.may_lead(
-                led.leader, led.leader_incarnation, self._live
-            ):
+            elif led.state is SegmentState.RECOVERING or not self._has_leader(segment_ids):
                 found.update(segment_ids)
         asked_for = filter(self._may_recover, (*self._requested, *self._copies.shut_out))
         found.update(dict.fromkeys(asked_for))
@@ -167,6 +165,11 @@ class Recovery:
         room = DELETED_AT_ONCE - sum(self.backoff.is_taken(each) for each in deleted)
         unhurried = [each for each in deleted if self.backoff.is_due(each)]
         return self.backoff.in_turn(due) + unhurried[: max(0, room)]
+
+    def _has_leader(self, segment_ids: Iterable[SegmentId]) -> bool:
+        """Whether who leads these, one for all of them, is registered and up."""
+        state = self._ledger.state
+        return state.leader_is_live(state.segments[next(iter(segment_ids))].segment, self._live)
 
     def _may_recover(self, segment_id: SegmentId) -> bool:
         """Whether it is open, of a live topic; whoever asked for it may have asked long ago."""
