@@ -26,7 +26,7 @@ done
 run_kind "unit and conformance" -n "$workers" "${parallel[@]}" "$@"
 
 if has_tests tests/simulation; then
-    run_kind "simulation" tests/simulation "$@"
+    run_kind "simulation" -n "$workers" tests/simulation "$@"
 fi
 if has_tests tests/spark && "$python" -c 'import pyspark' 2>/dev/null; then
     run_kind "spark" tests/spark "$@"

@@ -24,6 +24,7 @@ from tests.tidy.tree import ROOT
 KILLS = int(os.environ.get("SPARK_KILLS", "2"))
 RECORDS = 1_000 + 1_000 * KILLS
 RECORDS_PER_BATCH = 40
+BATCHES_MAX = 20
 START_S = 90.0
 
 
@@ -40,23 +41,24 @@ def begin(cluster: LocalCluster, folder: Path, records: int) -> "subprocess.Pope
 
 
 def planned(folder: Path) -> int:
-    """How many micro-batches were begun, by both queries."""
+    """How many micro-batches were begun, by both queries. Spark keeps files of the last only."""
     return sum(
-        name.name.isdecimal()
+        max((int(each.name) + 1 for each in found if each.name.isdecimal()), default=0)
         for query in ("to-table", "to-topic")
-        for name in (folder / query / "offsets").glob("*")
+        for found in [list((folder / query / "offsets").glob("*"))]
     )
 
 
 def kill_at_work(running: "subprocess.Popen[bytes]", folder: Path, rng: random.Random) -> bool:
-    """Kill it somewhen after it has begun another micro-batch; whether it was still running."""
-    before, deadline = planned(folder), time.monotonic() + START_S
+    """Kill it somewhen after it has begun a few more micro-batches; whether it was still running.
+    Time alone would be too long for a fast machine, which reads everything before it is over."""
+    due, deadline = planned(folder) + rng.randint(1, BATCHES_MAX), time.monotonic() + START_S
     was_running = False
     try:
-        while planned(folder) == before and running.poll() is None:
+        while planned(folder) < due and running.poll() is None:
             assert time.monotonic() < deadline, (folder / "log").read_text()[-4_000:]
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 2.0))
+        time.sleep(rng.uniform(0, 0.2))
         was_running = running.poll() is None
     finally:
         if running.poll() is None:
