@@ -24,7 +24,8 @@ from tests.tidy.tree import ROOT
 KILLS = int(os.environ.get("SPARK_KILLS", "2"))
 RECORDS = 1_000 + 1_000 * KILLS
 RECORDS_PER_BATCH = 40
-BATCHES_MAX = 20
+KILL_S_MAX = 0.5
+"""After a micro-batch has begun: a fast machine reads thousands of records in a second or two."""
 START_S = 90.0
 
 
@@ -50,15 +51,14 @@ def planned(folder: Path) -> int:
 
 
 def kill_at_work(running: "subprocess.Popen[bytes]", folder: Path, rng: random.Random) -> bool:
-    """Kill it somewhen after it has begun a few more micro-batches; whether it was still running.
-    Time alone would be too long for a fast machine, which reads everything before it is over."""
-    due, deadline = planned(folder) + rng.randint(1, BATCHES_MAX), time.monotonic() + START_S
+    """Kill it somewhen after it has begun another micro-batch; whether it was still running."""
+    before, deadline = planned(folder), time.monotonic() + START_S
     was_running = False
     try:
-        while planned(folder) < due and running.poll() is None:
+        while planned(folder) == before and running.poll() is None:
             assert time.monotonic() < deadline, (folder / "log").read_text()[-4_000:]
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 0.2))
+        time.sleep(rng.uniform(0, KILL_S_MAX))
         was_running = running.poll() is None
     finally:
         if running.poll() is None:
