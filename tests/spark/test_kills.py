@@ -43,11 +43,11 @@ def begin(cluster: LocalCluster, folder: Path, records: int) -> "subprocess.Pope
 
 def planned(folder: Path) -> int:
     """How many micro-batches were begun, by both queries. Spark keeps files of the last only."""
-    return sum(
-        max((int(each.name) + 1 for each in found if each.name.isdecimal()), default=0)
-        for query in ("to-table", "to-topic")
-        for found in [list((folder / query / "offsets").glob("*"))]
-    )
+    count = 0
+    for query in ("to-table", "to-topic"):
+        names = [each.name for each in (folder / query / "offsets").glob("*")]
+        count += max((int(name) + 1 for name in names if name.isdecimal()), default=0)
+    return count
 
 
 def kill_at_work(running: "subprocess.Popen[bytes]", folder: Path, rng: random.Random) -> bool:

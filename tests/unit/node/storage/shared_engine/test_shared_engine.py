@@ -25,16 +25,9 @@ def test_a_random_life(seed: int) -> None:
     life = Life(seed)
     for _ in range(150):
         life.step()
+        life.check_power_cut()
     life.restart()
     life.check()
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_random_life_may_end_at_any_moment(seed: int) -> None:
-    life = Life(seed)
-    for _ in range(100):
-        life.step()
-        life.check_power_cut()
 
 
 @pytest.mark.parametrize("seed", range(60))
