@@ -1,9 +1,9 @@
 """Fetches ahead for a consumer: one long poll per node over its partitions, wherever they live.
 
 A partition is read from the leader of its tail. Where that node lacks an older segment, or does
-not answer, the coordinator is asked which segment covers the offset, and any of its replicas
-serves it; at a sealed segment's end the answer names who has the next. Reads never go back in time:
-a replica that knows a lower high watermark than we have seen must catch up first.
+not answer, another one is looked for (``icecore/client/whereabouts.py``); at a sealed segment's end
+the answer names who has the next. Reads never go back in time: a replica that knows a lower high
+watermark than we have seen must catch up first.
 
 All partitions are looked at together, once in a turn of the loop, and only when something changed
 that lets one of them be fetched: who looked at a thousand of them per batch did little else. Those
@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Literal, TypeAlias
 
-from icecore.client.connection import Backoff, Connection
-from icecore.client.held_segments import find_segments
+from icecore.client.connection import Connection
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.places import READ, Place, Places
 from icecore.client.reader import Chunk, Reader
 from icecore.client.waiting_polls import Asked, WaitingPolls
+from icecore.client.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
 from icecore.codec.batch import iter_batches, verify_producer_crc
 from icecore.codec.selection import Selection
 from icecore.errors import (
@@ -31,12 +31,9 @@ from icecore.errors import (
     NotLeaderError,
     NotReplicaError,
     OffsetOutOfRangeError,
-    StorageError,
     TopicRecreatedError,
     UnknownTopicError,
 )
-from icecore.model import Segment, SegmentState
-from icecore.process.log import event
 from icecore.rpc import convert, framing
 from icecore.rpc.filters import selection_to_proto
 from icecore.rpc.methods import DATA
@@ -49,8 +46,6 @@ OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 _ANSWER_BYTES_MAX = 4 << 20
 """Of one answer: the next one is on its way while this one is delivered."""
 _ANSWER_GRACE_S = 5.0
-# Another replica or a moment may help, but not for ever.
-_SUSPICIOUS = (InternalError, StorageError, CorruptBatchError, UnknownTopicError)
 _SUSPICIOUS_ATTEMPTS_MAX = 8
 
 
@@ -93,6 +88,7 @@ class Fetcher:
         """A look or a request waits for the loop."""
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self._waiting = WaitingPolls()
+        self._whereabouts = Whereabouts(connection, metadata)
         self.is_closed = False
         self._is_endless = is_endless
         self._recreated: dict[str, TopicRecreatedError] = {}
@@ -352,7 +348,7 @@ class Fetcher:
         if isinstance(error, OffsetOutOfRangeError):
             self._start(self._leave_range(reader, error, reader.generation))
             return
-        suspicious = isinstance(error, _SUSPICIOUS)
+        suspicious = isinstance(error, SUSPICIOUS)
         if node_id and isinstance(error, UnknownTopicError):
             suspicious = False  # it may have lost its disk: whether topics are is the coordinator's
         if not (error.retriable or suspicious) or (
@@ -400,100 +396,22 @@ class Fetcher:
             name = "log_start_offset" if policy == "earliest" else "high_watermark"
             found = error.metadata.get(name, "")
             if found.isdecimal() and int(found) != reader.offset:
-                self._tell_moved(reader, int(found), "out_of_range")
+                tell_moved(reader, int(found), "out_of_range")
                 reader.skip_to(int(found))
                 return
         reader.failure = error
         self.news.set()
 
-    def _tell_moved(self, reader: Reader, offset: int, why: str) -> None:
-        event(
-            _log,
-            logging.WARNING,
-            "records_skipped",
-            topic=reader.topic,
-            partition=reader.partition,
-            offset=reader.offset,
-            next_offset=offset,
-            why=why,
-        )
-
     async def _recover(self, reader: Reader, error: IcecoreError, generation: int) -> None:
-        backoff = Backoff(self._connection.rng, 20, 1000 if isinstance(error, _SUSPICIOUS) else 200)
-        backoff.attempts = reader.attempts - 1
-        if not isinstance(error, NotReplicaError) or reader.attempts > 1:
-            await asyncio.sleep(backoff.next_s(error))
-        is_lost = isinstance(error, NotReplicaError) or reader.segment_id or reader.attempts > 1
         failure: IcecoreError | None = None
         try:
-            if not isinstance(error, NotReplicaError) or reader.attempts > 1:
-                await self._metadata.refresh()
-                failure = self._metadata.error(reader.topic)
-            if failure is None and generation == reader.generation:
-                reader.node_id = 0
-                if is_lost:
-                    await self._locate(reader)
+            await self._whereabouts.find(reader, error)
         except IcecoreError as caught:
             failure = caught
         if generation == reader.generation and not reader.is_left:
             reader.is_busy = False
             if failure is not None:
                 self._failed(reader, failure)
+            elif reader.is_at_end:  # what was left of it is lost
+                self.news.set()
         self.look()
-
-    async def _locate(self, reader: Reader) -> None:
-        """Find a replica of the segment that covers the offset. Where nobody knows one, the leader
-        is asked again, and then who else may have come.
-
-        Raises:
-            OffsetOutOfRangeError: The log starts above the offset by now.
-            IcecoreError: No coordinator answered in time.
-        """
-        generation = reader.generation
-        found = await find_segments(
-            self._connection,
-            self._metadata,
-            reader.topic,
-            [reader.partition],
-            reader.offset,
-            limit=1,
-            timeout_s=10.0,
-        )
-        if generation != reader.generation:
-            return
-        if not found.segments:
-            reader.use_leader()
-            return
-        segment = found.segments[0]
-        if segment.topic_id != reader.topic_id:
-            raise topic_recreated(reader.topic, reader.topic_id, segment.topic_id)
-        start = max(segment.base_offset, segment.log_start_offset)
-        if start > reader.offset:
-            raise OffsetOutOfRangeError(
-                f"{reader.topic}/{reader.partition} starts at {start}",
-                log_start_offset=start,
-                high_watermark=max(start, reader.high_watermark),
-            )
-        if segment.is_lost:
-            self._tell_moved(reader, segment.end_offset, "lost")
-            reader.skipped_records += segment.end_offset - reader.offset
-            reader.offset = segment.end_offset
-            reader.use_leader()
-            self.news.set()
-            return
-        is_sealed = segment.state is SegmentState.SEALED
-        reader.segment_id = segment.segment_id if is_sealed else 0
-        reader.node_id = self._choose(reader, segment)
-
-    def _choose(self, reader: Reader, segment: Segment) -> int:
-        """The leader while there is one that answers, else any replica; 0 when none is known."""
-        nodes = [n for n in (segment.leader, *segment.holders) if self._metadata.view.address(n)]
-        good = [n for n in nodes if self._metadata.view.is_up(n) and n not in reader.avoided]
-        if not good:
-            reader.avoided.clear()
-            good = nodes
-        if not good:
-            return 0
-        if segment.leader in good:
-            return segment.leader
-        return good[int(self._connection.rng.random() * len(good))]

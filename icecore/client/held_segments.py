@@ -245,7 +245,7 @@ def joined(
     highest = max((each.base_offset for each in newest.values()), default=-1)
     tail_id = SegmentId(partition.segment_id)
     if tail_id and tail_id not in newest and partition.tail_base_offset > highest:
-        newest[tail_id] = _tail(topic, partition)
+        newest[tail_id] = tail_segment(topic, partition)
     chain = _ended(sorted(newest.values(), key=lambda each: (each.base_offset, each.segment_id)))
     return list(_without_gaps(topic, partition, chain, start))
 
@@ -280,7 +280,8 @@ def _without_gaps(
         yield _gap(topic, partition, at, partition.tail_base_offset)
 
 
-def _tail(topic: TopicMetadata, partition: PartitionMetadata) -> Segment:
+def tail_segment(topic: TopicMetadata, partition: PartitionMetadata) -> Segment:
+    """The last segment of a partition, as metadata tell of it."""
     return Segment(
         SegmentId(partition.segment_id),
         topic.topic_id,

@@ -27,6 +27,9 @@ RECORDS_PER_BATCH = 40
 KILL_S_MAX = 0.5
 """After a micro-batch has begun: a fast machine reads thousands of records in a second or two."""
 START_S = 90.0
+SPARKS_OWN = "DAGScheduler.submitMissingTasks"
+"""Once in some hundred starts Spark's scheduler could not serialise a stage while both queries
+began. Nothing of ours runs there, so whoever looks after the driver starts it again."""
 
 
 def begin(cluster: LocalCluster, folder: Path, records: int) -> "subprocess.Popen[bytes]":
@@ -39,6 +42,12 @@ def begin(cluster: LocalCluster, folder: Path, records: int) -> "subprocess.Pope
             stderr=log,
             start_new_session=True,
         )
+
+
+def said(folder: Path) -> str:
+    """What the drivers logged, without the frames of Java itself: a cause is not pushed out."""
+    lines = (folder / "log").read_text().splitlines()
+    return "\n".join(line for line in lines if "at java.base/" not in line)[-20_000:]
 
 
 def planned(folder: Path) -> int:
@@ -56,7 +65,7 @@ def kill_at_work(running: "subprocess.Popen[bytes]", folder: Path, rng: random.R
     was_running = False
     try:
         while planned(folder) == before and running.poll() is None:
-            assert time.monotonic() < deadline, (folder / "log").read_text()[-4_000:]
+            assert time.monotonic() < deadline, said(folder)
             time.sleep(0.02)
         time.sleep(rng.uniform(0, KILL_S_MAX))
         was_running = running.poll() is None
@@ -67,8 +76,19 @@ def kill_at_work(running: "subprocess.Popen[bytes]", folder: Path, rng: random.R
     return was_running
 
 
+def ends_well(cluster: LocalCluster, folder: Path) -> bool:
+    """Let it read to the end; whether it could."""
+    last = begin(cluster, folder, RECORDS)
+    try:
+        return last.wait(timeout=120) == 0
+    finally:
+        if last.poll() is None:
+            os.killpg(last.pid, signal.SIGKILL)
+        last.wait()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(180 + 60 * KILLS)
+@pytest.mark.timeout(240 + 60 * KILLS)
 def test_each_record_once_over_kills(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -85,13 +105,9 @@ def test_each_record_once_over_kills(
     for _ in range(KILLS):
         kills += kill_at_work(begin(cluster, tmp_path, RECORDS_PER_BATCH), tmp_path, rng)
     assert kills == KILLS, "there is too little to read"
-    last = begin(cluster, tmp_path, RECORDS)
-    try:
-        assert last.wait(timeout=120) == 0, (tmp_path / "log").read_text()[-4_000:]
-    finally:
-        if last.poll() is None:
-            os.killpg(last.pid, signal.SIGKILL)
-        last.wait()
+    if not ends_well(cluster, tmp_path):
+        assert SPARKS_OWN in said(tmp_path), said(tmp_path)
+        assert ends_well(cluster, tmp_path), said(tmp_path)
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert Counter(int(row.value) for row in rows) == Counter(range(RECORDS))
     with Consumer(cluster.bootstrap, TARGET, stop_at_end=True) as consumer:

@@ -17,6 +17,7 @@ from icecore.errors import (
     ConfigurationError,
     IcecoreError,
     LeaderLostError,
+    NotReplicaError,
     OffsetOutOfRangeError,
     RequestTimeoutError,
     TopicRecreatedError,
@@ -144,7 +145,7 @@ async def test_a_lost_segment_is_not_looked_for_in_the_new_topic(cluster: FakeCl
         fetcher = c._fetcher
         await make_again(cluster)
         with pytest.raises(TopicRecreatedError):
-            await fetcher._locate(fetcher.readers["t", 0])
+            await fetcher._whereabouts.find(fetcher.readers["t", 0], NotReplicaError("elsewhere"))
         with pytest.raises(TopicRecreatedError):
             await c.seek(0, datetime(2026, 1, 1, tzinfo=UTC))
 
