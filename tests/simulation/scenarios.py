@@ -13,7 +13,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from icecore.errors import IcecoreError
-from icecore.model import MEMORY_ENGINE, SHARED_FILE, Acks, Segment, SegmentState
+from icecore.model import (
+    MEMORY_ENGINE,
+    SEGMENT_ENGINE,
+    SHARED_FILE,
+    Acks,
+    Segment,
+    SegmentState,
+)
 from tests.simulation import (
     checkers,
     directed,
@@ -138,8 +145,9 @@ def shared_blackout_plan(seed: int) -> Plan:
 
 
 def shared_swarm_plan(seed: int) -> Plan:
-    """As a swarm, with active segments in shared files."""
-    return replace(swarm_plan(seed), file_model=SHARED_FILE)
+    """As a swarm, with active segments in shared files, whatever the seed has drawn of that."""
+    plan = swarm_plan(seed)
+    return replace(plan, engine=SEGMENT_ENGINE, file_model=SHARED_FILE, flush=None)
 
 
 def shared_lagging_third_plan(seed: int) -> Plan:

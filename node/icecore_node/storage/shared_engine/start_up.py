@@ -75,12 +75,13 @@ class StartUp:
             scanned = None
             if file is not None:
                 scanned = self._scan(file, noted.get(number, 0), unsealed)
-            if scanned is None:
+            if file is None or scanned is None:
                 event(_log, logging.ERROR, "shared_file_lost", number=number)
                 trails.lost_file()
                 lost.append(number)
                 continue
-            trails.add_file(number, scanned)
+            # What is passed over here must not be taken for durable by the next start.
+            file.end_position = min(file.end_position, trails.add_file(number, scanned))
         return trails
 
     def _scan(

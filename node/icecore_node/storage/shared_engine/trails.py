@@ -126,17 +126,30 @@ class Trails:
         """Those that nobody has taken."""
         return self._trails
 
-    def add_file(self, number: int, scanned: ScannedFile) -> None:
-        """What one file tells; the older ones were told before."""
+    def add_file(self, number: int, scanned: ScannedFile) -> int:
+        """What one file tells; the older ones were told before.
+
+        Returns:
+            Up to where it holds what counts: where its first frame begins with a copy that is
+            passed over, for that was never on disk as far as anybody knows; else where it ends.
+        """
         members: set[LogKey] = set()
+        end_position = scanned.end_position
         for part in scanned.parts:
             if isinstance(part, Hole):
                 self._suspect(members if part.position else None)
                 continue
             position, is_synced = part.batches_position, scanned.is_synced(part)
             for entry in part.entries:
-                members.add(self._tell(entry, number, position, is_synced=is_synced))
+                run = FoundRun(
+                    entry.first_offset, entry.end_offset, number, position, entry.length, is_synced
+                )
+                key, is_used = self._tell(entry, run)
+                members.add(key)
+                if not is_used:
+                    end_position = min(end_position, part.position)
                 position += entry.length
+        return end_position
 
     def lost_file(self) -> None:
         """A file is gone, or can't be read."""
@@ -148,7 +161,8 @@ class Trails:
             if key in self._trails:
                 self._trails[key].is_suspect = True
 
-    def _tell(self, entry: Entry, number: int, position: int, *, is_synced: bool) -> LogKey:
+    def _tell(self, entry: Entry, run: FoundRun) -> tuple[LogKey, bool]:
+        """Of which log it tells, and whether that counts."""
         generation = entry.generation
         if generation == ANY_GENERATION:
             generation = self._generations.get(entry.segment_id, Generation(0))
@@ -156,7 +170,7 @@ class Trails:
         key = (entry.segment_id, generation)
         if entry.kind == GONE:
             self._trails.pop(key, None)
-            return key
+            return key, True
         if entry.kind == BEGUN:
             self._trails[key] = Trail()
         trail = self._trails.setdefault(key, Trail())
@@ -167,18 +181,17 @@ class Trails:
             trail.last_header_crc32c = entry.last_header_crc32c
             trail.is_confirmed = entry.first_offset >= 0
             trail.is_suspect = False
-            return key
-        run = FoundRun(
-            entry.first_offset, entry.end_offset, number, position, entry.length, is_synced
-        )
+            return key, True
         if entry.kind == COPIED or _is_copy(trail, run, entry):
             # The original stays until the copy is on disk: without one the copy was.
-            if is_synced or trail.lacks(run):
+            is_used = run.is_synced or trail.lacks(run)
+            if is_used:
                 trail.copied(run)
-        elif entry.kind == APPENDED:
+            return key, is_used
+        if entry.kind == APPENDED:
             trail.appended(run, entry.last_header_crc32c)
             trail.is_suspect = False
-        return key
+        return key, True
 
 
 def _is_copy(trail: Trail, run: FoundRun, entry: Entry) -> bool:

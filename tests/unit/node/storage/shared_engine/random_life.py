@@ -192,17 +192,19 @@ class Life:
             self._is_right(row, one)
         self.check()
 
-    def check_power_cut(self) -> None:
-        """Who starts after a power cut at this moment finds nothing damaged."""
+    def check_power_cut(self, starts: int = 1) -> None:
+        """Who starts after a power cut at this moment, so many times, finds nothing damaged."""
         disk, index = copy.deepcopy(self.disk), copy.deepcopy(self.index)
         rng = random.Random(self.rng.random())
         disk.power_cut(rng)
         index.power_cut(rng)
-        derived = DerivedIndex(SimIndex(index, None), list)
-        files = SimFileSystem(disk, None)
-        engine = SharedEngine(files, derived, SETTINGS, dict[int, str]().update)
-        found = engine.start_up([row.known() for row in self.rows.values()], [])
-        assert [one.damage for one in found] == [""] * len(found)
+        for _ in range(starts):
+            derived = DerivedIndex(SimIndex(index, None), list)
+            files = SimFileSystem(disk, None)
+            engine = SharedEngine(files, derived, SETTINGS, dict[int, str]().update)
+            found = engine.start_up([row.known() for row in self.rows.values()], [])
+            assert [one.damage for one in found] == [""] * len(found)
+            derived.flush()
 
     def _is_right(self, row: Row, found: FoundLog) -> None:
         counts = [len(row.log.batches)] if row.sealed else row.may_end

@@ -3,11 +3,12 @@ crashed; and damage condemns those whom it hits."""
 
 import copy
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from icecore.errors import IcecoreError
+from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import KnownLog, NewLog
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
@@ -28,6 +29,28 @@ def test_a_random_life(seed: int) -> None:
         life.check_power_cut()
     life.restart()
     life.check()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_power_cut_tears_counts_at_no_later_start(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power goes before a sync. The first start passes a torn copy over, for its original is
+    there; what that start notes of the file must not tell the next one that it was on disk."""
+    life = Life(seed)
+    sync, is_inside = FailStop.sync, False
+
+    def cut_before(fail_stop: FailStop, doubtful: Sequence[int], run: Callable[[], None]) -> None:
+        nonlocal is_inside
+        if not is_inside and life.rng.random() < 0.5:
+            is_inside = True
+            life.check_power_cut(starts=3)
+            is_inside = False
+        sync(fail_stop, doubtful, run)
+
+    monkeypatch.setattr(FailStop, "sync", cut_before)
+    for _ in range(100):
+        life.step()
 
 
 @pytest.mark.parametrize("seed", range(60))
