@@ -291,6 +291,8 @@ class Fetcher:
         answer = framing.parse(data_pb2.FetchResponseHeader, raw)
         if len(answer.partitions) != len(readers):
             raise InternalError(f"node {node_id} answered {len(answer.partitions)} partitions")
+        if answer.age_ms:
+            self._start(self._hear_others())
         if answer.throttle_ms:
             await asyncio.sleep(answer.throttle_ms / 1000)
         return list(answer.partitions), data
@@ -337,6 +339,10 @@ class Fetcher:
             reader.is_from_start = False
             reader.empty_polls = 0
             self._buffered_bytes += header.batch_length
+
+    async def _hear_others(self) -> None:
+        await self._whereabouts.hear_others()
+        self.look()
 
     # --- failures -------------------------------------------------------------------------------
 

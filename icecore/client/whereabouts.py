@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
-from icecore.client.connection import Backoff, Connection
+from icecore.client.connection import STALE_MS, Backoff, Connection
 from icecore.client.held_segments import find_segments, tail_segment
 from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.reader import Reader
@@ -33,6 +33,10 @@ _LEADERLESS_S: Final = 1.0
 _TRUSTED_ATTEMPTS: Final = 8
 """In a row that failed; then the coordinator is asked where the tail is."""
 _LOCATE_S: Final = 10.0
+_DOUBT_MS: Final = 3_000.0
+"""Between two questions of who leads, while nodes say that no coordinator hears of them."""
+_OTHERS: Final = 3
+"""So many servers are asked then, until one knows it newly."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class Whereabouts:
     def __init__(self, connection: Connection, metadata: Metadata) -> None:
         self._connection = connection
         self._metadata = metadata
+        self._doubted_ms = -_DOUBT_MS
 
     async def find(self, reader: Reader, error: IcecoreError) -> None:
         """Wait as the error asks for, and set where to read next. A reader that is moved meanwhile
@@ -78,6 +83,21 @@ class Whereabouts:
                 reader.use_leader()
             else:
                 self._go_on(reader, segment)
+
+    async def hear_others(self) -> None:
+        """A node that is cut off has answered: ask one server after the other who leads by now,
+        until one has heard of a coordinator just now. Nothing if that was tried a moment ago."""
+        now_ms = self._connection.clock.monotonic_ms()
+        if now_ms < self._doubted_ms + _DOUBT_MS:
+            return
+        self._doubted_ms = now_ms
+        for _ in range(_OTHERS):
+            try:
+                await self._metadata.refresh(is_newer=True)
+            except IcecoreError:
+                return  # nobody else is there
+            if self._connection.clock.monotonic_ms() - self._metadata.newest_ms <= STALE_MS:
+                return
 
     async def _wait(self, reader: Reader, error: IcecoreError) -> bool:
         """Until another attempt makes sense; whether a leader is there that was not."""

@@ -450,7 +450,10 @@ class FetchResponseHeader(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     THROTTLE_MS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
     throttle_ms: _builtins.int
+    age_ms: _builtins.int
+    """0 while the coordinator hears of this node within its lease; else how long"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartitionResult]: ...
     def __init__(
@@ -458,10 +461,11 @@ class FetchResponseHeader(_message.Message):
         *,
         partitions: _abc.Iterable[Global___FetchPartitionResult] | None = ...,
         throttle_ms: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "throttle_ms", b"throttle_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "partitions", b"partitions", "throttle_ms", b"throttle_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

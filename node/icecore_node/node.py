@@ -193,7 +193,15 @@ class Node:
             self._coordinator,
             self._producer_ids,
             ProduceHandler(context, self.leaders, HeavyWork(context.executor)),
-            FetchHandler(context, table, self._readers, self._reading, for_readers, cold),
+            FetchHandler(
+                context,
+                table,
+                self._readers,
+                self._reading,
+                for_readers,
+                cold,
+                silent_ms=self._silent_ms,
+            ),
             QueryHandler(context, table, self._reading, for_readers, cold),
         )
         aside = SettingAside(context.store, table, self._damage)
@@ -216,6 +224,12 @@ class Node:
             tier_orders=self._tier_orders() if self.tier.is_set_up else None,
         )
         self._listeners = Listeners(context)
+
+    def _silent_ms(self) -> int:
+        """How long ago what is known was the newest; 0 while the coordinator hears of this node."""
+        if self._lease.is_valid:
+            return 0
+        return self.mirror.age_ms(self.context.clock.monotonic_ms())
 
     def _tier_orders(self) -> "TierOrders":
         # Its libraries are for nodes with an object store.
@@ -364,6 +378,7 @@ class Node:
                 lease_valid = not lease_valid
                 if not lease_valid:
                     context.metrics.leases_lost.inc()
+                    self._readers.wake_all()  # whoever waits may wait in vain
                 due = self.leaders.all()  # also of those that rest the core must know it
             for leader in due:
                 leader.tick()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from icecore import Admin
 from icecore.dev import LocalCluster
+from tests.cluster.raw import RawClient
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
 
 
@@ -44,3 +45,24 @@ async def test_restarted_coordinator_hears_the_high_watermarks_again(
                 break
             await asyncio.sleep(0.2)
         assert described.partitions[0].high_watermark == 100
+
+
+async def test_a_node_that_is_not_heard_lets_nobody_wait_for_long(tmp_path: Path) -> None:
+    """Its leadership may be another's by now, of which it would never tell who waits there."""
+    lease_ms = 1_500
+    with LocalCluster(tmp_path, nodes=1, coordinator_settings={"lease_ms": lease_ms}) as cluster:
+        async with RawClient(cluster.bootstrap) as raw:
+            await raw.create_topic("t", partitions=1, replication_factor=1)
+            node = await raw.leader("t", 0)
+            poll = asyncio.ensure_future(raw.fetch(node, "t", 0, max_wait_ms=25_000))
+            await asyncio.sleep(lease_ms / 1000)
+            assert not poll.done()
+            cluster.coordinator.pause()
+            try:
+                answer = await asyncio.wait_for(poll, 15)  # it would last longer
+                assert answer.age_ms >= lease_ms and not answer.partitions[0].HasField("error")
+            finally:
+                cluster.coordinator.resume()
+            async with asyncio.timeout(20):
+                while (await raw.fetch(node, "t", 0)).age_ms:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)

@@ -280,7 +280,8 @@ class FakeCluster:
         loop = asyncio.get_running_loop()
         end = loop.time() + request.max_wait_ms / 1000
         while True:
-            header, data = data_pb2.FetchResponseHeader(), list[bytes]()
+            header = data_pb2.FetchResponseHeader(age_ms=self.ages_ms["Fetch"])
+            data = list[bytes]()
             for item in request.partitions:
                 result = header.partitions.add()
                 try:

@@ -248,7 +248,16 @@ class QueryNode:
         heavy = HeavyWork(cast(Any, self.executor))
         cold = ColdSegments(None, self.table)
         self.queries = QueryHandler(self.context, self.table, reading, heavy, cold)
-        self.fetches = FetchHandler(self.context, self.table, self.readers, reading, heavy, cold)
+        self.silent_ms = 0
+        self.fetches = FetchHandler(
+            self.context,
+            self.table,
+            self.readers,
+            reading,
+            heavy,
+            cold,
+            silent_ms=lambda: self.silent_ms,
+        )
 
     # --- what the node has ----------------------------------------------------------------------
 
@@ -364,14 +373,21 @@ class QueryNode:
         self, entry: data_pb2.FetchPartition, **fields: Any
     ) -> tuple[data_pb2.FetchPartitionResult, bytes]:
         """The same of any entry."""
+        header, batches = await self.fetch_answer(entry, **fields)
+        (result,) = header.partitions
+        return result, batches
+
+    async def fetch_answer(
+        self, entry: data_pb2.FetchPartition, **fields: Any
+    ) -> tuple[data_pb2.FetchResponseHeader, bytes]:
+        """All of the answer."""
         fields.setdefault("max_bytes", 1 << 20)
         header = data_pb2.FetchHeader(partitions=[entry], **fields)
         request = data_pb2.FetchRequest(header=header).SerializeToString()
         head, batches = framing.split_bulk(
             join(await self.fetches.fetch(request, CALL)), data_pb2.FetchResponse
         )
-        (result,) = data_pb2.FetchResponseHeader.FromString(head).partitions
-        return result, bytes(batches)
+        return data_pb2.FetchResponseHeader.FromString(head), bytes(batches)
 
 
 def records_of(pages: Sequence[data_pb2.QueryResponse], *, newest_first: bool = False) -> list[Any]:

@@ -33,3 +33,8 @@ class Readers:
         """Something that readers may wait for happened."""
         for wake in list(self._waiting.get(key, {}).values()):
             wake()
+
+    def wake_all(self) -> None:
+        """Everybody shall look again."""
+        for key in list(self._waiting):
+            self.wake(key)

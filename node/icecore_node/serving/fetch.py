@@ -7,6 +7,7 @@ a filter, what was looked at once is not looked at again while it waits.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
@@ -38,6 +39,8 @@ from icecore_node.serving.log_search import LogSearch
 from icecore_node.serving.pieces import view_of
 
 MAX_WAIT_MS = 30_000
+SILENT_WAIT_MS = 5_000
+"""The same while no coordinator hears of this node: somebody else may lead by now."""
 _AGAIN_MS, _AGAIN_MS_MAX = 5.0, 100.0
 """How long who waits for more than there is waits between two looks, at first and at most."""
 _NOT_HERE = (NotReplicaError, UnknownTopicError)
@@ -45,7 +48,17 @@ _NOT_HERE = (NotReplicaError, UnknownTopicError)
 
 
 class FetchHandler:
-    """Handlers of ``DataService/Fetch`` and ``ListOffsets``."""
+    """Handlers of ``DataService/Fetch`` and ``ListOffsets``.
+
+    Args:
+        context: Of the node.
+        table: What it holds.
+        readers: Who waits.
+        reading: From disk.
+        heavy_work: Inflating, for readers.
+        cold: Segments in object storage.
+        silent_ms: How long ago what is known was the newest, 0 while a coordinator is heard.
+    """
 
     def __init__(
         self,
@@ -55,7 +68,10 @@ class FetchHandler:
         reading: ReplicaReading,
         heavy_work: HeavyWork,
         cold: ColdSegments,
+        *,
+        silent_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._silent_ms = silent_ms
         self._context = context
         self._table = table
         self._readers = readers
@@ -85,6 +101,9 @@ class FetchHandler:
                     )
                     or waiting.is_over
                 )
+                header.age_ms = self._silent_ms()
+                if header.age_ms:
+                    deadline_ms = min(deadline_ms, started_ms + SILENT_WAIT_MS)
                 left_ms = deadline_ms - context.clock.monotonic_ms()
                 if settled or left_ms <= 0:
                     break
