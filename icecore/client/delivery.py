@@ -1,7 +1,8 @@
 """Hands out what was fetched: record by record, or as Arrow batches; decoded when its turn comes.
 
-Whoever gives up waiting loses nothing: what is taken out of the store is handed out, or kept as the
-current batch, without an await in between.
+Whoever gives up waiting loses nothing, and any number may wait at a time: what is taken out of the
+store is handed out, or kept as the current batch, without an await in between, and nothing is taken
+while there is a current batch.
 """
 
 from collections import deque
@@ -89,13 +90,13 @@ class Delivery:
     async def load(self) -> Decoded | None:
         """The batch whose turn it is, also in ``current``; None at the end."""
         while True:
-            if self.current is not None:
-                if not self.current.is_void:
-                    return self.current
-                self.current = None
-            chunk = await self._next_chunk()
+            if (current := self._left()) is not None:
+                return current
+            chunk = self._take_chunk()
             if chunk is None:
-                return None
+                if not await self._may_go_on():
+                    return None
+                continue
             columns = self._decoder.decode(chunk)
             if columns is None:
                 continue
@@ -126,14 +127,15 @@ class Delivery:
     async def next_rows(self, names: tuple[str, ...]) -> "pa.RecordBatch | None":
         """The next Arrow batch; None at the end."""
         while True:
-            current, self.current = self.current, None
-            if current is not None and not current.is_void:
+            current, self.current = self._left(), None
+            if current is not None:
                 chunk, first_offset = current.chunk, current.records[0].offset
-            else:
-                found = await self._next_chunk()
-                if found is None:
-                    return None
+            elif (found := self._take_chunk()) is not None:
                 chunk, first_offset = found, found.from_offset
+            elif await self._may_go_on():
+                continue
+            else:
+                return None
             rows = self._rows(chunk, first_offset, names)
             reader = chunk.reader
             reader.delivered = chunk.header.end_offset
@@ -165,20 +167,34 @@ class Delivery:
         rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
         return rows if rows.num_rows else None
 
-    async def _next_chunk(self) -> Chunk | None:
+    def _left(self) -> Decoded | None:
+        """The batch whose turn it is, unless somebody sought another position."""
+        if self.current is not None and self.current.is_void:
+            self.current = None
+        return self.current
+
+    def _take_chunk(self) -> Chunk | None:
+        """The next fetched batch, if there is one and the loop need not have a turn before.
+
+        Raises:
+            IcecoreError: Nothing may be handed out.
+        """
         self.hand.held = None  # who asks for more is done with what there was
         self._check()
         self._decoder.check()
+        return None if self._fetcher.is_turn_due else self._fetcher.take()
+
+    async def _may_go_on(self) -> bool:
+        """Wait until there may be a batch, or the current one of somebody else; False at the
+        end."""
         fetcher = self._fetcher
-        await fetcher.give_turn()
-        while True:
-            if (chunk := fetcher.take()) is not None:
-                return chunk  # with no await in between: a caller's timeout must not lose it
-            if fetcher.is_exhausted:
-                return None
-            if (failed := fetcher.failed) is not None:
-                await self._on_failed(*failed)
-                continue
+        if fetcher.is_turn_due:
+            await fetcher.give_turn()
+        elif fetcher.is_exhausted:
+            return False
+        elif (failed := fetcher.failed) is not None:
+            await self._on_failed(*failed)
+        else:
             fetcher.news.clear()
             await fetcher.news.wait()
-            self._check()
+        return True

@@ -84,7 +84,7 @@ class Fetcher:
         self._buffered_bytes = 0
         self._places = Places(max_wait_ms)
         self._looking: asyncio.Handle | None = None
-        self._is_turn_due = False
+        self.is_turn_due = False
         """A look or a request waits for the loop."""
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered: the same run each time
         self._waiting = WaitingPolls()
@@ -177,8 +177,8 @@ class Fetcher:
 
     async def give_turn(self) -> None:
         """Let the loop look and send what is due: who takes fetched batches only never waits."""
-        if self._is_turn_due:
-            self._is_turn_due = False
+        if self.is_turn_due:
+            self.is_turn_due = False
             await asyncio.sleep(0)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -190,7 +190,7 @@ class Fetcher:
         """Fetch for all partitions that want data, in the loop's next turn."""
         if self._looking is None and not self.is_closed:
             self._looking = asyncio.get_running_loop().call_soon(self._dispatch)
-            self._is_turn_due = True
+            self.is_turn_due = True
 
     def _dispatch(self) -> None:
         """Where a node may be asked (again)."""
@@ -216,7 +216,7 @@ class Fetcher:
             empty_polls = None if is_behind else min(reader.empty_polls for reader in readers)
             place = self._places.take(node_id, empty_polls)
             if place is not None:  # else the end of another one makes us look again
-                self._is_turn_due = True
+                self.is_turn_due = True
                 self._started += 1
                 readers.sort(key=lambda reader: reader.served)
                 for reader in readers:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import socket
 from itertools import pairwise
 from typing import Any
@@ -28,7 +29,8 @@ class Caller:
         ours.setblocking(False)
         self.connection = Connection(ours, mock.Mock(), "peer", TIMEOUTS)
         self.calls = Calls(self.connection, may_park=may_park)
-        self.now_s = asyncio.get_running_loop().time()
+        self.now_s = float(math.ceil(asyncio.get_running_loop().time()))  # halves stay exact
+        self.connection.heard_s = self.now_s
         self.pinged_s: list[float] = []
 
     def waits(self, seconds: float) -> None:
