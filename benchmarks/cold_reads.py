@@ -5,8 +5,10 @@
 A MinIO of its own (``tests/support/minio.py``), or with ``--local`` a folder. One large segment for
 fetches of one batch and a scan, and many small ones, each with its index object, for look-ups of a
 key. Nothing is cached when a figure called *cold* is taken; of *warm* look-ups manifests and
-indexes are. The scan is held against reading the same objects with the same library and doing
-nothing with them. One JSON line; CPU is that of this process.
+indexes are. Scans are held against reading the same objects with the same library and doing
+nothing with them: row groups as they lie, which clients that decode Parquet are given, and the same
+with their decoding into Arrow in this process, too; batches made of them, for all others; and a
+copy in the segment's own format. One JSON line; CPU is that of this process.
 """
 
 import argparse
@@ -27,7 +29,8 @@ import numpy as np
 
 from benchmarks.figures import latency_ms
 from benchmarks.tiering import segment_of
-from icecore.codec import batch
+from icecore.codec import batch, row_group
+from icecore.codec.arrow import TOPIC_COLUMNS
 from icecore.codec.hashes import key_hash
 from icecore.codec.index_entries import batch_entries
 from icecore.codec.selection import Selection
@@ -303,9 +306,15 @@ async def look_ups(world: World, executor: ThreadExecutor) -> dict[str, Any]:
 
 
 async def scan(
-    world: World, executor: ThreadExecutor, segment_id: SegmentId, name: str
+    world: World,
+    executor: ThreadExecutor,
+    segment_id: SegmentId,
+    name: str,
+    *,
+    as_row_groups: bool = False,
+    decodes: bool = False,
 ) -> dict[str, float]:
-    """All batches of a large segment in order, and the same objects raw, by turns; medians."""
+    """All of a large segment in order, and the same objects raw, by turns; medians."""
     manifest = world.manifests[segment_id]
     side = manifest.side
     key = manifest.parquet.key if side is None else side.key
@@ -317,8 +326,12 @@ async def scan(
         cpu_s, began_s = time.process_time(), time.perf_counter()
         offset = length = 0
         while offset < manifest.facts.end_offset:
-            found, offset = await reading.read(segment_id, offset, 4 << 20)
+            found, offset = await reading.read(
+                segment_id, offset, 4 << 20, as_row_groups=as_row_groups
+            )
             length += sum(map(len, found))
+            if decodes:
+                await executor.run(_decode, b"".join(found))
         took_s.append(time.perf_counter() - began_s)
         used_s.append(time.process_time() - cpu_s)
         began_s = time.perf_counter()
@@ -335,6 +348,13 @@ async def scan(
     }
 
 
+def _decode(frames: bytes) -> None:
+    """As a client in another process does."""
+    for position, header in batch.iter_batches(frames):
+        batch.verify_producer_crc(frames, position, header)
+        row_group.decode(frames, position, header).record_batch("t", 0, TOPIC_COLUMNS)
+
+
 async def measure(settings: StoreSettings, folder: Path, segments: int, mib: int) -> dict[str, Any]:
     """All figures."""
     executor = ThreadExecutor(reader_threads=2)
@@ -344,7 +364,9 @@ async def measure(settings: StoreSettings, folder: Path, segments: int, mib: int
     figures: dict[str, Any] = {"segments": segments, "mib": mib}
     figures |= {f"fetch_{each}": value for each, value in (await fetches(world, executor)).items()}
     figures |= await look_ups(world, executor)
-    figures |= await scan(world, executor, LARGE, "scan")
+    figures |= await scan(world, executor, LARGE, "scan", as_row_groups=True)
+    figures |= await scan(world, executor, LARGE, "scan_decoded", as_row_groups=True, decodes=True)
+    figures |= await scan(world, executor, LARGE, "scan_as_batches")
     figures |= await scan(world, executor, AS_STORED, "scan_as_stored")
     executor.close()
     world.files.close()

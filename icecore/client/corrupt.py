@@ -6,13 +6,16 @@ silence.
 """
 
 import logging
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from icecore.client.reader import Chunk, Reader
 from icecore.codec.columns import BatchColumns
 from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError
 from icecore.process.log import event
+
+if TYPE_CHECKING:
+    from icecore.codec.row_group import RowGroupRows
 
 _log = logging.getLogger(__name__)
 
@@ -46,13 +49,33 @@ class Decoder:
             self._failed = None
 
     def decode(self, chunk: Chunk) -> BatchColumns | None:
-        """Its columns; None when it is passed over.
+        """The columns of a batch; None when it is passed over.
 
         Raises:
             CorruptBatchError: It can't be decoded; ``check`` raises it, too, until a seek.
         """
         try:
             return decode(chunk.data, chunk.position, chunk.header)
+        except (CorruptBatchError, BatchTooLargeError) as error:
+            self._refuse(chunk, error)
+            return None
+
+    def decode_rows(
+        self, chunk: Chunk, names: tuple[str, ...] | None = None
+    ) -> "RowGroupRows | None":
+        """The rows of a row group; None when it is passed over.
+
+        Args:
+            chunk: It is one (``Chunk.is_row_group``).
+            names: Only these columns; None = all of a record.
+
+        Raises:
+            CorruptBatchError: As ``decode``.
+        """
+        from icecore.codec import row_group  # only asked for where its library is installed
+
+        try:
+            return row_group.decode(chunk.data, chunk.position, chunk.header, names)
         except (CorruptBatchError, BatchTooLargeError) as error:
             self._refuse(chunk, error)
             return None

@@ -8,7 +8,7 @@ while there is a current batch.
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from icecore.client.corrupt import Decoder
 from icecore.client.fetcher import Fetcher
@@ -20,6 +20,11 @@ from icecore.errors import IcecoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from icecore.codec.row_group import RowGroupRows
+
+_ROWS_AT_ONCE: Final = 4096
+"""So many rows become records at a time, which takes some milliseconds of the loop."""
 
 
 class _Rows(NamedTuple):
@@ -38,6 +43,18 @@ class Decoded:
     reader: Reader
     generation: int
     records: deque[Record]
+    rows: "RowGroupRows | None" = None
+    """Those behind ``records``: of a row group only some become records at a time."""
+
+    def refill(self) -> bool:
+        """Once there are no records: make some of the rows. Whether there are any now."""
+        rows, self.rows = self.rows, None
+        if rows is not None and len(rows):
+            self.records.extend(
+                rows.part(0, _ROWS_AT_ONCE).to_records(self.reader.topic, self.reader.partition)
+            )
+            self.rows = rows.part(_ROWS_AT_ONCE, len(rows))
+        return bool(self.records)
 
     @property
     def is_void(self) -> bool:
@@ -81,7 +98,7 @@ class Delivery:
     def pop(self, current: Decoded) -> Record:
         """The next record of the batch whose turn it is."""
         record = current.records.popleft()
-        if not current.records:
+        if not current.records and not current.refill():
             self.current = None
         current.reader.delivered = record.offset + 1
         self.hand.held = record
@@ -97,29 +114,49 @@ class Delivery:
                 if not await self._may_go_on():
                     return None
                 continue
-            columns = self._decoder.decode(chunk)
-            if columns is None:
-                continue
-            reader = chunk.reader
-            records = columns.to_records(
-                chunk.from_offset, topic=reader.topic, partition=reader.partition
-            )
-            if not self._selection.is_empty:  # a node may pass on batches as they are
-                mask = self._selection.matches(columns)[len(columns) - len(records) :]
-                records = [each for each, is_wanted in zip(records, mask, strict=True) if is_wanted]
-            if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
-                records = [record for record in records if record.offset < reader.end_offset]
-            if records:
-                self.current = Decoded(chunk, reader, chunk.generation, deque(records))
-            else:
-                reader.delivered = chunk.header.end_offset
+            decoded = self._decoded_rows(chunk) if chunk.is_row_group else self._decoded(chunk)
+            if decoded is not None:
+                self.current = decoded
+
+    def _decoded(self, chunk: Chunk) -> Decoded | None:
+        """A batch, if any record of it is wanted."""
+        columns, reader = self._decoder.decode(chunk), chunk.reader
+        if columns is None:
+            return None
+        records = columns.to_records(
+            chunk.from_offset, topic=reader.topic, partition=reader.partition
+        )
+        if not self._selection.is_empty:  # a node may pass on batches as they are
+            mask = self._selection.matches(columns)[len(columns) - len(records) :]
+            records = [each for each, is_wanted in zip(records, mask, strict=True) if is_wanted]
+        if reader.end_offset is not None and chunk.header.end_offset > reader.end_offset:
+            records = [record for record in records if record.offset < reader.end_offset]
+        if records:
+            return Decoded(chunk, reader, chunk.generation, deque(records))
+        reader.delivered = chunk.header.end_offset
+        return None
+
+    def _decoded_rows(self, chunk: Chunk) -> Decoded | None:
+        """The same of a row group: nobody who has a filter is given one."""
+        rows, reader = self._decoder.decode_rows(chunk), chunk.reader
+        if rows is None:
+            return None
+        rows = rows.within(chunk.from_offset, reader.end_offset)
+        decoded = Decoded(chunk, reader, chunk.generation, deque(), rows)
+        if decoded.refill():
+            return decoded
+        reader.delivered = chunk.header.end_offset
+        return None
 
     def take(self, current: Decoded, count: int) -> list[Record]:
         """The next records of the batch whose turn it is, at most so many."""
         if count < len(current.records):
             records = [current.records.popleft() for _ in range(count)]
         else:
-            records, self.current = list(current.records), None
+            records = list(current.records)
+            current.records.clear()
+            if not current.refill():
+                self.current = None
         current.reader.delivered = records[-1].offset + 1
         self.hand.held = records[0]
         return records
@@ -150,6 +187,8 @@ class Delivery:
 
         from icecore.codec.arrow import record_batch
 
+        if chunk.is_row_group:
+            return self._rows_of_group(chunk, first_offset, names)
         reader, columns = chunk.reader, self._decoder.decode(chunk)
         if columns is None:
             return None
@@ -166,6 +205,15 @@ class Delivery:
             return rows
         rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
         return rows if rows.num_rows else None
+
+    def _rows_of_group(
+        self, chunk: Chunk, first_offset: int, names: tuple[str, ...]
+    ) -> "pa.RecordBatch | None":
+        rows, reader = self._decoder.decode_rows(chunk, names), chunk.reader
+        if rows is None:
+            return None
+        rows = rows.within(first_offset, reader.end_offset)
+        return rows.record_batch(reader.topic, reader.partition, names) if len(rows) else None
 
     def _left(self) -> Decoded | None:
         """The batch whose turn it is, unless somebody sought another position."""

@@ -22,7 +22,8 @@ from icecore.client.places import READ, Place, Places
 from icecore.client.reader import Chunk, Reader
 from icecore.client.waiting_polls import Asked, WaitingPolls
 from icecore.client.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
-from icecore.codec.batch import iter_batches, verify_producer_crc
+from icecore.codec.batch import BATCH_BYTES_CAP, LeaderFlag, iter_batches, verify_producer_crc
+from icecore.codec.columns import has_pyarrow
 from icecore.codec.selection import Selection
 from icecore.errors import (
     CorruptBatchError,
@@ -45,6 +46,8 @@ OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 
 _ANSWER_BYTES_MAX = 4 << 20
 """Of one answer: the next one is on its way while this one is delivered."""
+_ROOM_BYTES = 1 << 20
+"""Who lets less of a partition come at once than that gets batches, and no row groups."""
 _ANSWER_GRACE_S = 5.0
 _SUSPICIOUS_ATTEMPTS_MAX = 8
 
@@ -79,6 +82,8 @@ class Fetcher:
         self._metadata = metadata
         self._filter = None if selection.is_empty else selection_to_proto(selection)
         self._fetch_bytes = fetch_bytes
+        has_room = fetch_bytes >= _ROOM_BYTES and buffer_bytes >= 2 * BATCH_BYTES_CAP
+        self._takes_row_groups = has_room and self._filter is None and has_pyarrow()
         self._buffer_bytes = buffer_bytes
         self._on_out_of_range = on_out_of_range
         self._buffered_bytes = 0
@@ -267,6 +272,7 @@ class Fetcher:
             cluster_id=self._metadata.view.cluster_id,
             max_bytes=min(self._buffer_bytes, _ANSWER_BYTES_MAX),
             max_wait_ms=wait_ms,
+            takes_row_groups=self._takes_row_groups,
         )
         if self._filter is not None and place.kind == READ and not any(r.is_stuck for r in readers):
             header.max_wait_ms = 0  # what is there is looked at, and nobody waits for a match
@@ -328,6 +334,8 @@ class Fetcher:
         """Check batches and keep them; a corrupt one and all after it are left out."""
         for position, header in iter_batches(data):
             verify_producer_crc(data, position, header)
+            if header.leader_flags & LeaderFlag.ROW_GROUP and not self._takes_row_groups:
+                raise CorruptBatchError("a row group, which was not asked for", position=position)
             if header.end_offset <= reader.offset:
                 continue
             self.chunks.append(

@@ -6,7 +6,7 @@ of its reader it was fetched, so that a seek makes void what was fetched before.
 
 from dataclasses import dataclass
 
-from icecore.codec.batch import BatchHeader
+from icecore.codec.batch import BatchHeader, LeaderFlag
 from icecore.errors import IcecoreError
 
 
@@ -125,3 +125,8 @@ class Chunk:
     position: int
     header: BatchHeader
     from_offset: int
+
+    @property
+    def is_row_group(self) -> bool:
+        """It is no batch of columns, but rows of object storage as they lie there."""
+        return bool(self.header.leader_flags & LeaderFlag.ROW_GROUP)

@@ -46,6 +46,8 @@ _FIELDS = [
     pa.field("schema_id", pa.int64()),
     pa.field("topic", pa.string()),
 ]
+COLUMN_TYPES = {field.name: field.type for field in _FIELDS}
+"""Of each column that a record batch may have."""
 COLUMNS = ("offset", "timestamp", "append_timestamp", "key", "value", "tags", "headers")
 """Of a record batch, unless others are asked for."""
 TOPIC_COLUMNS = (*COLUMNS, "partition")

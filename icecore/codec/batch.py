@@ -80,7 +80,8 @@ class Codec(IntEnum):
 
 
 class LeaderFlag:
-    """Bits of ``leader_flags``; both are reserved until compaction and transactions use them.
+    """Bits of ``leader_flags``; the first two are reserved until compaction and transactions use
+    them. ROW_GROUP stands only in answers to who asked for it: ``codec/row_group.py``.
 
     Plain numbers like ``ProducerFlag``: an operation with an enum member takes a microsecond, and
     each batch needs a dozen.
@@ -88,6 +89,7 @@ class LeaderFlag:
 
     COMPACTED: Final = 1
     CONTROL: Final = 2
+    ROW_GROUP: Final = 4
 
 
 class ProducerFlag:
@@ -101,7 +103,7 @@ class ProducerFlag:
 
 
 KNOWN_PRODUCER_FLAGS = 31
-_KNOWN_LEADER_FLAGS = LeaderFlag.COMPACTED | LeaderFlag.CONTROL
+_KNOWN_LEADER_FLAGS = LeaderFlag.COMPACTED | LeaderFlag.CONTROL | LeaderFlag.ROW_GROUP
 _CODECS = tuple(Codec)
 
 
@@ -179,6 +181,7 @@ class Compacted(NamedTuple):
     """Exclusive; more than base + count, where records were dropped."""
     delete_horizon_ms: int = 0
     """When tombstones may be dropped, 0 when unset."""
+    is_row_group: bool = False
 
 
 def pad8(length: int) -> int:
@@ -254,7 +257,7 @@ def _check_lengths(header: BatchHeader, position: int) -> None:
     expected = HEADER_LENGTH + index_length + pad8(header.payload_length)
     if header.batch_length != expected or index_length & 7 or expected > BATCH_BYTES_LIMIT:
         raise _corrupt(position, f"batch length {header.batch_length}, its parts have {expected}")
-    if count * 8 > index_length:
+    if count * 8 > index_length and not header.leader_flags & LeaderFlag.ROW_GROUP:
         raise _corrupt(position, f"{count} records do not fit {index_length} index bytes")
     if header.codec is Codec.NONE and header.payload_length != header.uncompressed_length:
         raise _corrupt(position, "payload and uncompressed length differ without a codec")
@@ -331,8 +334,8 @@ def stamp(
     if compacted is None:
         end, delete_horizon_ms, flags = base_offset + header.record_count, 0, 0
     else:
-        end, delete_horizon_ms = compacted
-        flags = LeaderFlag.COMPACTED
+        end, delete_horizon_ms, is_row_group = compacted
+        flags = LeaderFlag.COMPACTED | (LeaderFlag.ROW_GROUP if is_row_group else 0)
     if not 0 <= base_offset <= end <= _MAX_OFFSET:
         raise InvalidRequestError(f"offsets {base_offset}..{end} leave the range of i63")
     front = _FRAME_AND_LEADER.pack(
@@ -411,6 +414,15 @@ def assemble(part: ProducerPart, body: list[Buffer], leader_flags: int = 0) -> b
         leader_flags: ``LeaderFlag`` bits; zero in a Produce.
 
     Raises:
+        BatchTooLargeError, InvalidRequestError: As ``header_of``.
+    """
+    return b"".join((header_of(part, body, leader_flags), *body))
+
+
+def header_of(part: ProducerPart, body: list[Buffer], leader_flags: int = 0) -> bytes:
+    """The header alone of what ``assemble`` makes of the same.
+
+    Raises:
         BatchTooLargeError: The batch exceeds ``BATCH_BYTES_LIMIT``.
         InvalidRequestError: A number does not fit its field.
     """
@@ -432,7 +444,7 @@ def assemble(part: ProducerPart, body: list[Buffer], leader_flags: int = 0) -> b
         )
     )
     header_crc: int = google_crc32c.value(raw)
-    return b"".join((raw[:12], _U32.pack(header_crc), raw[16:], *body))
+    return b"".join((raw[:12], _U32.pack(header_crc), raw[16:]))
 
 
 def set_producer(

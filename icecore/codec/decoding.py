@@ -139,6 +139,8 @@ def _read_index(
     """Bounds-checked views of the index section."""
     if header.batch_length > len(data) - position:
         raise CorruptBatchError("the batch is cut short", position=position)
+    if header.leader_flags & LeaderFlag.ROW_GROUP:
+        raise CorruptBatchError("a row group is no batch of columns", position=position)
     count, flags = header.record_count, header.producer_flags
     start = position + HEADER_LENGTH
     section = _Section(data, start, start + header.index_length, "index section")

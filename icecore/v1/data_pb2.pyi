@@ -276,6 +276,7 @@ class FetchHeader(_message.Message):
     MIN_BYTES_FIELD_NUMBER: _builtins.int
     AS_RECORDS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TAKES_ROW_GROUPS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     max_bytes: _builtins.int
     """of all batches, 0 = 3 MiB; at most fetch_bytes_max; at least one batch comes"""
@@ -285,6 +286,8 @@ class FetchHeader(_message.Message):
     """answer as soon as so many bytes are there; 0 = 1"""
     as_records: _builtins.bool
     """answer with `records` instead of batches; max_bytes counts what is"""
+    takes_row_groups: _builtins.bool
+    """what lies in object storage may come as it is: batches with the"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
         """sent, at most 3 MiB and 10,000 records; at least one record comes
@@ -300,10 +303,11 @@ class FetchHeader(_message.Message):
         min_bytes: _builtins.int = ...,
         as_records: _builtins.bool = ...,
         partitions: _abc.Iterable[Global___FetchPartition] | None = ...,
+        takes_row_groups: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_records", b"as_records", "cluster_id", b"cluster_id", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_records", b"as_records", "cluster_id", b"cluster_id", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "takes_row_groups", b"takes_row_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,6 +136,10 @@ class NodeMetrics:
         self.cold_reads = self._counter(
             "icecore_cold_reads_total", "Reads of segments that lie in object storage."
         )
+        self.cold_row_groups = self._counter(
+            "icecore_cold_row_groups_total",
+            "Row groups of object storage that went to clients as they lie, not made into batches.",
+        )
         self.cold_damage = self._counter(
             "icecore_cold_damage_total",
             "Reads of copies that were not what was published.",

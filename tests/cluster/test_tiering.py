@@ -12,8 +12,13 @@ from deltalake import DeltaTable
 
 from examples.flights import read_departures
 from examples.flights_table import count, wait_until_tiered
-from icecore import Admin, Lookup, Producer, TopicSettings
+from icecore import Admin, Consumer, Lookup, Producer, TopicSettings
+from icecore.codec.batch import LeaderFlag, parse_header
 from icecore.dev import LocalCluster
+from icecore.model import Segment
+from icecore.rpc import framing
+from icecore.v1 import data_pb2
+from tests.cluster.raw import RawClient
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
 from tests.support.minio import Minio, minio_program, running_minio
 from tests.support.small_hdfs import VARIABLE, SmallHdfs, jars_folder, running_hdfs
@@ -101,6 +106,7 @@ async def test_from_the_first_record_to_a_restore(tmp_path: Path, place: Place) 
             assert found.remote_bytes > 0
             assert not found.last_error
         assert await read_all(cluster.bootstrap, "flights") == sent
+        await all_forms_are_equal(cluster)
         key = numbered(7, 1, 1000)[0]
         async with Lookup(cluster.bootstrap, "flights") as lookup:
             page = await lookup.find(keys=[key])
@@ -123,6 +129,50 @@ async def test_from_the_first_record_to_a_restore(tmp_path: Path, place: Place) 
     found_settings = await restore(tmp_path / "other", place, sent)
     assert found_settings == before.settings
     assert (found_settings.partitions, found_settings.segment_age_ms) == (3, 77_000)
+
+
+async def all_forms_are_equal(cluster: LocalCluster) -> None:
+    """Row groups as they lie, and batches made of them, which who has little room gets."""
+    found = []
+    for fetch_bytes in (1 << 20, 64 << 10):
+        options = {"stop_at_end": True, "fetch_bytes": fetch_bytes}
+        async with Consumer(cluster.bootstrap, "flights", **options) as consumer:
+            records = [record async for record in consumer]
+        async with Consumer(cluster.bootstrap, "flights", **options) as consumer:
+            rows = await consumer.to_arrow()
+        records.sort(key=lambda each: (each.partition, each.offset))
+        found.append((records, rows.sort_by([("partition", "ascending"), ("offset", "ascending")])))
+    assert found[0] == found[1]
+    async with Admin(cluster.bootstrap) as admin, RawClient(cluster.bootstrap) as raw:
+        segment = next(each for each in await admin.list_segments("flights") if each.is_tiered)
+        address = cluster.addresses[1]
+        _, data = await raw_fetch(raw, address, segment, takes_row_groups=True)
+        assert parse_header(data).leader_flags & LeaderFlag.ROW_GROUP
+        _, data = await raw_fetch(raw, address, segment)
+        assert not parse_header(data).leader_flags & LeaderFlag.ROW_GROUP
+        clear, data = await raw_fetch(raw, address, segment, takes_row_groups=True, as_records=True)
+        assert clear.records and not data
+        values = [each.value for each in found[0][0] if each.partition == segment.partition]
+        assert [each.value for each in clear.records] == values[: len(clear.records)]
+
+
+async def raw_fetch(
+    raw: RawClient, address: str, segment: Segment, **header: bool
+) -> tuple[data_pb2.FetchPartitionResult, bytes]:
+    """From the start of a segment: the result, and all batches."""
+    entry = data_pb2.FetchPartition(
+        topic=segment.topic,
+        partition=segment.partition,
+        offset=segment.base_offset,
+        segment_id=segment.segment_id,
+    )
+    request = data_pb2.FetchRequest(header=data_pb2.FetchHeader(partitions=[entry], **header))
+    head, data = framing.split_bulk(
+        await raw.call(address, "DataService/Fetch", request), data_pb2.FetchResponse
+    )
+    [result] = data_pb2.FetchResponseHeader.FromString(head).partitions
+    assert not result.HasField("error"), result.error
+    return result, bytes(data)
 
 
 async def restore(folder: Path, place: Place, sent: dict) -> TopicSettings:  # type: ignore[type-arg]

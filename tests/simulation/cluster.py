@@ -171,7 +171,7 @@ class World:
         """Hosts whose disks were chosen: what they hold may be UNKNOWN."""
         self.store_faults = StoreFaults(count=self.count_fault)
         self.bucket = SimBucket()
-        self._has_store = has_store
+        self.has_store = has_store
         self.hosts: dict[str, Host] = {}
         self._has_further = data_dirs > 1
         for _ in range(nodes):
@@ -287,7 +287,7 @@ class World:
             control=SimConnection(host.control, process, host.machine),
             boot_id=f"{process.name} {host.power_cuts}",
         )
-        if self._has_store:
+        if self.has_store:
             ports.tier, ports.cold = self._tier(process), ColdPorts(ports.executor, ports.files)
         node = shells.make_node(host.node_id, process.name, COORDINATOR, ports, self.knobs)
         self.shells[process.name] = node

@@ -112,8 +112,8 @@ async def half_copied(scene: Scene, fault: Fault) -> None:
 
 
 def double_create_plan(seed: int) -> Plan:
-    """There are some sealed segments to copy, fewer than a node copies at a time: of more the second
-    order waits for the first."""
+    """There are some sealed segments to copy, fewer than a node copies at a time: of more, the
+    second order waits for the first."""
     calm = plan("double_create", acks=(Acks.ALL,), pauses_s=(0.01,), producers=3)
     knobs = replace(calm.knobs, latency_s=0.005, segment_bytes=200_000, lease_ms=2_500)
     return replace(calm, knobs=knobs)

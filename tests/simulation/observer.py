@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from icecore.codec import batch
+from icecore.codec import batch, row_group
+from icecore.codec.columns import Record
 from icecore.codec.decoding import decode
 from icecore.errors import IcecoreError
 from icecore.model import NodeState, Segment, SegmentState
@@ -128,7 +129,7 @@ class Observer:
             for position, header in batch.iter_batches(batches):
                 batch.verify_producer_crc(batches, position, header)
                 digest.update(batches[position : position + header.batch_length])
-                for each in decode(batches, position, header).to_records(header.base_offset):
+                for each in _records(batches, position, header):
                     if each.offset >= offset:
                         content.records.append((each.offset, each.value or b""))
             ends = segment.end_offset if segment.state is SegmentState.SEALED else None
@@ -144,6 +145,7 @@ class Observer:
         request = data_pb2.FetchRequest(
             header=data_pb2.FetchHeader(
                 max_bytes=1 << 20,
+                takes_row_groups=segment.segment_id % 2 == 0,  # some of each
                 partitions=[
                     data_pb2.FetchPartition(
                         topic_id=segment.topic_id,
@@ -240,3 +242,9 @@ class Observer:
             tuple((f"node-{copy.node_id}", copy.digest) for copy in copies) if has_files else (),
         )
         history.segments.append(seen)
+
+
+def _records(data: memoryview, position: int, header: batch.BatchHeader) -> list[Record]:
+    if header.leader_flags & batch.LeaderFlag.ROW_GROUP:
+        return row_group.decode(data, position, header).to_records("", 0)
+    return decode(data, position, header).to_records(header.base_offset)

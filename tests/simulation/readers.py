@@ -35,15 +35,19 @@ def make_consumer(
     stop_at_end: bool = False,
     on_out_of_range: OutOfRangePolicy = "error",
 ) -> tuple[SimProcess, Consumer]:
-    """A consumer of small or large appetite, in a process of its own."""
+    """A consumer of small or large appetite, in a process of its own. A large one is given row
+    groups of what lies in object storage, where there is one."""
     process, net, clock, rng = world.client(name)
+    max_bytes, fetch_bytes = chance.choice([2_000, 1 << 20]), chance.choice([500, 100_000])
+    if world.has_store and max_bytes == 1 << 20:
+        max_bytes, fetch_bytes = 16 << 20, 1 << 20
     consumer = Consumer(
         bootstrap_of(world, name),
         topic,
         stop_at_end=stop_at_end,
         on_out_of_range=on_out_of_range,
-        max_bytes=chance.choice([2_000, 1 << 20]),
-        fetch_bytes=chance.choice([500, 100_000]),
+        max_bytes=max_bytes,
+        fetch_bytes=fetch_bytes,
         max_wait_ms=chance.choice([50, 200, 30_000]),
         net=net,
         clock=clock,

@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import IcecoreError, InvalidRequestError, StorageError
@@ -23,15 +23,17 @@ from icecore_node.cold.cold_log import ColdLog, Held, RawPart, gathered
 from icecore_node.cold.descriptions import Description, Descriptions
 from icecore_node.cold.not_here import NotHere, Part
 from icecore_node.cold.objects import CachedObjects
+from icecore_node.cold.row_frames import RowFrame, framed_bytes, is_framed, row_frame
 from icecore_node.cold.tally import note_request
 from icecore_node.context import Tasks
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor
+from icecore_node.ports import Buffer, Executor
 from icecore_node.tiering.manifest import (
     MANIFEST_BYTES_MAX,
     Manifest,
     RawBatch,
+    RowGroup,
     TieredDamageError,
     facts_of,
     parse_manifest,
@@ -90,6 +92,10 @@ class ColdParts:
     metrics: NodeMetrics
 
 
+_Read: TypeAlias = Callable[[ColdCopy, Part], Awaitable[object]]
+"""Of a part, into the cache."""
+
+
 class ColdReading:
     """Loop only. Everything raises NotReplicaError for a segment that is not in object storage,
     TieredDamageError for one whose objects are not what was published, ThrottledError when too much
@@ -109,16 +115,30 @@ class ColdReading:
         return (await self._parts.descriptions.of(segment_id)).segment
 
     async def read(
-        self, segment_id: SegmentId, offset: int, max_bytes: int
-    ) -> tuple[list[bytes], int]:
+        self,
+        segment_id: SegmentId,
+        offset: int,
+        max_bytes: int,
+        *,
+        as_row_groups: bool = False,
+    ) -> tuple[list[Buffer], int]:
         """Batches from the one that holds ``offset``, one at least and about ``max_bytes``; and the
-        offset after them."""
+        offset after them. As row groups where the caller takes them and where they are not too
+        large; then the first one comes whatever there is room for."""
 
-        async def work(copy: ColdCopy) -> tuple[list[bytes], int]:
-            found: list[bytes] = []
+        async def work(copy: ColdCopy) -> tuple[list[Buffer], int]:
+            found: list[Buffer] = []
             at, length = offset, 0
             while length < max_bytes and at < copy.manifest.facts.end_offset:
                 part = copy.tiered.part_at(at)
+                if as_row_groups and is_framed(part):
+                    if found and length + framed_bytes(part) > max_bytes:
+                        break
+                    frame = await self._frame(copy, part)
+                    found += frame.buffers
+                    self._parts.metrics.cold_row_groups.inc()
+                    length, at = length + frame.length_bytes, part.end_offset
+                    continue
                 held = await self._held(copy, part)
                 end = copy.manifest.facts.end_offset
                 data, at = await self._run(gathered, held, at, max_bytes - length, end)
@@ -255,17 +275,27 @@ class ColdReading:
         return copy, MANIFEST_MEMORY_PART * len(data)
 
     async def _held(self, copy: ColdCopy, part: Part) -> Held:
-        """A part, read; the next ones are read ahead when this looks like a scan."""
+        """A part, read, as batches that can be made of it."""
         held = await self._part(copy, part)
+        self._look_ahead(copy, part, self._part)
+        return held
+
+    async def _frame(self, copy: ColdCopy, group: RowGroup) -> RowFrame:
+        """A row group, read, as it lies."""
+        frame = await self._framed(copy, group)
+        self._look_ahead(copy, group, self._framed_or_part)
+        return frame
+
+    def _look_ahead(self, copy: ColdCopy, part: Part, read: _Read) -> None:
+        """The next parts are read ahead when this looks like a scan."""
         is_scan = part.base_offset in (copy.last_end_offset, copy.segment.base_offset)
         if not is_scan and part.end_offset != copy.last_end_offset:
             copy.ahead_end_offset = -1  # somewhere else
         copy.last_end_offset = part.end_offset
         if is_scan:
-            self._read_ahead(copy, part.end_offset)
-        return held
+            self._read_ahead(copy, part.end_offset, read)
 
-    def _read_ahead(self, copy: ColdCopy, start: int) -> None:
+    def _read_ahead(self, copy: ColdCopy, start: int, read: _Read) -> None:
         """Some parts from an offset on, those that are not under way."""
         end = copy.manifest.facts.end_offset
         for _ in range(AHEAD_PARTS):
@@ -275,13 +305,13 @@ class ColdReading:
             start = part.end_offset
             if start > copy.ahead_end_offset:
                 copy.ahead_end_offset = start
-                self._parts.tasks.start(self._ahead(copy, part))
+                self._parts.tasks.start(self._ahead(copy, part, read))
 
-    async def _ahead(self, copy: ColdCopy, part: Part) -> None:
+    async def _ahead(self, copy: ColdCopy, part: Part, read: _Read) -> None:
         """Nobody waits for it, so nobody hears what went wrong: who reads there does."""
         try:
             async with self._parts.admission.place():
-                await self._part(copy, part)
+                await read(copy, part)
         except IcecoreError as error:
             event(_log, logging.DEBUG, "not_read_ahead", offset=part.base_offset, error=error)
 
@@ -294,6 +324,22 @@ class ColdReading:
             return held, held.size_bytes
 
         return await self._parts.cache.parsed(key, make, is_pinned=False)
+
+    async def _framed(self, copy: ColdCopy, group: RowGroup) -> RowFrame:
+        manifest = copy.manifest
+        key = (manifest.facts.segment_id, manifest.attempt, group.base_offset, "frame")
+
+        async def make() -> tuple[RowFrame, int]:
+            file = await copy.tiered.file_of(group)
+            frame = await self._parts.executor.run(row_frame, file, group, manifest.facts)
+            return frame, frame.length_bytes
+
+        return await self._parts.cache.parsed(key, make, is_pinned=False)
+
+    async def _framed_or_part(self, copy: ColdCopy, part: Part) -> object:
+        if is_framed(part):
+            return await self._framed(copy, part)
+        return await self._part(copy, part)
 
     async def _made(self, copy: ColdCopy, part: Part) -> Held:
         if isinstance(part, RawBatch):

@@ -29,14 +29,16 @@ class ColdFetch:
         result: data_pb2.FetchPartitionResult,
         max_bytes: int,
         error: IcecoreError,
+        *,
+        as_row_groups: bool,
     ) -> tuple[list[Buffer], int]:
         """Batches from the asked offset on, and how many bytes they are."""
         segment = await self._find(entry, entry.offset, error)
         found, next_offset = await self._segments.reading.read(
-            segment.segment_id, entry.offset, max_bytes
+            segment.segment_id, entry.offset, max_bytes, as_row_groups=as_row_groups
         )
         _describe(segment, next_offset, result)
-        return [*found], sum(map(len, found))
+        return found, sum(map(len, found))
 
     async def filter(
         self,

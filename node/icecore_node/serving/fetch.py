@@ -152,7 +152,10 @@ class FetchHandler:
                     records += found.count
                     data, data_length = found.buffers, found.length_bytes
                 else:
-                    data, data_length = await self._read(entry, result, allowed, waiting)
+                    as_row_groups = request.takes_row_groups and not request.as_records
+                    data, data_length = await self._read(
+                        entry, result, allowed, waiting, as_row_groups=as_row_groups
+                    )
                 if request.as_records and data:
                     left = ANSWER_RECORDS_MAX - records
                     data_length = await self._add_records(entry, result, data, (allowed, left))
@@ -217,12 +220,16 @@ class FetchHandler:
         result: data_pb2.FetchPartitionResult,
         max_bytes: int,
         waiting: "_Waiting",
+        *,
+        as_row_groups: bool,
     ) -> tuple[list[Buffer], int]:
         context = self._context
         try:
             held, replica = self._locate(entry, result, waiting)
         except _NOT_HERE as error:
-            return await self._cold.read(entry, result, max_bytes, error)
+            return await self._cold.read(
+                entry, result, max_bytes, error, as_row_groups=as_row_groups
+            )
         end = replica.high_watermark
         if entry.offset >= end:
             return [], 0
@@ -234,7 +241,9 @@ class FetchHandler:
             try:
                 body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
             except NotReplicaError as error:  # it is damaged, as we have just seen
-                return await self._cold.read(entry, result, max_bytes, error)
+                return await self._cold.read(
+                    entry, result, max_bytes, error, as_row_groups=as_row_groups
+                )
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
         _move(result, next_offset, replica, held)

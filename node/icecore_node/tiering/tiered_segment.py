@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from icecore.codec.batch import iter_batches
 from icecore.errors import OffsetOutOfRangeError
-from icecore_node.ports import Runner
+from icecore_node.ports import Buffer, Runner
 from icecore_node.tiering.content_digest import ContentDigest
 from icecore_node.tiering.manifest import (
     PARQUET_MAGIC,
@@ -29,6 +29,7 @@ from icecore_node.tiering.manifest import (
     TieredDamageError,
 )
 from icecore_node.tiering.object_store import ByteRange, ObjectStore
+from icecore_node.tiering.row_group_file import row_group_file
 from icecore_node.tiering.rows import SCHEMA
 
 
@@ -102,6 +103,15 @@ class TieredSegment:
             self._manifest.parquet.key, [(group.start, group.end)]
         )
         return await self._executor.run(self._decode, group, data, columns)
+
+    async def file_of(self, group: RowGroup) -> list[Buffer]:
+        """A row group as a Parquet file of its own, in parts; read as ``rows`` does."""
+        if self._metadata is None:
+            await self._read_footer()
+        [data] = await self._store.get_ranges(
+            self._manifest.parquet.key, [(group.start, group.end)]
+        )
+        return await self._executor.run(self._file_of, group, data)
 
     async def raw(self, batch: RawBatch) -> bytes:
         """Whole batches of the side object, as their leaders stamped them."""
@@ -194,6 +204,14 @@ class TieredSegment:
         if not metadata.schema.to_arrow_schema().equals(SCHEMA):
             raise TieredDamageError("columns of another table")
         return metadata
+
+    def _file_of(self, group: RowGroup, data: bytes) -> list[Buffer]:
+        """Blocking."""
+        manifest = self._manifest
+        if not self._is(data, group.sha256):
+            raise TieredDamageError(f"{manifest.parquet.key} at {group.start} is not what was put")
+        described = self._metadata.row_group(self._numbers[group.start])
+        return row_group_file(data, group.start, described)
 
     def _decode(
         self, group: RowGroup, data: bytes, columns: Sequence[str] | None = None

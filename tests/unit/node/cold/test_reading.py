@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from icecore.codec.batch import LeaderFlag, iter_batches, parse_header
 from icecore.errors import ObjectStoreBusyError, ThrottledError, UnavailableError
 from icecore.v1 import data_pb2
-from icecore_node.cold import cold_log
+from icecore_node.cold import cold_log, row_frames
 from icecore_node.cold.descriptions import AGE_MS, REFUSAL_AGE_MS
 from icecore_node.cold.reading import ColdReading
 from icecore_node.tiering.manifest import TieredDamageError
@@ -16,6 +17,7 @@ from tests.simulation.disk import SimDisk
 from tests.support import tiered
 from tests.support.cold_setup import ColdNode
 from tests.support.query_setup import QueryNode, Stored, records_of
+from tests.support.row_frames import rows_of
 
 
 def source_of(count: int = 1, batches: int = 8) -> QueryNode:
@@ -269,3 +271,86 @@ async def test_a_manifest_of_something_else_is_damage() -> None:
     cold.bucket.objects[first.key] = cold.bucket.objects[second.key]
     with pytest.raises(TieredDamageError):
         await cold.reading.read(1, 0, 1)
+
+
+# --- row groups as they lie -----------------------------------------------------------------------
+
+
+async def read_rows(
+    reading: ColdReading, source: QueryNode, max_bytes: int, number: int = 1
+) -> list[list[bytes]]:
+    """All of a segment for who takes row groups: batches and frames by answer."""
+    log = source.logs[number]
+    offset, answers = log.identity.base_offset, list[list[bytes]]()
+    while offset < log.tail.end_offset:
+        found, offset = await reading.read(number, offset, max_bytes, as_row_groups=True)
+        data = b"".join(found)
+        answers.append([data[at : at + header.batch_length] for at, header in iter_batches(data)])
+        assert parse_header(answers[-1][-1]).end_offset == offset
+    return answers
+
+
+def offsets_of(answers: list[list[bytes]]) -> list[int]:
+    """Of all records."""
+    found: list[int] = []
+    for raw in (each for answer in answers for each in answer):
+        header = parse_header(raw)
+        if header.leader_flags & LeaderFlag.ROW_GROUP:
+            found += [each.offset for each in rows_of([raw])[0].to_records("", 0)]
+        else:
+            found += [each.offset for each in records(raw)]
+    return found
+
+
+@pytest.mark.parametrize("max_bytes", [1, 5000, 1 << 20])
+async def test_row_groups_are_passed_on_as_they_lie(max_bytes: int) -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1, row_group_bytes=1000)
+    answers = await read_rows(cold.reading, source, max_bytes)
+    assert offsets_of(answers) == list(range(8))
+    groups = cold.metadata.published[1].row_groups
+    assert [parse_header(each).record_count for answer in answers for each in answer] == [
+        group.records for group in groups
+    ]
+    for answer in answers:
+        assert len(answer) == 1 or sum(map(len, answer)) <= max_bytes
+    assert len(answers) == (1 if max_bytes == 1 << 20 else len(groups))
+
+
+async def test_large_row_groups_are_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_frames, "FRAME_BYTES_MAX", 100)
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1)
+    answers = await read_rows(cold.reading, source, 1 << 20)
+    assert offsets_of(answers) == list(range(8))
+    assert not any(parse_header(each).leader_flags & LeaderFlag.ROW_GROUP for each in answers[0])
+
+
+async def test_batches_without_rows_are_passed_on_too() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1, as_rows=False)
+    assert offsets_of(await read_rows(cold.reading, source, 1 << 20)) == list(range(8))
+
+
+async def test_a_scan_of_row_groups_reads_ahead() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1, row_group_bytes=1)
+    await cold.reading.read(1, 0, 1, as_row_groups=True)
+    await asyncio.sleep(0.01)
+    assert cold.store.by_key["parquet"] == 5  # the footer, what was asked for and three more
+    assert offsets_of(await read_rows(cold.reading, source, 1)) == list(range(8))
+    assert cold.store.by_key["parquet"] == 9, "each was read once"
+    assert not cold.unexpected
+
+
+async def test_a_damaged_row_group_is_not_passed_on() -> None:
+    source, cold = source_of(), ColdNode()
+    cold.publish(source, 1)
+    manifest = cold.metadata.published[1]
+    whole = cold.bucket.objects[manifest.parquet.key]
+    at = manifest.row_groups[0].start + 5
+    cold.bucket.objects[manifest.parquet.key] = (
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    )
+    with pytest.raises(TieredDamageError, match="segment 1"):
+        await read_rows(cold.reading, source, 1 << 20)

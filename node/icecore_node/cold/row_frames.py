@@ -1,0 +1,59 @@
+"""Row groups on their way to clients that decode Parquet themselves: as they lie, in the frame of a
+batch (``icecore/codec/row_group.py``). Nothing is decoded, compressed or copied here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeGuard
+
+from icecore.codec import batch, row_group
+from icecore_node.ports import Buffer
+from icecore_node.tiering.manifest import RawBatch, RowGroup, SegmentFacts
+
+FRAME_BYTES_MAX: Final = batch.BATCH_BYTES_CAP
+"""As stored; a larger row group is cut into batches."""
+_AROUND_BYTES: Final = 4096
+"""More than a header and a footer of one row group take."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFrame:
+    """One of them, stamped."""
+
+    buffers: list[Buffer]
+    length_bytes: int
+
+
+def is_framed(part: RowGroup | RawBatch) -> TypeGuard[RowGroup]:
+    """Whether it goes out as it lies: batches that have no rows do so anyway."""
+    return isinstance(part, RowGroup) and part.end - part.start <= FRAME_BYTES_MAX
+
+
+def framed_bytes(group: RowGroup) -> int:
+    """About how long its frame is."""
+    return group.end - group.start + _AROUND_BYTES
+
+
+def row_frame(file: Sequence[Buffer], group: RowGroup, facts: SegmentFacts) -> RowFrame:
+    """Blocking: computes a CRC of all of it.
+
+    Args:
+        file: The row group as a Parquet file of its own.
+        group: What the manifest says of it.
+        facts: Whose rows these are.
+    """
+    times_ms = group.min_timestamp_ms, group.max_timestamp_ms
+    head, body = row_group.frame(file, group.records, times_ms)
+    stamped, _ = batch.stamp(
+        head,
+        0,
+        batch.parse_header(head),
+        segment_id=facts.segment_id,
+        epoch=facts.epoch,
+        base_offset=group.base_offset,
+        append_timestamp_ms=group.max_append_timestamp_ms,
+        high_watermark=facts.end_offset,
+        prev_header_crc32c=0,
+        compacted=batch.Compacted(group.end_offset, is_row_group=True),
+    )
+    buffers: list[Buffer] = [stamped, *body]
+    return RowFrame(buffers, sum(map(len, buffers)))
