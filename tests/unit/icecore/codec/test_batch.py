@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icecore.codec import batch
-from icecore.codec.batch import BatchLimits, Codec, ProducerFlag
+from icecore.codec.batch import BatchLimits, Codec, LeaderFlag, ProducerFlag
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -223,7 +223,8 @@ def test_a_produced_batch_has_no_leader_part(name: str) -> None:
         (produced(codec=3), CorruptBatchError),
         (produced(codec=1 << 8), CorruptBatchError),
         (produced(reserved=1), CorruptBatchError),
-        (produced(leader_flags=4), CorruptBatchError),
+        (produced(leader_flags=8), CorruptBatchError),
+        (produced(leader_flags=LeaderFlag.ROW_GROUP), InvalidRequestError),
         (produced(count=0), InvalidRequestError),
         (produced(flags=32), InvalidRequestError),
         (produced(flags=15 | ProducerFlag.TRANSACTIONAL), InvalidRequestError),
