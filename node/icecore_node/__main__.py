@@ -40,6 +40,10 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.storage.segment_engine.segment_log import StoreSettings
     from icecore_node.tiering.ports import TierPorts
 
+COLD_NICENESS = 10
+"""Of threads that read object storage: who scans history leaves the processors to those who append
+and read what is new."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -62,9 +66,7 @@ async def serve(settings: NodeSettings) -> None:
         folder=folder,
         metrics=metrics,
         tier=_tier(settings, executor),
-        cold=ColdPorts(ThreadExecutor(reader_threads=2), folder.files)
-        if settings.tier_url
-        else None,
+        cold=_cold(settings, folder),
     )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -177,7 +179,7 @@ def _tier(settings: NodeSettings, executor: ThreadExecutor) -> TierPorts | None:
 def _cold(settings: NodeSettings, folder: DataFolder) -> ColdPorts | None:
     if not settings.tier_url:
         return None
-    return ColdPorts(ThreadExecutor(reader_threads=2), folder.files)
+    return ColdPorts(ThreadExecutor(reader_threads=2, niceness=COLD_NICENESS), folder.files)
 
 
 def _budget(settings: NodeSettings) -> DescriptorBudget:

@@ -138,6 +138,12 @@ class ThreadWorker(Generic[T]):
         self._fatal(EXIT_STATUS)
 
 
+def _be_nice(niceness: int) -> None:
+    """Of the calling thread alone, as Linux has it."""
+    if niceness:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+
+
 class ThreadExecutor:
     """Threads of one node. Create it, and its workers, on the running loop."""
 
@@ -145,14 +151,18 @@ class ThreadExecutor:
         self,
         *,
         reader_threads: int = 8,
+        niceness: int = 0,
         fatal: Callable[[int], None] = _exit_process,
     ) -> None:
         """
         Args:
             reader_threads: Size of the pool behind ``run``.
+            niceness: Of these threads: the higher, the more they leave to all others (Linux).
             fatal: Called with an exit status when a worker fails; replaced in tests only.
         """
-        self._pool = ThreadPoolExecutor(reader_threads, thread_name_prefix="reader")
+        self._pool = ThreadPoolExecutor(
+            reader_threads, thread_name_prefix="reader", initializer=_be_nice, initargs=(niceness,)
+        )
         self._first = ThreadPoolExecutor(FIRST_THREADS, thread_name_prefix="first")
         self._workers: list[ThreadWorker[object]] = []
         self._fatal = fatal
