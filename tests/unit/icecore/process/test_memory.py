@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from icecore.process.memory import GROWTH_BYTES, MemoryReturn, resident_bytes, trim
+from icecore.process.memory import BUSY_LOOKS, GROWTH_BYTES, MemoryReturn, resident_bytes, trim
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -16,7 +16,8 @@ class Heap:
 
     def __init__(self) -> None:
         self.used_bytes, self.free_bytes = 100 * MIB, 0
-        self.looks = self.trims = 0
+        self.looks = self.trims = self.last_trim_look = 0
+        self.used_s, self.is_busy = 0.0, False
 
     def resident(self) -> int:
         self.looks += 1
@@ -24,7 +25,12 @@ class Heap:
 
     def trim(self) -> None:
         self.trims += 1
+        self.last_trim_look = self.looks
         self.free_bytes = 0
+
+    def processor_s(self) -> float:
+        self.used_s += self.is_busy
+        return self.used_s
 
     async def looked_at(self, times: int = 3) -> None:
         before = self.looks
@@ -32,7 +38,7 @@ class Heap:
 
 
 async def watched(heap: Heap, change: Callable[[], None]) -> None:
-    memory = MemoryReturn(heap.resident, heap.trim, every_s=0.001)
+    memory = MemoryReturn(heap.resident, heap.trim, every_s=0.001, used_s=heap.processor_s)
     memory.start()
     await heap.looked_at()
     change()
@@ -64,6 +70,26 @@ async def test_a_little_more_is_kept_and_what_is_in_use_is_not_asked_for_again()
 
     await watched(heap, use)
     assert heap.trims == 1
+
+
+async def test_nobody_who_is_busy_is_held_up_until_the_storm_is_over_or_lasts() -> None:
+    heap = Heap()
+    memory = MemoryReturn(heap.resident, heap.trim, every_s=0.001, used_s=heap.processor_s)
+    memory.start()
+    heap.is_busy = True
+    await heap.looked_at()
+    heap.free_bytes = 500 * MIB
+    before = heap.looks
+    await until(lambda: heap.trims == 1)
+    assert heap.last_trim_look - before in (BUSY_LOOKS, BUSY_LOOKS + 1)
+
+    heap.is_busy = False
+    await heap.looked_at()
+    heap.free_bytes = 500 * MIB
+    before = heap.looks
+    await until(lambda: heap.trims == 2)
+    assert heap.last_trim_look - before in (1, 2)
+    await memory.stop()
 
 
 async def test_free_memory_of_this_process_goes_back() -> None:
