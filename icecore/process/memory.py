@@ -18,9 +18,9 @@ from typing import Final
 EVERY_S: Final = 5.0
 GROWTH_BYTES: Final = 48 << 20
 """Beyond what was left the last time; what is used in turn all the time is not worth it."""
-QUIET_SHARE: Final = 0.25
+QUIET_SHARE: Final = 0.5
 """Of one processor, since the last look: who uses less has nothing that a pause would hold up."""
-BUSY_LOOKS: Final = 12
+BUSY_LOOKS: Final = 4
 """After so many looks who stays busy lets go all the same."""
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
