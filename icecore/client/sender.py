@@ -20,21 +20,24 @@ each retry (R22); a gap shows as OUT_OF_ORDER_SEQUENCE, also after expiry (R23).
 **What may run at the same time.** All of it is on one event loop. A node has up to five requests
 under way; an answer that asks to hold back keeps its slot that long. Of them a partition has one,
 or up to four where the transport keeps their order and the last one was answered well: the first
-request to a leader, and the first after a failure, goes alone (``partition_queue.py``). Waiting
-partitions share one search for an identity and one question for leaders. ``produce_request.py`` has
-the life of one request.
+request to a leader, and the first after a failure, goes alone (``partition_queue.py``). A small
+batch waits for the answer to the one before it, and grows, as long as many batches are under way.
+Waiting partitions share one search for an identity and one question for leaders.
+``produce_request.py`` has the life of one request.
 
 **Tried** (docs/PERFORMANCE.md). Two requests of one partition overtake each other on HTTP/2, and
 the second is refused as out of order: there a partition has one. One stream per node keeps the
 order and halves the CPU of a bare call, but single records gained little: too little for a second
-way of producing. Small requests beside others now wait for 256 KiB or 20 ms: fewer and larger ones
-under load. Looking for a new leader up to 1 s apart made a killed leader cost twice as long as
-looking every 200 ms.
+way of producing. Small requests beside others now wait for 256 KiB or 20 ms, and small batches for
+the answer of their partition: fewer and larger ones under load. Looking for a new leader up to 1 s
+apart made a killed leader cost twice as long as looking every 200 ms.
 """
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from icecore.client.batches import Batch
@@ -61,6 +64,11 @@ REQUESTS_PER_NODE_MAX = 5
 REQUESTS_PER_PARTITION_MAX = 4
 """Where the transport keeps their order. Each has its share of the batches that a leader
 recognises, so that the next one goes out before the first is answered."""
+OVERLAP_BYTES_MIN = 64 << 10
+"""Of a batch that still grows and goes out before the last request of its partition is answered."""
+OVERLAP_BATCHES_MAX = 16
+"""Under way to a node: beside fewer, smaller ones go out as well. Many small ones cost more than
+the wait."""
 REQUEST_BYTES_MIN = 256 << 10
 """Of a request beside others to the same node. Less than that waits for the next answer, at most
 ``_HOLD_S``, and grows meanwhile: what a batch costs hardly depends on its size."""
@@ -71,6 +79,16 @@ _HOLD_LEAST_S = 0.0005
 
 _THROTTLE_MAX_MS = 60_000
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Load:
+    """What is under way to a node."""
+
+    requests: int = 0
+    batches: int = 0
+    requested_ms: float = 0.0
+    """When the last one went out."""
 
 
 class Sender:
@@ -117,8 +135,7 @@ class Sender:
         self._is_closing = False
         self._identities = identities
         self._sendable: dict[int, dict[PartitionQueue, None]] = {}
-        self._requests: dict[int, int] = {}
-        self._requested_ms: dict[int, float] = {}
+        self._loads: defaultdict[int, _Load] = defaultdict(_Load)
         self._held: dict[int, asyncio.TimerHandle] = {}
         self._tasks: dict[asyncio.Task[object], None] = {}  # ordered: the same run each time
         self._under_way: dict[ProduceRequest, None] = {}
@@ -228,23 +245,25 @@ class Sender:
                         more[queue] = None
             queues.update(more)
             if entries:
-                self._requests[node_id] = self._requests.get(node_id, 0) + 1
-                self._requested_ms[node_id] = self._clock.monotonic_ms()
+                load = self._loads[node_id]
+                load.requests += 1
+                load.batches += count
+                load.requested_ms = self._clock.monotonic_ms()
                 self._send(node_id, entries)
         if not queues:
             self._sendable.pop(node_id, None)
 
     def _may_request(self, node_id: int, queues: dict[PartitionQueue, None]) -> bool:
         """Whether a request may go out now: the first at once, more of them when it pays."""
-        running = self._requests.get(node_id, 0)
-        if running in (0, REQUESTS_PER_NODE_MAX):
-            return running == 0
+        load = self._loads[node_id]
+        if load.requests in (0, REQUESTS_PER_NODE_MAX):
+            return load.requests == 0
         waiting_bytes = 0
         for queue in queues:
             waiting_bytes += sum(batch.size_bytes for batch in queue.ready)
             if waiting_bytes >= REQUEST_BYTES_MIN:
                 return True
-        held_ms = self._clock.monotonic_ms() - self._requested_ms[node_id]
+        held_ms = self._clock.monotonic_ms() - load.requested_ms
         left_s = _HOLD_S - held_ms / 1000
         if left_s < _HOLD_LEAST_S:
             return True
@@ -269,8 +288,16 @@ class Sender:
             queue.may_overlap
             and under_way.node_id == node_id
             and len(under_way) < REQUESTS_PER_PARTITION_MAX
+            and self._is_worth_it(queue, node_id)
             and self._keeps_order(node_id)
         )
+
+    def _is_worth_it(self, queue: PartitionQueue, node_id: int) -> bool:
+        """What a batch costs hardly depends on its size: whether the next one may go out as it is,
+        beside those of its partition, instead of growing until they are answered."""
+        batch = queue.ready[0]
+        may_grow = batch is queue.open and batch.size_bytes < OVERLAP_BYTES_MIN
+        return not may_grow or self._loads[node_id].batches < OVERLAP_BATCHES_MAX
 
     def _keeps_order(self, node_id: int) -> bool:
         """Whether requests to the node may follow each other: numbered ones, in their order."""
@@ -340,6 +367,7 @@ class Sender:
         self, request: ProduceRequest, results: Sequence[Outcome], throttle_ms: int
     ) -> None:
         del self._under_way[request]
+        self._loads[request.node_id].batches -= sum(len(batches) for _, batches in request.entries)
         try:
             at = 0
             for queue, batches in request.entries:
@@ -361,5 +389,5 @@ class Sender:
 
     def _free(self, node_id: int) -> None:
         """One request fewer is under way to a node."""
-        self._requests[node_id] -= 1
+        self._loads[node_id].requests -= 1
         self._pump_node(node_id)

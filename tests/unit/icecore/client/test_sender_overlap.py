@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from icecore import Producer
+from icecore.client import sender
 from icecore.client.sender import REQUESTS_PER_PARTITION_MAX
 from icecore.codec.batch import BatchHeader, parse_header
 from icecore.codec.decoding import decode
@@ -105,6 +106,35 @@ async def test_as_many_as_may_are_under_way_and_the_first_goes_alone(cluster: Fa
         assert await outcomes(handles) == list(range(200))
     assert values(partition) == list(range(200))
     assert len(partition.sequences) == 1
+
+
+@pytest.mark.parametrize("busy", [sender.OVERLAP_BATCHES_MAX - 2, sender.OVERLAP_BATCHES_MAX])
+@pytest.mark.parametrize("value_bytes", [10, sender.OVERLAP_BYTES_MIN])
+async def test_a_small_batch_beside_many_waits_for_its_partition_and_grows(
+    monkeypatch: pytest.MonkeyPatch, busy: int, value_bytes: int
+) -> None:
+    """Beside few, or when it is large, it goes out at once."""
+    monkeypatch.setattr("icecore.client.sender.REQUEST_BYTES_MIN", 1)
+    async with (
+        FakeCluster(nodes=1, is_native=True, batches_kept=KEPT) as cluster,
+        producer(cluster, batch_bytes=1 << 20) as p,
+    ):
+        partitions = cluster.add_topic("t", busy + 1)
+        for number in range(busy + 1):
+            await p.send_and_wait("t", b"known", partition=number)
+        held = Held(cluster)
+        handles = [p.send("t", b"1", partition=number) for number in range(busy + 1)]
+        await held.until(1)
+        for _ in range(3):
+            handles.append(p.send("t", bytes(value_bytes), partition=0))
+            await asyncio.sleep(0.01)
+        is_small_beside_many = busy >= sender.OVERLAP_BATCHES_MAX and value_bytes < 1000
+        assert (len(held.gates) == 1) == is_small_beside_many
+        held.let_all_go()
+        found = [(await handle).offset for handle in handles]
+    assert found == [1] * (busy + 1) + [2, 3, 4]
+    if is_small_beside_many:
+        assert len(partitions[0].segments[0].batches) == 3, "what waited is one batch"
 
 
 async def test_no_more_batches_are_unresolved_than_leaders_recognise(
