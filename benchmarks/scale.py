@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import scale_cluster, scale_metadata, scale_store
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
+from icecore.process.system import tune_process
 
 STEPS = ("create", "idle", "failover", "restart", "delete")
 
@@ -38,6 +39,7 @@ MEASURES: dict[str, Callable[[Path, int, argparse.Namespace], dict[str, Any]]] =
 
 def main() -> int:
     """Entry point."""
+    tune_process()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

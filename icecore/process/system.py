@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from icecore.errors import ConfigurationError
+from icecore.process.garbage import bound_full_collections
 from icecore.process.log import event
 
 DESCRIPTORS_MIN = 1024
@@ -91,7 +92,8 @@ def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:
 
 
 def tune_process() -> None:
-    """Set up the allocator for bulk data. Call it first in ``main``, once.
+    """Set up the garbage collector and the allocator for bulk data. Call it first in ``main``,
+    once.
 
     gRPC receives on several threads, so glibc spreads megabyte buffers over many arenas and maps
     and unmaps each of them: every message is paid for again in page faults. One arena that keeps
@@ -99,6 +101,7 @@ def tune_process() -> None:
     the C library is not glibc. The interpreter's switch interval stays as it is: a shorter one
     costs more in thread switches than it gains in latency (docs/PERFORMANCE.md).
     """
+    bound_full_collections()
     try:
         libc = ctypes.CDLL(None)
         libc.gnu_get_libc_version  # noqa: B018  # the test: other C libraries lack the symbol

@@ -1,0 +1,97 @@
+"""Full collections are as rare as their share of the time asks for."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from icecore.process.garbage import (
+    FULL_AFTER_MAX,
+    FULL_AFTER_MIN,
+    FULL_SHARE_MAX,
+    FullCollections,
+    bound_full_collections,
+)
+
+
+class Collector:
+    """What the interpreter would do, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.thresholds = (700, 10, FULL_AFTER_MIN)
+        self._callback = FullCollections(lambda: self.now_s, lambda: self.thresholds, self._set)
+
+    def _set(self, first: int, second: int, third: int) -> None:
+        self.thresholds = (first, second, third)
+
+    def collect(self, after_s: float, took_s: float, generation: int = 2) -> int:
+        """How rare the next full one is."""
+        self.now_s += after_s
+        self._callback("start", {"generation": generation})
+        self.now_s += took_s
+        self._callback("stop", {"generation": generation, "collected": 0, "uncollectable": 0})
+        return self.thresholds[2]
+
+
+def test_one_that_takes_half_of_the_time_comes_more_rarely() -> None:
+    collector = Collector()
+    assert collector.collect(after_s=0.5, took_s=0.5) == round(
+        FULL_AFTER_MIN * 0.5 / FULL_SHARE_MAX
+    )
+    assert collector.thresholds[:2] == (700, 10)
+
+
+def test_it_settles_where_its_share_is_what_it_may_be() -> None:
+    """The busier the process, the sooner the next one: a hundredth of a second for each step."""
+    collector, took_s = Collector(), 0.2
+    for _ in range(10):
+        after = collector.thresholds[2]
+        collector.collect(after * 0.01, took_s)
+    assert took_s / (collector.thresholds[2] * 0.01 + took_s) == pytest.approx(FULL_SHARE_MAX, 0.1)
+
+
+def test_a_quiet_process_goes_back_to_what_the_interpreter_does() -> None:
+    collector = Collector()
+    assert collector.collect(0.1, 0.9) > 10 * FULL_AFTER_MIN
+    collector.collect(60.0, 0.1)
+    assert collector.collect(60.0, 0.1) == FULL_AFTER_MIN
+
+
+def test_it_is_never_rarer_than_that() -> None:
+    collector = Collector()
+    for _ in range(5):
+        collector.collect(0.0, 10.0)
+    assert collector.thresholds[2] == FULL_AFTER_MAX
+
+
+def test_collections_of_younger_generations_say_nothing() -> None:
+    collector = Collector()
+    for generation in (0, 1):
+        assert collector.collect(0.01, 5.0, generation) == FULL_AFTER_MIN
+
+
+def test_a_clock_that_stands_still_changes_nothing() -> None:
+    assert Collector().collect(0.0, 0.0) == FULL_AFTER_MIN
+
+
+@pytest.fixture
+def own_callbacks() -> Iterator[None]:
+    callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
+    yield
+    gc.callbacks[:] = callbacks
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.usefixtures("own_callbacks")
+def test_the_interpreter_calls_it_and_its_thresholds_are_set() -> None:
+    gc.callbacks.clear()
+    bound_full_collections()
+    bound_full_collections()
+    assert len(gc.callbacks) == 1
+    gc.set_threshold(700, 10, FULL_AFTER_MAX)
+    gc.collect()
+    first, second, full_after = gc.get_threshold()
+    assert (first, second) == (700, 10)
+    gc.collect()
+    assert FULL_AFTER_MIN <= full_after <= FULL_AFTER_MAX
