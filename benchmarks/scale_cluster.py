@@ -10,7 +10,7 @@ tells when the last one is led; then all of them take a record.
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,28 +19,29 @@ from benchmarks.idle import cpu_ms_per_s
 from benchmarks.machine import cost_of
 from benchmarks.runner import progress
 from icecore import Admin, Producer
+from icecore.client.types import ClusterDescription
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 
 TOPIC: Final = "wide"
 OTHER: Final = "other"
-STEP_S: Final = 0.25
+STEP_S: Final = 0.5
 OTHER_RATE_PER_S: Final = 50
 PROBED_MAX: Final = 1_000
 EVENTS: Final = ("node_down", "late_tick", "open_failed", "open_refused")
 
 
-async def _until_online(bootstrap: str, partitions: int, within_s: float) -> bool:
-    """Whether all partitions were led in time."""
-    began_s = time.monotonic()
+async def _until(
+    bootstrap: str, is_so: Callable[[ClusterDescription], bool], since_s: float, within_s: float
+) -> float | None:
+    """Seconds from ``since_s`` until the coordinator describes the cluster so; None = too late."""
     async with Admin(bootstrap, timeout_s=30) as admin:
-        while time.monotonic() - began_s < within_s:
+        while time.monotonic() - since_s < within_s:
             with contextlib.suppress(IcecoreError):
-                found = await admin.describe_cluster()
-                if found.partitions >= partitions and not found.offline_partitions:
-                    return True
+                if is_so(await admin.describe_cluster()):
+                    return round(time.monotonic() - since_s, 2)
             await asyncio.sleep(STEP_S)
-    return False
+    return None
 
 
 async def _create(cluster: LocalCluster, partitions: int, within_s: float) -> dict[str, Any]:
@@ -52,13 +53,13 @@ async def _create(cluster: LocalCluster, partitions: int, within_s: float) -> di
         except IcecoreError as failure:
             error = str(failure)[:200]
     answered_s = time.monotonic() - began_s
-    is_online = await _until_online(cluster.bootstrap, partitions, within_s - answered_s)
-    took_s = round(time.monotonic() - began_s, 2)
-    return {
-        "answered_s": round(answered_s, 2),
-        "online_s": took_s if is_online else None,
-        "error": error,
-    }
+    online_s = await _until(
+        cluster.bootstrap,
+        lambda found: found.partitions >= partitions and not found.offline_partitions,
+        began_s,
+        within_s,
+    )
+    return {"answered_s": round(answered_s, 2), "online_s": online_s, "error": error}
 
 
 async def _write_each(
@@ -86,26 +87,19 @@ async def _failover(
 ) -> dict[str, float | None]:
     """Seconds from ``since_s``: until those probed took a record, and until all were led."""
     probed = range(0, partitions, -(-partitions // PROBED_MAX))
+    has_failed = False
+
+    def is_led_again(found: ClusterDescription) -> bool:
+        nonlocal has_failed
+        has_failed = has_failed or found.offline_partitions > 0
+        return has_failed and not found.offline_partitions
+
     taken, led_s = await asyncio.gather(
         _write_each(bootstrap, probed, since_s, within_s),
-        _until_led(bootstrap, since_s, within_s),
+        _until(bootstrap, is_led_again, since_s, within_s),
     )
     last = await _write_each(bootstrap, range(partitions), since_s, within_s)
     return {**taken, "all_led": led_s, "missing": last["missing"]}
-
-
-async def _until_led(bootstrap: str, since_s: float, within_s: float) -> float | None:
-    """Until no partition is without a leader, once the coordinator has seen that some were."""
-    has_seen = False
-    async with Admin(bootstrap, timeout_s=30) as admin:
-        while time.monotonic() - since_s < within_s:
-            with contextlib.suppress(IcecoreError):
-                offline = (await admin.describe_cluster()).offline_partitions
-                has_seen = has_seen or offline > 0
-                if has_seen and not offline:
-                    return round(time.monotonic() - since_s, 2)
-            await asyncio.sleep(STEP_S)
-    return None
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
@@ -201,6 +195,10 @@ def measure(folder: Path, partitions: int, steps: Sequence[str], within_s: float
             began_s = time.monotonic()
             cluster.start_node(1)
             result["node_start_s"] = round(time.monotonic() - began_s, 2)
+            whole = _until(
+                cluster.bootstrap, lambda found: not found.under_replicated, began_s, within_s
+            )
+            result["copies_back_s"] = asyncio.run(whole)
         if "restart" in steps:
             progress("restart of all")
             events = _events(cluster)
