@@ -308,7 +308,9 @@ class OsFileSystem:
         """(used, free) of the process; free is 0 when there is none left even to count them."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         try:
-            used = len(os.listdir(_DESCRIPTORS)) - 1  # but for the one that lists them
+            used = os.stat(_DESCRIPTORS).st_size  # since Linux 6.2; a list of 5,000 takes 10 ms
+            if used == 0:
+                used = len(os.listdir(_DESCRIPTORS)) - 1  # but for the one that lists them
         except OSError as error:
             with _errors("count descriptors"):
                 if error.errno not in _OUT_OF_RESOURCES:
