@@ -81,13 +81,15 @@ SEGMENTS_PER_ROUND = 128
 ROUNDS_AT_ONCE = 4
 """Of each kind: what nodes and disks can't do at once waits here, where its turn can be chosen."""
 LOOPS = frozenset(
-    ["tick", "heal", "audit", "repair", "retain", "confirm", "begin_uploads", "follow_tiers"]
+    ["tick", "heal", "audit", "roll", "repair", "retain", "confirm", "upload", "follow_tiers"]
 )
 """Tasks without which this process would only look alive."""
 ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
 """Tasks after which there may be room for another."""
 LOOK_AGAIN_MS = 1_000.0
 """Everything is looked at this often even when nothing seems to have changed."""
+ROLL_LOOKS = 4
+"""While segments are rolled, they are looked at more often than audited: fewer at once then."""
 LOOK_RESTS = 4
 """So many times as long as a look takes passes until the next one."""
 
@@ -149,7 +151,7 @@ class Coordinator:
         opening = SegmentOpening(self.ledger, ports.calls, self.live, clock, timing)
         self._opener = TailOpener(ports, _start_states(ports), opening)
         self.recovery = Recovery(ports, opening)
-        gains, request = ExpectedGains(clock), self.recovery.request
+        gains, request = ExpectedGains(clock), self._request
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
         self._surplus = SurplusCopies(ports)
@@ -241,10 +243,11 @@ class Coordinator:
         self._spawn(self._tick(), "tick")
         self._spawn(self._heal(), "heal")
         self._spawn(self._audit(), "audit")
+        self._spawn(self._roll(), "roll")
         self._spawn(self._repair(), "repair")
         self._spawn(self._retain(), "retain")
         self._spawn(self._confirm(), "confirm")
-        self._spawn(self._begin_uploads(), "begin_uploads")
+        self._spawn(self._begin_uploads(), "upload")
         self._spawn(self._follow_tiers(), "follow_tiers")
         state = self.ledger.state
         event(
@@ -325,6 +328,11 @@ class Coordinator:
             except TimeoutError:
                 continue
 
+    def _request(self, segment_id: SegmentId) -> None:
+        """Recover a segment whose leader is well, at once."""
+        self.recovery.request(segment_id)
+        self._poke.set()
+
     def _has_waiting(self) -> bool:
         return (
             self.recovery.backoff.is_waiting
@@ -396,6 +404,12 @@ class Coordinator:
             await self._repairer.drop_damaged()
             await self._auditor.audit()
             await self._deletions.look()
+
+    async def _roll(self) -> None:
+        while True:
+            looks = ROLL_LOOKS if self._auditor.is_rolling else 1
+            await asyncio.sleep(self._timing.audit_ms / looks / 1000)
+            await self._auditor.roll()
 
 
 def _means_work(record: Record) -> bool:

@@ -1,26 +1,26 @@
 """Looks over all segments that are not sealed and puts right what no event will: too few copies.
 
-Active segments are rolled, so that their successor opens on more or better nodes. A few at a time:
-rolls compete with produce for the same disks. Also ends what an earlier coordinator left half done:
+Active segments are rolled, so that their successor opens on more or better nodes, and no more of
+them at once than go well (``roll_pace``). Also ends what an earlier coordinator left half done:
 prepared segments that nobody opened.
 """
 
 import logging
 from collections.abc import Callable
 
-from icecore.errors import IcecoreError
 from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
 from icecore_coordinator.state.records import PartitionKey
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.gains import ExpectedGains
+from icecore_coordinator.work.roll_asking import ask_to_roll
+from icecore_coordinator.work.roll_pace import ROLLS_MIN, RollPace
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-ROLLS_AT_ONCE = 8
 ROLL_WAIT_MS = 5_000.0
 REPLACE_WAIT_MS = 2_000.0
 REPLACE_WAIT_MS_MAX = 600_000.0
@@ -47,6 +47,7 @@ class Auditor:
         self._gains = gains
         self._recover = recover
         self._rolling: Backoff[SegmentId] = Backoff(ports.clock, ROLL_WAIT_MS)
+        self._pace = RollPace(ports.clock, ROLL_WAIT_MS)
         self._replacing: Backoff[PartitionKey] = Backoff(
             ports.clock, REPLACE_WAIT_MS, REPLACE_WAIT_MS_MAX
         )
@@ -54,15 +55,37 @@ class Auditor:
         self._first_own_segment_id = 0
         """Segments below it were opened before this process looked the first time."""
 
-    async def audit(self) -> None:
-        """One pass over what is not sealed, as far as something may be wrong with it."""
+    @property
+    def is_rolling(self) -> bool:
+        """Whether segments were asked to roll that have not, so far."""
+        return self._pace.is_under_way
+
+    async def roll(self) -> None:
+        """One look at what is not sealed, as far as something may be wrong with it: some of it is
+        asked to roll, and what can't be sealed by its leader is recovered."""
         if not self._first_own_segment_id:
             self._first_own_segment_id = next_of(self._ledger.state, "segment_id").next_value
-        await self._roll()
-        await self._abandon_prepared()
+        self._rolling.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
+        self._replacing.forget(self._is_whole)
+        rolls = self.rolls(self._pace.room(self._ledger.state.unsealed.__contains__))
+        self._rolling.take(segment.segment_id for segment, _ in rolls)
+        try:
+            asked: dict[tuple[NodeId, str], list[Segment]] = {}
+            for segment, why in rolls:
+                if not self._is_ended_otherwise(segment, why):
+                    asked.setdefault((segment.leader, why), []).append(segment)
+            for (leader, why), segments in asked.items():
+                for segment in segments:
+                    self._pace.ask(segment.segment_id)
+                    if why == "roll_up":
+                        self._gains.expect(segment.segment_id)
+                await ask_to_roll(self._calls, leader, segments, why, self._timing.node_call_s)
+        finally:
+            for segment, _ in rolls:
+                self._rolling.release(segment.segment_id, is_done=False)
 
-    def rolls(self) -> list[tuple[Segment, str]]:
-        """Active segments that would be better off on other nodes, a bounded number, and why."""
+    def rolls(self, count_max: int = ROLLS_MIN) -> list[tuple[Segment, str]]:
+        """Active segments that would be better off on other nodes, so many at most, and why."""
         state = self._ledger.state
         ripe = [
             each.node_id
@@ -74,7 +97,7 @@ class Auditor:
         # Of very many segments, with nothing to complain of, only those are looked at.
         is_well, takers = self._copies.is_all_well, frozenset(ripe)
         for segment_id in state.short if is_calm and is_well else state.unsealed:
-            if len(found) >= ROLLS_AT_ONCE:
+            if len(found) >= count_max:
                 break
             segment = state.segments[segment_id].segment
             if is_well and takers.issubset(segment.replicas):
@@ -172,54 +195,26 @@ class Auditor:
         key = (segment.topic_id, segment.partition)
         if self._replacing.is_due(key):
             self._replacing.release(key, is_done=False)
+            self._pace.ask(segment.segment_id)
             event(_log, logging.INFO, "replacing_empty", segment_id=segment.segment_id, why=why)
             self._recover(segment.segment_id)
 
-    async def _roll(self) -> None:
-        self._rolling.forget(lambda segment_id: segment_id not in self._ledger.state.unsealed)
-        self._replacing.forget(self._is_whole)
-        rolls = self.rolls()
-        self._rolling.take(segment.segment_id for segment, _ in rolls)
-        try:
-            for segment, why in rolls:
-                if self.must_recover(segment):
-                    event(
-                        _log,
-                        logging.INFO,
-                        "recovery_wanted",
-                        segment_id=segment.segment_id,
-                        why=why,
-                    )
-                    self._recover(segment.segment_id)
-                    continue
-                if self._is_empty(segment):
-                    self._replace(segment, why)
-                    continue
-                if why == "roll_up":
-                    self._gains.expect(segment.segment_id)
-                try:
-                    [rolling] = await self._calls.roll(
-                        segment.leader, [segment], why, self._timing.node_call_s
-                    )
-                    error = rolling.error
-                except IcecoreError as failure:
-                    error = failure
-                event(
-                    _log,
-                    logging.INFO,
-                    "roll_asked",
-                    segment_id=segment.segment_id,
-                    leader=segment.leader,
-                    why=why,
-                    error=error,
-                )
-        finally:
-            for segment, _ in rolls:
-                self._rolling.release(segment.segment_id, is_done=False)
+    def _is_ended_otherwise(self, segment: Segment, why: str) -> bool:
+        """Whether its leader can't seal it, so that it is recovered instead."""
+        if self.must_recover(segment):
+            event(_log, logging.INFO, "recovery_wanted", segment_id=segment.segment_id, why=why)
+            self._pace.ask(segment.segment_id)
+            self._recover(segment.segment_id)
+            return True
+        if self._is_empty(segment):
+            self._replace(segment, why)
+            return True
+        return False
 
     # --- leftovers ------------------------------------------------------------------------------
 
-    async def _abandon_prepared(self) -> None:
+    async def audit(self) -> None:
+        """Give up prepared segments that nobody opened."""
         state, now = self._ledger.state, self._clock.monotonic_ms()
         since = {
             segment_id: self._prepared_since_ms.get(segment_id, now)

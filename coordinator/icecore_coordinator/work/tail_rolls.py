@@ -4,18 +4,13 @@ A few at a time, and each again only after a while: an empty tail can't be seale
 finds no node for a successor goes on with what it has.
 """
 
-import logging
 from collections.abc import Iterable
 
-from icecore.errors import IcecoreError
-from icecore.model import NodeId, Segment, SegmentId, SegmentState
-from icecore.process.log import event
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore_coordinator.nodes.fan_out import by_node
-from icecore_coordinator.nodes.node_calls import Rolling
 from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.roll_asking import ask_to_roll
 from icecore_coordinator.work.worker_ports import WorkerPorts
-
-_log = logging.getLogger(__name__)
 
 ROLLS_AT_ONCE = 8
 ROLL_WAIT_MS = 5_000.0
@@ -43,23 +38,7 @@ class TailRolls:
         self._rolling.take(each.segment_id for each in ripe)
         try:
             for leader, mine in by_node((each.leader, each) for each in ripe).items():
-                await self._ask(leader, mine, why)
+                await ask_to_roll(self._calls, leader, mine, why, self._timing.node_call_s)
         finally:
             for each in ripe:
                 self._rolling.release(each.segment_id, is_done=False)
-
-    async def _ask(self, leader: NodeId, segments: list[Segment], why: str) -> None:
-        try:
-            answers = await self._calls.roll(leader, segments, why, self._timing.node_call_s)
-        except IcecoreError as error:
-            answers = [Rolling(error)] * len(segments)
-        for segment, rolling in zip(segments, answers, strict=True):
-            event(
-                _log,
-                logging.INFO,
-                "roll_asked",
-                segment_id=segment.segment_id,
-                leader=leader,
-                why=why,
-                error=rolling.error,
-            )

@@ -1,20 +1,42 @@
 """What the auditor does about copies that their nodes call damaged or missing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 
+from icecore.errors import UnavailableError
+from icecore.model import Segment
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.config import Timing
-from icecore_coordinator.decisions.segment_changes import Opening, alter_isr, seal
-from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, NodeRecord
+from icecore_coordinator.decisions.segment_changes import (
+    Opening,
+    Sealing,
+    alter_isr,
+    open_tail,
+    prepare,
+    seal,
+)
+from icecore_coordinator.decisions.topic_changes import add_partitions, missing_partitions
+from icecore_coordinator.nodes.node_calls import Rolling
+from icecore_coordinator.state.cluster_state import ClusterState, Placement
+from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
 from icecore_coordinator.work.auditor import Auditor
+from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.repairing import Repairer
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
-from tests.support.cluster_states import ALL, commit, prepared_successor, sealing, segment
+from tests.support.cluster_states import (
+    ALL,
+    DIGEST,
+    TOPIC,
+    Cluster,
+    commit,
+    prepared_successor,
+    sealing,
+    segment,
+)
 from tests.unit.coordinator.nodes.test_node_sessions import Watch
 
 
@@ -26,15 +48,16 @@ class StateOnly:
 
 
 class Audited(Watch):
-    """Three connected nodes and an auditor that is only asked."""
+    """Three connected nodes and an auditor; calls to leaders are only kept."""
 
     def __init__(self) -> None:
         super().__init__()
         self.streams = {node_id: self.connect(node_id) for node_id in ALL}
-        unused = cast(Any, None)
+        self.asked: list[tuple[int, list[int], str]] = []
+        self.recovered: list[int] = []
         ports = WorkerPorts(
             ledger=cast(Any, StateOnly(self.state)),
-            calls=unused,
+            calls=cast(Any, self),
             live=self.live,
             heard=self.heard,
             copies=self.copies,
@@ -42,8 +65,18 @@ class Audited(Watch):
             clock=self.clock,
             timing=Timing(roll_up_wait_ms=0),
         )
-        self.auditor = Auditor(ports, opening=unused, gains=unused, recover=unused)
+        self.auditor = Auditor(
+            ports, cast(Any, None), ExpectedGains(self.clock), self.recovered.append
+        )
         self.repairer = Repairer(ports)
+
+    async def roll(
+        self, leader: int, segments: Sequence[Segment], why: str, _: float
+    ) -> list[Rolling]:
+        self.asked.append((leader, [each.segment_id for each in segments], why))
+        if leader == 2:
+            raise UnavailableError("this leader can't be reached")
+        return [Rolling() for _ in segments]
 
     def damage(self, node_id: int, segment_id: int) -> None:
         beat = pb.HeartbeatRequest(unknown_segment_ids=[segment_id])
@@ -159,3 +192,52 @@ def test_damaged_copy_is_no_donor_and_its_node_is_copied_to(audited: Audited) ->
     assert audited.repairs() == [(1, 1, 3)]
     audited.damage(1, 1)
     assert audited.repairs() == []  # nobody to copy from
+
+
+def two_replicas_each(state: Cluster, partitions: int) -> None:
+    """Give the topic so many partitions; the new ones have segments on nodes 1 and 2 alone, and are
+    led by these in turn."""
+    commit(state, add_partitions(state, "events", partitions))
+    for change in missing_partitions(state):
+        commit(state, change)
+    places = [((TOPIC, each), Placement((1, 2), 1 + each % 2)) for each in range(1, partitions)]
+    prepared = commit(state, prepare(state, places))
+    for record in prepared.puts:
+        if isinstance(record, SegmentRecord):
+            opening = Opening(record.segment.segment_id, {1: ALL[1], 2: ALL[2]})
+            commit(state, open_tail(state, state.live, opening))
+
+
+def seal_and_open(state: Cluster, segment_id: int) -> None:
+    """What becomes of one that rolls."""
+    before = segment(state, segment_id)
+    key = (TOPIC, before.partition)
+    [successor] = [
+        each.segment.segment_id
+        for each in commit(state, prepare(state, [(key, Placement((1, 2, 3), 1))])).puts
+        if isinstance(each, SegmentRecord)
+    ]
+    sealed = Sealing(segment_id, before.version, 10, DIGEST, before.replicas)
+    commit(state, seal(state, state.live, sealed, Opening(successor, ALL), 0))
+
+
+async def test_rolls_are_asked_for_by_leader_and_no_more_of_them_than_are_done(
+    audited: Audited,
+) -> None:
+    state = cast(Cluster, audited.state)
+    two_replicas_each(state, 40)
+    await audited.auditor.roll()
+    assert [(leader, len(ids), why) for leader, ids, why in audited.asked] == [
+        (2, 2, "roll_up"),
+        (1, 2, "roll_up"),
+    ], "one leader that can't be reached keeps no other from being asked"
+    await audited.auditor.roll()
+    assert len(audited.asked) == 2, "none is done yet"
+    for segment_id in audited.asked[1][1]:
+        seal_and_open(state, segment_id)
+    await audited.auditor.roll()
+    assert sum(len(ids) for _, ids, _ in audited.asked[2:]) == 2, "as many as were done"
+    assert not {each for _, ids, _ in audited.asked[:2] for each in ids}.intersection(
+        each for _, ids, _ in audited.asked[2:] for each in ids
+    )
+    assert not audited.recovered
