@@ -169,6 +169,7 @@ class Node:
                 lease=self._lease,
                 damage=self._damage,
                 readers=self._readers,
+                ticks=self.leaders.ticks,
             ),
             table=self.replicas,
             leaders=self.leaders,

@@ -13,6 +13,7 @@ from icecore_node.identity.readers import PartitionKey
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.leader import Leader
+from icecore_node.roles.leader_ticks import LeaderTicks
 
 
 class Leaders:
@@ -29,6 +30,8 @@ class Leaders:
         self._node_id = node_id
         self._peers = peers
         self._leaders: dict[PartitionKey, Leader] = {}
+        self.ticks = LeaderTicks[Leader]()
+        """Which of them time means something to."""
 
     def put(self, leader: Leader) -> None:
         """It leads its partition's active segment from now on."""
@@ -45,10 +48,8 @@ class Leaders:
         return [leader for leader in found if leader is not None]
 
     def due(self, now_ms: float) -> list[Leader]:
-        """Those that time means something to; the others rest, and cost a look."""
-        due = [key for key, each in self._leaders.items() if each.core.rests_until_ms <= now_ms]
-        found = [self._at(key) for key in due]
-        return [leader for leader in found if leader is not None]
+        """Those that get a tick now."""
+        return [each for each in self.ticks.due(now_ms) if self.of(each.replica) is each]
 
     def leader(self, topic_id: bytes, topic: str, partition: int, epoch: int) -> Leader:
         """The leader of a partition's active segment. ``epoch`` 0 = any; a plain number, as the

@@ -38,6 +38,7 @@ from icecore_node.replica.damage import Damage
 from icecore_node.replica.life import RoleEnded
 from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
+from icecore_node.roles.leader_ticks import LeaderTicks
 from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
@@ -112,6 +113,7 @@ class LeaderParts:
     lease: Lease
     damage: Damage
     readers: Readers
+    ticks: "LeaderTicks[Leader]"
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class Leader:
         self._damage = parts.damage
         self._readers = parts.readers
         self._lease = parts.lease
+        self._ticks = parts.ticks
         self._on_record = on_record
         self.replica = replica
         self.segment = segment
@@ -275,6 +278,7 @@ class Leader:
 
     def feed(self, *happened: inputs.LeaderInput) -> None:
         """Step the core once and perform what it asks."""
+        self._ticks.wake(self)
         try:
             for effect in self._checked.step(happened, self._context.clock.monotonic_ms()):
                 self._perform(effect)

@@ -51,7 +51,9 @@ class LedHere:
         self.context = shared
         self.replica = replica(shared, LogBuilder(7))
         record = segment(segment_id=7, epoch=1, base_offset=0)
-        others: dict[str, Any] = {each: Calls() for each in ("coordinator", "news", "damage")}
+        others: dict[str, Any] = {
+            each: Calls() for each in ("coordinator", "news", "damage", "ticks")
+        }
         lease: Any = SimpleNamespace(is_valid=True)
         self.lease = lease
         readers = cast(Any, self.readers)

@@ -19,6 +19,7 @@ from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
 from icecore_node.roles.follower import Follower, FollowerParts
 from icecore_node.roles.leader import Leader, LeaderParts, Offered
+from icecore_node.roles.leader_ticks import LeaderTicks
 from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
 from icecore_replication.inputs import StreamOpened, Tick
 from icecore_replication.invariants import InvariantError
@@ -99,6 +100,7 @@ class Shell:
             lease=lease,
             damage=nobody,
             readers=self.readers,
+            ticks=LeaderTicks(),
         )
         leader = Leader(parts, self.replica, segment(isr=(LEADER,)), lambda _: None)
         self.replica.move(Led(leader))

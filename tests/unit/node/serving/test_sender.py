@@ -52,7 +52,7 @@ async def test_each_batch_of_equal_length_is_sent() -> None:
     log = replica(shared, LogBuilder(7))
     record = segment(segment_id=7, epoch=1, base_offset=0)
     others: dict[str, Any] = {
-        each: Calls() for each in ("coordinator", "news", "damage", "readers")
+        each: Calls() for each in ("coordinator", "news", "damage", "readers", "ticks")
     }
     lease: Any = SimpleNamespace(is_valid=True)
     leader = Leader(LeaderParts(context=shared, lease=lease, **others), log, record, lambda _: None)
