@@ -219,17 +219,10 @@ class Describer:
 
     def cluster(self) -> pb.DescribeClusterResponse:
         """Nodes and counts over all segments."""
-        state = self._state
-        records = [each for each in state.segments.values() if not is_prepared(each)]
-        sealed = [each for each in records if each.segment.state == SegmentState.SEALED]
-        kept = kept_topics(state)
-        partitions = [
-            each for each in state.partitions.values() if state.is_live_topic(each.topic_id)
-        ]
-        tails = [state.tail(each) for each in partitions]
-        active = sum(
-            tail is not None and tail.segment.state == SegmentState.ACTIVE for tail in tails
-        )
+        state, totals = self._state, self._state.totals
+        live = live_topics(state)
+        partitions = sum(totals.partitions[each.topic_id] for each in live)
+        active = sum(totals.active[each.topic_id] for each in live)
         loads = load_of_nodes(state)
         return pb.DescribeClusterResponse(
             cluster_id=state.cluster_id,
@@ -237,27 +230,20 @@ class Describer:
             nodes=[
                 self._node(each.node_id, loads) for each in state.nodes.values() if each.incarnation
             ],
-            topics=len(live_topics(state)),
-            partitions=len(partitions),
-            deleted_topics=len(kept),
+            topics=len(live),
+            partitions=partitions,
+            deleted_topics=len(kept_topics(state)),
             deleted_bytes=sum(
-                each.segment.length_bytes
-                for each in sealed
-                if not state.is_live_topic(each.segment.topic_id)
+                size_bytes
+                for topic_id, size_bytes in totals.sealed_bytes.items()
+                if not state.is_live_topic(topic_id)
             ),
-            segments=len(records),
-            sealed_segments=len(sealed),
-            under_replicated=sum(is_under_replicated(each) for each in records),
-            min_copies=min(
-                (
-                    len(each.segment.replicas)
-                    for each in sealed
-                    if not (each.segment.is_lost or each.segment.is_remote_only)
-                ),
-                default=0,
-            ),
+            segments=len(state.segments) - len(state.prepared),
+            sealed_segments=len(state.segments) - len(state.unsealed),
+            under_replicated=len(state.thin) + len(totals.out_of_sync),
+            min_copies=min(totals.copies, default=0),
             recoveries=self._recoveries(),
-            offline_partitions=len(tails) - active,
+            offline_partitions=partitions - active,
             pages=[
                 pb.Page(
                     segment_id=each.segment_id,

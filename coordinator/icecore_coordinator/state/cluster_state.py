@@ -47,6 +47,7 @@ from icecore_coordinator.state.records import (
 )
 from icecore_coordinator.state.saved_positions import PositionIndex
 from icecore_coordinator.state.tier_index import TierIndex
+from icecore_coordinator.state.totals import Totals
 
 Decision: TypeAlias = Callable[["ClusterState"], Change]
 """What to change, from the newest state; raises IcecoreError to refuse."""
@@ -92,6 +93,8 @@ class ClusterState:
     """Partitions whose ids are to be put in order before anybody asks for it."""
     segments_of_node: dict[NodeId, dict[SegmentId, None]] = field(default_factory=dict)
     """By replica, not by holder."""
+    totals: Totals = field(default_factory=Totals)
+    """Counts over all of them."""
     tiers: TierIndex = field(default_factory=TierIndex)
     """What lies in object storage, and what could."""
     token: Token = NO_TOKEN
@@ -130,6 +133,8 @@ class ClusterState:
             case TopicRecord():
                 self._put_topic(record)
             case PartitionRecord():
+                if record.partition_key not in self.partitions:
+                    self.totals.count_partition(record.topic_id, 1)
                 self.partitions[record.partition_key] = record
                 is_stale = record.table_revision < record.tier_revision
                 self.tiers.note_table(record.partition_key, is_stale=is_stale)
@@ -164,12 +169,14 @@ class ClusterState:
         for node_id in segment.replicas:
             self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
         self.segments[segment.segment_id] = record
+        is_thin = is_under_replicated(record)
+        self.totals.put(segment, is_under_replicated=is_thin)
         self.tiers.put_segment(segment)
         if segment.state != SegmentState.SEALED:
             self._note_unsealed(segment)
             return
         self.unsealed.pop(segment.segment_id, None)
-        if is_under_replicated(record):
+        if is_thin:
             self.thin[segment.segment_id] = None
         if is_over_replicated(record):
             self.thick[segment.segment_id] = None
@@ -188,6 +195,7 @@ class ClusterState:
         """What follows from who has copies of it."""
         segment_id = segment.segment_id
         self.open.remove(segment)
+        self.totals.remove(segment)
         self.tiers.remove_segment(segment)
         for node_id in segment.replicas:
             self.segments_of_node[node_id].pop(segment_id, None)
@@ -209,6 +217,7 @@ class ClusterState:
                     del self.topic_ids[record.name]
             case PartitionRecord():
                 del self.partitions[record.partition_key]
+                self.totals.count_partition(record.topic_id, -1)
                 self.tiers.note_table(record.partition_key, is_stale=False)
                 self.segments_of_partition.pop(record.partition_key, None)
                 self.misplaced.pop(record.partition_key, None)
