@@ -1,9 +1,9 @@
 """Bounds the time that the interpreter's garbage collector takes in a process with much in memory.
 
 A collection of the oldest generation looks at every container there is, and comes after every tenth
-collection of the middle one when a quarter has been added. With ten thousand partitions in memory
-and as many requests on their way that was half of a server's time. So it comes more rarely where it
-takes more than a share of the time, and as ever where it takes less.
+collection of the middle one when a quarter has been added. In a node with ten thousand partitions,
+while those of another are failed over to it, that was half of the interpreter's time. So it comes
+more rarely where it takes more than a share of the time, and as ever where it takes less.
 """
 
 import gc
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-FULL_SHARE_MAX: Final = 0.03
+FULL_SHARE_MAX: Final = 0.01
 """Of the time since the last full collection, for the next one."""
 FULL_AFTER_MIN: Final = 10
 """Collections of the middle generation between two full ones; what the interpreter begins with."""

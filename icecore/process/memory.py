@@ -4,11 +4,13 @@
 every message. So what a flood of requests has needed would stay for ever. When there is much more
 than there was, the allocator is told to let go of what is free: once the flood is over, for until
 it is done nobody in the process can allocate (50 to 130 ms beside a scan). A process that stays
-busy does so now and then.
+busy does so now and then. What is garbage, and old, may hold messages for long, for full
+collections are rare; so there is one before, unless the process is busy.
 """
 
 import asyncio
 import ctypes
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +24,8 @@ QUIET_SHARE: Final = 0.5
 """Of one processor, since the last look: who uses less has nothing that a pause would hold up."""
 BUSY_LOOKS: Final = 4
 """After so many looks who stays busy lets go all the same."""
+AGAIN_LOOKS: Final = 4
+"""After so many quiet ones once more: what was in use the first time may be free by then."""
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -49,6 +53,7 @@ class MemoryReturn:
     Args:
         resident: How much this process has.
         let_go: Frees what it can; runs on a thread, for much memory takes a while.
+        collect: Finds garbage that refers to itself; nothing else runs meanwhile.
         every_s: How often to look.
         used_s: Seconds of processor that this process has used.
     """
@@ -57,11 +62,13 @@ class MemoryReturn:
         self,
         resident: Callable[[], int] = resident_bytes,
         let_go: Callable[[], None] = trim,
+        collect: Callable[[], object] = gc.collect,
         every_s: float = EVERY_S,
         used_s: Callable[[], float] = time.process_time,
     ) -> None:
         self._resident = resident
         self._let_go = let_go
+        self._collect = collect
         self._every_s = every_s
         self._used_s = used_s
         self._task: asyncio.Task[None] | None = None
@@ -78,13 +85,19 @@ class MemoryReturn:
 
     async def _run(self) -> None:
         left_bytes, used_s, grown_looks = self._resident(), self._used_s(), 0
+        again_looks = 0
         while True:
             await asyncio.sleep(self._every_s)
             now_bytes, now_s = self._resident(), self._used_s()
             is_quiet = now_s - used_s < QUIET_SHARE * self._every_s
             used_s = now_s
             grown_looks = grown_looks + 1 if now_bytes > left_bytes + GROWTH_BYTES else 0
-            if grown_looks and (is_quiet or grown_looks >= BUSY_LOOKS):
+            again_looks -= again_looks > 0 and is_quiet
+            is_last = again_looks == 1
+            if (grown_looks and (is_quiet or grown_looks >= BUSY_LOOKS)) or is_last:
+                if is_quiet:
+                    self._collect()
                 await asyncio.to_thread(self._let_go)
+                again_looks = 0 if is_last else AGAIN_LOOKS
                 left_bytes, grown_looks = self._resident(), 0
             left_bytes = min(left_bytes, now_bytes)
