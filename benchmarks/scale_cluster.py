@@ -87,17 +87,16 @@ async def _failover(
 ) -> dict[str, float | None]:
     """Seconds from ``since_s``: until those probed took a record, and until all were led."""
     probed = range(0, partitions, -(-partitions // PROBED_MAX))
+    writing = asyncio.ensure_future(_write_each(bootstrap, probed, since_s, within_s))
     has_failed = False
 
     def is_led_again(found: ClusterDescription) -> bool:
-        nonlocal has_failed
-        has_failed = has_failed or found.offline_partitions > 0
+        nonlocal has_failed  # of a few it may be over before anybody looks
+        has_failed = has_failed or found.offline_partitions > 0 or writing.done()
         return has_failed and not found.offline_partitions
 
-    taken, led_s = await asyncio.gather(
-        _write_each(bootstrap, probed, since_s, within_s),
-        _until(bootstrap, is_led_again, since_s, within_s),
-    )
+    led_s = await _until(bootstrap, is_led_again, since_s, within_s)
+    taken = await writing
     last = await _write_each(bootstrap, range(partitions), since_s, within_s)
     return {**taken, "all_led": led_s, "missing": last["missing"]}
 
