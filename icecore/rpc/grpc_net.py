@@ -104,8 +104,12 @@ _SERVER_OPTIONS: _Options = [
 # --- server -------------------------------------------------------------------------------------
 
 
-class _GenericHandlers(grpc.GenericRpcHandler):
-    """Finds the handler of a method by its name; bodies are not (de)serialized."""
+class _GrpcHandlers:
+    """What gRPC calls for each method; bodies are not (de)serialized.
+
+    Each is registered by its name, so that its calls have a line of their own in gRPC: what floods
+    one method, or calls what is not there, holds up no other.
+    """
 
     def __init__(
         self, handlers: Handlers, calls_max: int, parked_max: int, answers_bytes_max: int
@@ -127,8 +131,14 @@ class _GenericHandlers(grpc.GenericRpcHandler):
         for name, stream in handlers.streams.items():
             self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        return self._methods.get(handler_call_details.method)
+    def add_to(self, server: Any) -> None:
+        """Register them with a server that has not started."""
+        services: dict[str, dict[str, Any]] = {}
+        for method, handler in self._methods.items():
+            _, service, name = method.split("/")
+            services.setdefault(service, {})[name] = handler
+        for service, handlers in services.items():
+            server.add_registered_method_handlers(service, handlers)
 
     def _start(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = asyncio.ensure_future(coroutine)
@@ -231,7 +241,7 @@ async def _abort(context: Any, error: IcecoreError) -> None:
 class _GrpcServer:
     """See ``icecore.rpc.ports.Server``."""
 
-    def __init__(self, server: Any, handlers: _GenericHandlers, address: str, health: Any) -> None:
+    def __init__(self, server: Any, handlers: _GrpcHandlers, address: str, health: Any) -> None:
         self._server = server
         self._handlers = handlers
         self._address = address
@@ -350,10 +360,11 @@ class GrpcNet:
 
     async def serve(self, address: str, handlers: Handlers) -> _GrpcServer:
         host, port = check_listen(address, insecure_bind=self._insecure_bind)
-        generic = _GenericHandlers(
+        own = _GrpcHandlers(
             bounded(handlers), self._calls_max, self._parked_max, self._answers_bytes_max
         )
-        server = grpc.aio.server(handlers=(generic,), options=_SERVER_OPTIONS)
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        own.add_to(server)
         names = sorted(
             {method.split("/")[1] for method in (*all_unary(handlers), *handlers.streams)}
         )
@@ -366,7 +377,7 @@ class GrpcNet:
             raise ConfigurationError(why_not_bound(host, port))
         await server.start()
         health.begin()
-        return _GrpcServer(server, generic, f"{host}:{bound}", health)
+        return _GrpcServer(server, own, f"{host}:{bound}", health)
 
     async def close(self) -> None:
         self._closed = True

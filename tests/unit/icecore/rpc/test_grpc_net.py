@@ -16,6 +16,7 @@ from icecore.rpc.ports import Body, CallContext, Handlers, Received
 from tests.support.waiting import until
 
 LOOPBACK = "127.0.0.1:0"
+FLOOD = 400
 
 
 async def echo(body: Received, context: CallContext) -> Body:
@@ -97,4 +98,21 @@ async def test_a_read_ends_when_its_caller_has_given_up_and_a_change_does_not(ne
     await until(lambda: ended == ["read stopped"])
     go_on.set()
     await until(lambda: ended == ["read stopped", "change done"])
+    await server.stop(0)
+
+
+async def test_a_flood_of_one_method_or_of_none_holds_up_no_other(net: GrpcNet) -> None:
+    """gRPC takes calls in one by one; each method has a line of its own."""
+    server = await net.serve(LOOPBACK, Handlers({"/t.T/many": echo, "/t.T/rare": echo}, {}))
+    await net.call(server.address, "/t.T/rare", b"", timeout_s=5)  # so it is connected
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await channel.channel_ready()
+        for method in ("/t.T/many", "/t.T/nobody"):
+            ended: list[object] = []
+            flood = [channel.unary_unary(method)(b"", timeout=30) for _ in range(FLOOD)]
+            for each in flood:
+                each.add_done_callback(ended.append)
+            await net.call(server.address, "/t.T/rare", b"", timeout_s=30)
+            assert len(ended) < FLOOD // 2, method
+            await asyncio.gather(*flood, return_exceptions=True)
     await server.stop(0)
