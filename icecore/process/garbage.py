@@ -17,6 +17,8 @@ FULL_AFTER_MIN: Final = 10
 """Collections of the middle generation between two full ones; what the interpreter begins with."""
 FULL_AFTER_MAX: Final = 1_000
 """What is garbage, and old, may hold memory until the next full one."""
+PAUSE_S_MAX: Final = 0.05
+"""Nothing else runs during a collection, so nobody asks for one that takes longer."""
 
 
 class FullCollections:
@@ -36,6 +38,8 @@ class FullCollections:
         self._now_s = now_s
         self._thresholds, self._set_thresholds = thresholds, set_thresholds
         self._began_s = self._ended_s = now_s()
+        self.took_s = 0.0
+        """The last full one."""
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
         """A collection begins or ends."""
@@ -45,8 +49,8 @@ class FullCollections:
         if phase == "start":
             self._began_s = now_s
             return
-        took_s, since_s = now_s - self._began_s, now_s - self._ended_s
-        self._ended_s = now_s
+        self.took_s = took_s = now_s - self._began_s
+        since_s, self._ended_s = now_s - self._ended_s, now_s
         first, second, full_after = self._thresholds()
         if since_s > 0:
             wanted = round(full_after * took_s / since_s / FULL_SHARE_MAX)
@@ -58,3 +62,11 @@ def bound_full_collections() -> None:
     """Do so in this process, from now on; once is enough."""
     if not any(isinstance(each, FullCollections) for each in gc.callbacks):
         gc.callbacks.append(FullCollections())
+
+
+def collect_if_short() -> None:
+    """A full collection now, unless the last one held up the process for long. With much in memory
+    it does; then garbage goes with the next one that comes by itself."""
+    bounds = [each for each in gc.callbacks if isinstance(each, FullCollections)]
+    if all(each.took_s <= PAUSE_S_MAX for each in bounds):
+        gc.collect()

@@ -5,17 +5,18 @@ every message. So what a flood of requests has needed would stay for ever. When 
 than there was, the allocator is told to let go of what is free: once the flood is over, for until
 it is done nobody in the process can allocate (50 to 130 ms beside a scan). A process that stays
 busy does so now and then. What is garbage, and old, may hold messages for long, for full
-collections are rare; so there is one before, unless the process is busy.
+collections are rare; so there is one before, unless the process is busy or it would take long.
 """
 
 import asyncio
 import ctypes
-import gc
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from icecore.process.garbage import collect_if_short
 
 EVERY_S: Final = 5.0
 GROWTH_BYTES: Final = 48 << 20
@@ -62,7 +63,7 @@ class MemoryReturn:
         self,
         resident: Callable[[], int] = resident_bytes,
         let_go: Callable[[], None] = trim,
-        collect: Callable[[], object] = gc.collect,
+        collect: Callable[[], None] = collect_if_short,
         every_s: float = EVERY_S,
         used_s: Callable[[], float] = time.process_time,
     ) -> None:

@@ -11,8 +11,10 @@ from icecore.process.garbage import (
     FULL_AFTER_MAX,
     FULL_AFTER_MIN,
     FULL_SHARE_MAX,
+    PAUSE_S_MAX,
     FullCollections,
     bound_full_collections,
+    collect_if_short,
 )
 
 
@@ -99,6 +101,29 @@ def test_the_interpreter_calls_it_and_its_thresholds_are_set() -> None:
     first, second, full_after = gc.get_threshold()
     assert (first, second) == (700, 10)
     assert FULL_AFTER_MIN <= full_after <= FULL_AFTER_MAX
+
+
+@pytest.mark.usefixtures("own_callbacks")
+@pytest.mark.parametrize(("took_s", "asked"), [(PAUSE_S_MAX, True), (2 * PAUSE_S_MAX, False)])
+def test_nobody_asks_for_a_collection_that_takes_long(took_s: float, asked: bool) -> None:
+    gc.callbacks.clear()
+    bound_full_collections()
+    [bound] = gc.callbacks
+    assert isinstance(bound, FullCollections)
+    bound.took_s = took_s
+    seen: list[int] = []
+    gc.callbacks.append(lambda _, info: seen.append(info["generation"]))
+    collect_if_short()
+    assert seen == ([2, 2] if asked else [])
+
+
+def test_the_last_one_is_told() -> None:
+    times_s = iter([0.0, 5.0, 5.25])
+    bound = FullCollections(lambda: next(times_s), set_thresholds=lambda *_: None)
+    assert bound.took_s == 0.0
+    bound("start", {"generation": 2})
+    bound("stop", {"generation": 2})
+    assert bound.took_s == 0.25
 
 
 def test_servers_have_it() -> None:
