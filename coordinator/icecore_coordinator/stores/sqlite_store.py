@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS token (id INTEGER PRIMARY KEY CHECK (id = 0), value I
 INSERT OR IGNORE INTO token VALUES (0, 0);
 """
 
+_REPLACE = "UPDATE records SET value = ?, version = version + 1 WHERE key = ? AND version = ?"
+
 
 class SqliteDatabase:
     """An open and locked database file; what of a store outlives one coordinator in a simulation.
@@ -114,21 +116,38 @@ class SqliteStore:
             db.execute("BEGIN IMMEDIATE")
             try:
                 self._check_token()
-                holds = all(self._version(each.key) == each.version for each in compares)
-                if holds:
-                    db.executemany(
-                        "INSERT INTO records VALUES (?, ?, 1) ON CONFLICT (key) DO UPDATE "
-                        "SET value = excluded.value, version = version + 1",
-                        puts,
-                    )
-                    db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deletes])
-                db.execute("COMMIT")
+                holds = self._write(compares, puts, deletes)
+                db.execute("COMMIT" if holds else "ROLLBACK")
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise StorageError(f"metadata store: {error}") from error
         return holds
+
+    def _write(
+        self, compares: Sequence[Compare], puts: Sequence[tuple[str, str]], deletes: Sequence[str]
+    ) -> bool:
+        """Whether all compares hold; what was written is of no use otherwise. A record that is
+        there and replaced, the usual case, is compared and written in one step."""
+        db, expected = self._db, {each.key: each.version for each in compares}
+        replaced = [(value, key, expected[key]) for key, value in puts if expected.get(key)]
+        updated = {key for _, key, _ in replaced}
+        if len(expected) != len(compares) or len(updated) != len(replaced):
+            replaced, updated = [], set()  # a key that is named twice
+        if not all(
+            self._version(each.key) == each.version for each in compares if each.key not in updated
+        ):
+            return False
+        if replaced and db.executemany(_REPLACE, replaced).rowcount != len(replaced):
+            return False
+        db.executemany(
+            "INSERT INTO records VALUES (?, ?, 1) ON CONFLICT (key) DO UPDATE "
+            "SET value = excluded.value, version = version + 1",
+            [each for each in puts if each[0] not in updated],
+        )
+        db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deletes])
+        return True
 
     def _check_token(self) -> None:
         newest = int(self._db.execute("SELECT value FROM token").fetchone()[0])
