@@ -61,8 +61,9 @@ def flush_mode_from_proto(number: int) -> FlushMode:
     return _enum(FlushMode, number or FlushMode.SYNC)
 
 
-def settings_to_proto(settings: SegmentSettings) -> coordinator_pb2.SegmentSettings:
-    """``SegmentSettings`` as a message."""
+@lru_cache(maxsize=256)
+def _settings_to_proto(settings: SegmentSettings) -> coordinator_pb2.SegmentSettings:
+    """Once for all segments of a topic; to be copied, never changed."""
     values = {name: getattr(settings, name) for name in _SETTINGS}
     return coordinator_pb2.SegmentSettings(**values)
 
@@ -173,7 +174,7 @@ def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
         replicas=segment.replicas,
         isr=segment.isr,
         version=segment.version,
-        settings=settings_to_proto(segment.settings),
+        settings=_settings_to_proto(segment.settings),
         log_start_offset=segment.log_start_offset,
         lossy=segment.lossy,
         tiered=segment.is_tiered,
