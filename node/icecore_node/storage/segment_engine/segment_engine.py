@@ -327,7 +327,10 @@ class SegmentEngine:
         tail, position = log.end
         with log.handle.using() as file:
             file.truncate(position)
-            self._sync_file(log)
+            if log.unsynced_bytes:
+                self._sync_file(log)
+        # The end of the file needs no sync: one that a power cut makes long again is cut by the
+        # next start, which knows the end from the record of the seal.
         log.allocated = position
         remember(LogEnd(tail, position))
         log.is_sealed = True

@@ -332,6 +332,28 @@ def test_a_short_sealed_file(disk: Disk) -> None:
     check_unknown(disk, "sealed log")
 
 
+@pytest.mark.parametrize("behind", [b"", GARBAGE, bytes(100_000)])
+def test_a_sealed_file_that_a_power_cut_made_long_again(disk: Disk, behind: bytes) -> None:
+    """The end of a sealed file is not synced: its record tells it."""
+    log = confirmed(disk)
+    append(disk, log, [100] * 5)
+    disk.store.seal(1, 5, log.tail.digest)
+    sealed = disk.path().read_bytes()
+    assert sealed.endswith(log.batches[-1])
+    disk.path().write_bytes(sealed + behind)
+    (found,) = disk.open()
+    assert found.intact and found.sealed_end_offset == 5 and found.tail == log.tail
+    assert disk.path().read_bytes() == sealed
+
+
+def test_a_seal_syncs_no_file_that_is_synced(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = confirmed(disk)
+    append(disk, log, [100] * 5)
+    monkeypatch.setattr(OsFile, "fdatasync", failing(SyncFailedError("simulated")))
+    disk.store.seal(1, 5, log.tail.digest)
+    assert [each.sealed_end_offset for each in disk.open()] == [5]
+
+
 def test_an_unknown_replica_is_replaced_only_through_quarantine(disk: Disk) -> None:
     append(disk, confirmed(disk), [100])
     disk.path().unlink()
