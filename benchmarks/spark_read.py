@@ -2,15 +2,15 @@
 
     python -m benchmarks.spark_read [--records 2000000] [--rounds 5] [--threads 2]
 
-Needs the extra ``spark``. One node, two partitions, values of 100 bytes, keys of 12; Spark has
-two threads and throws the rows away (``noop``). With as many threads as the machine has processors
-node and Spark share them, and a row costs what both do; with fewer it is seen whether Spark has to
-wait for the node. The other source yields one batch again and again
-that was made before, with the same columns and as many rows: what Spark itself costs. Both take
-turns, and the best of each counts, because the machine is rarely quiet. Once with all columns, once
-with those that are often enough. Then the same of a topic that is tiered as a whole, through
-``icecore.spark.read``, beside Spark on the same Parquet files. Progress goes to stderr; stdout gets
-one JSON line.
+Needs the extra ``spark``. One node, two partitions, values of 100 bytes, keys of 12; uncompressed,
+as those of a producer that asks for nothing, or with ``--compression``. Spark has two threads and
+throws the rows away (``noop``). With as many threads as the machine has processors node and Spark
+share them, and a row costs what both do; with fewer it is seen whether Spark has to wait for the
+node. The other source yields one batch again and again that was made before, with the same columns
+and as many rows: what Spark itself costs. Both take turns, and the best of each counts, because the
+machine is rarely quiet. Once with all columns, once with those that are often enough. Then the same
+of a topic that is tiered as a whole, through ``icecore.spark.read``, beside Spark on the same
+Parquet files. Progress goes to stderr; stdout gets one JSON line.
 """
 
 import argparse
@@ -81,14 +81,14 @@ class ReadyReader(DataSourceReader):
             left -= batch.num_rows
 
 
-def fill(bootstrap: str, topic: str, records: int, tier: str) -> None:
+def fill(bootstrap: str, topic: str, records: int, compression: Any, tier: str) -> None:
     """Produce the records."""
     with Admin(bootstrap) as admin:
         while not admin.describe_tiering().tier_urls:
             time.sleep(0.1)
         admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1, tier=tier)
     rng = np.random.default_rng(1)
-    with Producer(bootstrap, compression="lz4") as producer:
+    with Producer(bootstrap, compression=compression) as producer:
         for start in range(0, records, 50_000):
             count = min(50_000, records - start)
             raw = rng.integers(97, 123, count * 100, dtype=np.uint8).tobytes()
@@ -195,24 +195,25 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of Spark")
+    parser.add_argument("--compression", choices=("none", "lz4", "zstd"), default="none")
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     spark = icecore_spark.session(f"local[{arguments.threads}]", conf={"spark.ui.enabled": "false"})
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ReadySource)
-    records, rounds = arguments.records, arguments.rounds
+    records, rounds, codec = arguments.records, arguments.rounds, arguments.compression
     with tempfile.TemporaryDirectory() as folder:
         bucket = Path(folder) / "bucket"
         bucket.mkdir()
         with LocalCluster(f"{folder}/cluster", nodes=1, tier_url=bucket.as_uri()) as cluster:
-            fill(cluster.bootstrap, TOPIC, records, "off")
+            fill(cluster.bootstrap, TOPIC, records, codec, "off")
             progress("filled")
             figures = measure(spark, cluster.bootstrap, folder, records, rounds)
-            fill(cluster.bootstrap, TIERED, records, "on")
+            fill(cluster.bootstrap, TIERED, records, codec, "on")
             paths = [f"{bucket}/{key}" for key in tier(cluster.bootstrap)]
             progress(f"tiered: {len(paths)} files")
             figures["tiered"] = measure_tiered(spark, cluster, paths, records, rounds)
-    print(json.dumps({"threads": arguments.threads, **figures}))
+    print(json.dumps({"threads": arguments.threads, "compression": codec, **figures}))
     spark.stop()
 
 
