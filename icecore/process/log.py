@@ -94,7 +94,7 @@ def set_up(level: str, form: LogFormat) -> None:
     A line has neither the place in the code nor the thread, so nobody looks for them, which is a
     third of what it costs (as the logging HOWTO of Python says under "Optimization").
     """
-    logging._srcfile = None  # type: ignore[attr-defined]
+    logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())

@@ -218,7 +218,7 @@ class Node:
         )
         self._orders_service = NodeService(
             context,
-            fencing=Fencing(context, table, self.orders, self._damage, salvage),
+            fencing=Fencing(context, table, self.orders, self._damage, salvage, self._seals),
             opening=Opening(context, table, self.orders),
             write_backs=WriteBacks(context.peers, self._copier, salvage),
             leader_orders=LeaderOrders(context, table, self.leaders),

@@ -29,6 +29,10 @@ class Readers:
             if not waiting:
                 del self._waiting[key]
 
+    def are_at(self, key: PartitionKey) -> bool:
+        """Whether any wait for this partition."""
+        return key in self._waiting
+
     def wake(self, key: PartitionKey) -> None:
         """Something that readers may wait for happened."""
         for wake in list(self._waiting.get(key, {}).values()):

@@ -3,8 +3,8 @@
 The end was decided elsewhere (R27, R31). A longer, equal log is cut; one that is short or differs
 is not what was sealed.
 
-After a failover very many are to be sealed, on the workers that write appends, and nobody waits for
-it: a few at a time, so that an append has no more than those before it.
+After a failover very many are to be sealed, on the workers that write appends: a few at a time, so
+that an append has no more than those before it, and in the order of ``seal_order.py``.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from icecore.process.log import (
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.digest_queue import DigestQueue
+from icecore_node.registry.seal_order import LOOK_MS, SealOrder
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.life import Sealed
 from icecore_node.replica.orders import Orders
@@ -49,34 +50,66 @@ class SealFinisher:
         self._damage = damage
         self._readers = readers
         self._digests = digests
-        self._sealing: dict[SegmentId, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(SEALS_AT_ONCE)
+        self._order: SealOrder[tuple[Replica, Segment]] = SealOrder(readers.are_at)
+        self._begun: set[SegmentId] = set()
+        """Those that wait or are under way."""
+        self._sealers = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
+
+    def note_fence(self) -> None:
+        """A recovery goes on here: what nobody waits for comes after it."""
+        self._order.note_fence(self._context.clock.monotonic_ms())
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:
         """The record says SEALED: bring our log to the end; what differs is repaired as a whole."""
-        if replica.segment_id not in self._sealing:
-            task = self._context.tasks.start(self._finish_in_time(replica, segment))
-            self._sealing[replica.segment_id] = task
-            task.add_done_callback(lambda _: self._sealing.pop(replica.segment_id, None))
+        if replica.segment_id not in self._begun:
+            self._begun.add(replica.segment_id)
+            self._put(replica, segment)
 
-    async def _finish_in_time(self, replica: Replica, segment: Segment) -> None:
-        while not self._is_closing:
-            async with self._room, self._orders.alone(replica.segment_id):
-                if self._is_closing or not replica.life.is_intact:
-                    break
-                replica.end_role("the segment is sealed")
-                try:
-                    await self.finish(replica, segment)
-                    break
-                except SHORTAGES as error:
-                    why = error
-                except (NotAsSealed, StorageError) as error:
-                    self._damage.condemn(replica, f"not what was sealed: {error}")
-                    break
-            event(_log, logging.WARNING, "not_sealed_yet", segment_id=replica.segment_id, error=why)
-            await asyncio.sleep(SPACE_RETRY_S)
-        self._readers.wake(replica.partition_key)
+    def _put(self, replica: Replica, segment: Segment) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        self._order.put(replica.segment_id, replica.partition_key, (replica, segment), now_ms)
+        if self._sealers < SEALS_AT_ONCE and not self._is_closing:
+            self._sealers += 1
+            task = self._context.tasks.start(self._seal_in_order())
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+
+    async def _seal_in_order(self) -> None:
+        """Until none is left. What comes after the last look begins another task."""
+        while self._order and not self._is_closing:
+            found = self._order.next(self._context.clock.monotonic_ms())
+            if found is None:
+                await asyncio.sleep(LOOK_MS / 1000)
+                continue
+            replica, segment = found
+            if await self._is_over(replica, segment):
+                self._begun.discard(replica.segment_id)
+                self._readers.wake(replica.partition_key)
+            else:
+                self._context.tasks.start(self._try_again(replica, segment))
+        self._sealers -= 1
+
+    async def _try_again(self, replica: Replica, segment: Segment) -> None:
+        await asyncio.sleep(SPACE_RETRY_S)
+        self._put(replica, segment)
+
+    async def _is_over(self, replica: Replica, segment: Segment) -> bool:
+        """Seal it; False when there was a shortage, which ends."""
+        async with self._orders.alone(replica.segment_id):
+            if self._is_closing or not replica.life.is_intact:
+                return True
+            replica.end_role("the segment is sealed")
+            try:
+                await self.finish(replica, segment)
+            except SHORTAGES as error:
+                id_ = replica.segment_id
+                event(_log, logging.WARNING, "not_sealed_yet", segment_id=id_, error=error)
+                return False
+            except (NotAsSealed, StorageError) as error:
+                self._damage.condemn(replica, f"not what was sealed: {error}")
+        return True
 
     async def finish(self, replica: Replica, segment: Segment) -> None:
         """Truncate a longer, equal log; mark it sealed. The caller works on the segment alone.
@@ -112,6 +145,6 @@ class SealFinisher:
         self._digests.put(replica)
 
     async def close(self) -> None:
-        """Wait for seals under way, and begin no further try."""
+        """Wait for seals under way, and begin no further one."""
         self._is_closing = True
-        await asyncio.gather(*self._sealing.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)

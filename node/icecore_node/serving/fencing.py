@@ -8,6 +8,7 @@ from icecore.model import Epoch, SegmentId, Token
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
+from icecore_node.registry.finish_seal import SealFinisher
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica import order_checks
 from icecore_node.replica.damage import Damage
@@ -27,8 +28,10 @@ class Fencing:
         orders: Orders,
         damage: Damage,
         salvage: Salvage,
+        seals: SealFinisher,
     ) -> None:
         self._context = context
+        self._seals = seals
         self._table = table
         self._orders = orders
         self._damage = damage
@@ -48,6 +51,7 @@ class Fencing:
             check: Raises what refuses the order by now.
         """
         context = self._context
+        self._seals.note_fence()
         answers, promised = self._promise(request)
         settled = await asyncio.gather(*(self._settle(replica) for replica, _ in promised))
         if promised:  # a token alone is no promise, and worth no memory that outlives the process
