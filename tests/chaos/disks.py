@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-DISK_BYTES = 96 << 20
+DISK_BYTES = int(os.environ.get("DISK_MIB", "96")) << 20
 
 
 class SmallDisks:

@@ -1,7 +1,8 @@
 """Records go: by size and age, by hand, and when a disk is nearly full; nobody is surprised.
 
 A small tmpfs under each node's data folder makes the disk real, which needs root (else: skipped).
-``DISK_ROUNDS=200`` is the long form of the test that goes round it: an hour.
+``DISK_MIB=512 DISK_ROUNDS=75`` is the long form of the test that goes round it: an hour. What is
+written while room is made must fit on the disk, which takes a larger one where others work, too.
 """
 
 import asyncio
