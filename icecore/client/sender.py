@@ -278,8 +278,8 @@ class Sender:
 
     def _may_send(self, queue: PartitionQueue, node_id: int) -> bool:
         """Whether a request of the partition may go out to the node now. It may have been offered
-        to two nodes, its leader having changed."""
-        if queue.is_waiting or queue.under_way.is_draining:
+        to two nodes, its leader having changed, and what it had may have failed meanwhile."""
+        if not queue.ready or queue.is_waiting or queue.under_way.is_draining:
             return False
         under_way = queue.under_way
         if not under_way:
