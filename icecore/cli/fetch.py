@@ -21,7 +21,6 @@ from icecore.cli.output import counted
 from icecore.cli.session import Session, session_of
 from icecore.cli.times import parse_position, position_of
 from icecore.client.consumer import Consumer
-from icecore.codec.record import Record
 from icecore.errors import OffsetOutOfRangeError
 
 _POLL_S = 0.5
@@ -69,6 +68,7 @@ def fetch(
         partitions=partition or None,
         start=position_of(kind, value),
         stop_at_end=not follow,
+        until=None if until is None else position_of(*until),
         on_corrupt=on_corrupt.value,
         on_out_of_range=on_out_of_range.value,
         **conditions(key, key_base64, tag, tag_all, tag_none, header),
@@ -79,7 +79,7 @@ def fetch(
     label = ",".join(topic or [str(pattern)])
     if len(topic or ()) != 1 and output_format == options.show_json:
         output_format = options.show_json_with_topic
-    job = _Job(session, consumer, label, output_format, _Until(until), max_records)
+    job = _Job(session, consumer, label, output_format, max_records)
     is_checked = (
         saved_position is None and kind == "offset" and on_out_of_range is OnOutOfRange.ERROR
     )
@@ -102,32 +102,6 @@ def _skipped(consumer: Consumer) -> int:
     return sum(sum(consumer.skipped_records(topic).values()) for topic in consumer.topics)
 
 
-class _Until:
-    """Where each partition ends. Append times never go back within one."""
-
-    def __init__(self, end: tuple[str, int] | None) -> None:
-        self._kind, self._value = end or ("", 0)
-        self._ended: set[tuple[str, int]] = set()
-
-    def cut(self, records: list[Record]) -> list[Record]:
-        """Those before the end, of records of one partition in their order."""
-        if not self._kind or not records:
-            return records
-        number = (records[0].topic, records[0].partition)
-        kept = [] if number in self._ended else [each for each in records if self._is_in(each)]
-        if len(kept) < len(records):
-            self._ended.add(number)
-        return kept
-
-    def is_reached(self, partitions: int) -> bool:
-        """Whether nothing more comes of any of so many partitions."""
-        return bool(self._ended) and len(self._ended) == partitions
-
-    def _is_in(self, record: Record) -> bool:
-        at = record.offset if self._kind == "offset" else record.append_timestamp_ms
-        return at < self._value
-
-
 @dataclass(slots=True)
 class _Job:
     """What is to be printed, and how many records were."""
@@ -136,7 +110,6 @@ class _Job:
     consumer: Consumer
     label: str
     show: Shown
-    until: _Until
     max_records: int
     count: int = 0
 
@@ -153,15 +126,12 @@ class _Job:
                     progress.update(task, completed=self.count)
 
     def _is_done(self) -> bool:
-        partitions = sum(len(self.consumer.position(topic)) for topic in self.consumer.topics)
-        if self.consumer.is_at_end or self.until.is_reached(partitions):
-            return True
-        return bool(self.max_records) and self.count >= self.max_records
+        has_all = bool(self.max_records) and self.count >= self.max_records
+        return has_all or self.consumer.is_at_end
 
     async def _print_some(self) -> None:
         room = self.max_records - self.count if self.max_records else _POLL_RECORDS
         records = await self.consumer.poll(_POLL_S, min(room, _POLL_RECORDS))
-        records = self.until.cut(records)
         if records:
             self.show(records)
             self.count += len(records)

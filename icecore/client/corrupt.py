@@ -84,7 +84,7 @@ class Decoder:
         reader, next_offset = chunk.reader, chunk.header.end_offset
         if self._policy == "skip":
             self.skipped += 1
-            reader.delivered = next_offset
+            reader.pass_by(next_offset)
             event(
                 _log,
                 logging.WARNING,

@@ -133,7 +133,7 @@ class Delivery:
             records = [record for record in records if record.offset < reader.end_offset]
         if records:
             return Decoded(chunk, reader, chunk.generation, deque(records))
-        reader.delivered = chunk.header.end_offset
+        reader.pass_by(chunk.header.end_offset)
         return None
 
     def _decoded_rows(self, chunk: Chunk) -> Decoded | None:
@@ -145,7 +145,7 @@ class Delivery:
         decoded = Decoded(chunk, reader, chunk.generation, deque(), rows)
         if decoded.refill():
             return decoded
-        reader.delivered = chunk.header.end_offset
+        reader.pass_by(chunk.header.end_offset)
         return None
 
     def take(self, current: Decoded, count: int) -> list[Record]:
@@ -175,7 +175,7 @@ class Delivery:
                 return None
             rows = self._rows(chunk, first_offset, names)
             reader = chunk.reader
-            reader.delivered = chunk.header.end_offset
+            reader.pass_by(chunk.header.end_offset)
             if rows is not None:
                 self.hand.held = _Rows(reader.topic, reader.partition, first_offset)
                 return rows

@@ -84,7 +84,17 @@ class Reader:
     def drained_through(self) -> int:
         """``delivered``, or further where nodes have looked at records that are not wanted. Only of
         a reader of which no batch is being delivered."""
-        return self.delivered if self.buffered_bytes else max(self.delivered, self.offset)
+        if self.buffered_bytes:
+            return self.delivered
+        return max(self.delivered, self._wanted_of(self.offset))
+
+    def pass_by(self, offset: int) -> None:
+        """All that is wanted below ``offset`` was handed out."""
+        self.delivered = self._wanted_of(offset)
+
+    def _wanted_of(self, offset: int) -> int:
+        """No further than the end: whoever goes on there still wants what was fetched behind it."""
+        return offset if self.end_offset is None else min(offset, self.end_offset)
 
     def move_to(self, offset: int) -> None:
         """Read from ``offset`` on."""

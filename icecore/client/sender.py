@@ -235,6 +235,8 @@ class Sender:
                 del queues[queue]
                 if not self._may_send(queue, node_id):
                     continue
+                if not queue.under_way and not self._is_in_time(queue):
+                    continue
                 batches = self._take(queue, node_id, self._request_bytes_max - size_bytes)
                 if batches:
                     queue.under_way.begin(node_id, batches)
@@ -278,8 +280,8 @@ class Sender:
 
     def _may_send(self, queue: PartitionQueue, node_id: int) -> bool:
         """Whether a request of the partition may go out to the node now. It may have been offered
-        to two nodes, its leader having changed."""
-        if queue.is_waiting or queue.under_way.is_draining:
+        to two nodes, its leader having changed, and what it had may have failed meanwhile."""
+        if not queue.ready or queue.is_waiting or queue.under_way.is_draining:
             return False
         under_way = queue.under_way
         if not under_way:
@@ -291,6 +293,15 @@ class Sender:
             and self._is_worth_it(queue, node_id)
             and self._keeps_order(node_id)
         )
+
+    def _is_in_time(self, queue: PartitionQueue) -> bool:
+        """Whether its turn is now: a node that hangs takes few requests, and each for long. What is
+        left once old batches are given up may need another identity; then it is offered again."""
+        self.settling.expire(queue)
+        if queue.identity is None:
+            self.offer(queue)
+            return False
+        return True
 
     def _is_worth_it(self, queue: PartitionQueue, node_id: int) -> bool:
         """What a batch costs hardly depends on its size: whether the next one may go out as it is,

@@ -239,7 +239,7 @@ class Settling:
             is_late = isinstance(caught, RequestTimeoutError)  # which explains less
             failure = failure if failure is not None and is_late else caught
         queue.error = failure or queue.error
-        self._expire(queue)
+        self.expire(queue)
         queue.is_waiting = False
         self._offer(queue)
 
@@ -250,7 +250,8 @@ class Settling:
             left_ms += queue.ready[0].created_ms - self._clock.monotonic_ms()
         return max(0.001, left_ms / 1000)
 
-    def _expire(self, queue: PartitionQueue) -> None:
+    def expire(self, queue: PartitionQueue) -> None:
+        """Give up what has waited too long; nothing of the queue is under way."""
         oldest_ms = self._clock.monotonic_ms() - self._delivery_timeout_ms
         while queue.ready and queue.ready[0].created_ms <= oldest_ms:
             self._drop_head(queue, queue.error or RequestTimeoutError("not sent in time"))

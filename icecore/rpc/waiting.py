@@ -71,6 +71,7 @@ def start_in_task(
     task = asyncio.get_running_loop().create_task(run())
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+    task.add_done_callback(lambda _: call.close())  # Python warns of one that never began
     return task.cancel
 
 

@@ -85,7 +85,8 @@ class Auditor:
                 self._rolling.release(segment.segment_id, is_done=False)
 
     def rolls(self, count_max: int = ROLLS_MIN) -> list[tuple[Segment, str]]:
-        """Active segments that would be better off on other nodes, so many at most, and why."""
+        """Active segments that would be better off on other nodes, so many at most, and why: those
+        first that were not asked yet, then those that were asked longest ago."""
         state = self._ledger.state
         ripe = [
             each.node_id
@@ -94,6 +95,7 @@ class Auditor:
         ]
         is_calm = all(self._live.state_of(each) == NodeState.UP for each in state.nodes)
         found: list[tuple[Segment, str]] = []
+        again: list[tuple[Segment, str]] = []
         # Of very many segments, with nothing to complain of, only those are looked at.
         is_well, takers = self._copies.is_all_well, frozenset(ripe)
         for segment_id in state.short if is_calm and is_well else state.unsealed:
@@ -110,8 +112,10 @@ class Auditor:
                 continue
             why = self._why_roll(segment, ripe)
             if why and state.leader_is_live(segment, self._live):
-                found.append((segment, why))
-        return found
+                was_asked = self._rolling.was_tried(segment_id)
+                (again if was_asked else found).append((segment, why))
+        again.sort(key=lambda each: self._rolling.due_ms(each[0].segment_id))
+        return (found + again)[:count_max]
 
     def _why_roll(self, segment: Segment, ripe: list[NodeId]) -> str:
         states = [self._live.state_of(each) for each in segment.replicas]

@@ -64,6 +64,10 @@ class Backoff(Generic[K]):
         """Whether it failed before."""
         return key in self._waits
 
+    def due_ms(self, key: K) -> float:
+        """When its wait is over; long ago if it has not failed."""
+        return self._waits[key][0] if key in self._waits else 0.0
+
     def in_turn(self, keys: Iterable[K]) -> list[K]:
         """These keys, those first that somebody waits for, then those that have not failed yet."""
         return sorted(keys, key=lambda key: (key not in self._awaited, key in self._waits))

@@ -22,7 +22,9 @@ def any_segment(rng: random.Random, segment_id: int) -> SegmentRecord:
     state = rng.choice([each for each in SegmentState if each])
     is_sealed = state is SegmentState.SEALED
     is_lost = is_sealed and rng.random() < 0.1
-    replicas = () if is_lost else tuple(rng.sample(range(1, 5), rng.randint(1, 4)))
+    is_remote_only = is_sealed and not is_lost and rng.random() < 0.1
+    is_away = is_lost or is_remote_only
+    replicas = () if is_away else tuple(rng.sample(range(1, 5), rng.randint(1, 4)))
     segment = Segment(
         segment_id=SegmentId(segment_id),
         topic_id=rng.choice(TOPICS) if segment_id % 2 else TOPICS[segment_id % 4 // 2],
@@ -36,6 +38,7 @@ def any_segment(rng: random.Random, segment_id: int) -> SegmentRecord:
         leader=next(iter(replicas), 0),
         length_bytes=rng.randrange(1_000) if is_sealed else 0,
         lossy=is_lost,
+        is_tiered=is_remote_only or (is_sealed and not is_lost and rng.random() < 0.3),
         version=1,
     )
     return SegmentRecord(segment, holders=replicas)
@@ -54,13 +57,13 @@ def looked_at(state: ClusterState) -> Totals:
             continue
         if segment.length_bytes:
             found.sealed_bytes[segment.topic_id] += segment.length_bytes
-        if not segment.is_lost:
+        if not (segment.is_lost or segment.is_remote_only):
             found.copies[len(segment.replicas)] += 1
     return found
 
 
 def test_counts_follow_each_record() -> None:
-    seen = Counter[int]()
+    seen, away = Counter[int](), 0
     for seed in range(20):
         rng, state = random.Random(seed), ClusterState()
         for _ in range(200):
@@ -79,5 +82,6 @@ def test_counts_follow_each_record() -> None:
             elif not state.segments_of_partition.get(key):
                 state.apply(Change(deletes=(partition,)))
             assert state.totals == looked_at(state)
+            away += sum(each.segment.is_remote_only for each in state.segments.values())
         seen += state.totals.copies
-    assert len(seen) > 3
+    assert len(seen) > 3 and away

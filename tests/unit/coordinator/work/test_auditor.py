@@ -241,3 +241,21 @@ async def test_rolls_are_asked_for_by_leader_and_no_more_of_them_than_are_done(
         each for _, ids, _ in audited.asked[2:] for each in ids
     )
     assert not audited.recovered
+
+
+async def test_leaders_that_never_roll_keep_no_others_waiting(audited: Audited) -> None:
+    """Nor do those that refused once wait for ever behind those that always do."""
+    state = cast(Cluster, audited.state)
+    two_replicas_each(state, 61)
+    reluctant = {each for each in state.short if segment(state, each).leader == 1 and not each % 4}
+    for _ in range(120):
+        audited.asked.clear()
+        await audited.auditor.roll()
+        for leader, segment_ids, _ in audited.asked:
+            for segment_id in segment_ids if leader == 1 else ():
+                if segment_id in reluctant:
+                    reluctant.remove(segment_id)
+                else:
+                    seal_and_open(state, segment_id)
+        audited.clock.now += 1_000
+    assert {segment(state, each).leader for each in state.short} == {2}

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from icecore.cli.fetch import _Until
-from icecore.codec.record import Record
 from tests.support.cli_cluster import Cli, serving
 from tests.support.fake_cluster import FakeCluster
 
@@ -44,15 +42,12 @@ def test_until_an_offset(cli: Cli) -> None:
     cli("fetch", "t", "--until", "5", "--follow", status=2)
 
 
-def test_until_a_time_holds_per_partition() -> None:
-    until = _Until(("time", 5))
-    rows = [Record(b"", partition=0, offset=i, append_timestamp_ms=2 * i) for i in range(5)]
-    assert until.cut(rows) == rows[:3]
-    assert not until.is_reached(2)
-    assert until.cut(rows[:1]) == []  # of a partition that has ended
-    other = [Record(b"", partition=1, append_timestamp_ms=9)]
-    assert until.cut(other) == []
-    assert until.is_reached(2)
+def test_until_a_time_holds_per_partition(cli: Cli) -> None:
+    """Of the first record of each partition it is 1000, of the next one 1001."""
+    assert found(cli, "--until", "@1003") == [0, 1, 2, 3, 4, 5]
+    assert found(cli, "--from", "@1008", "--until", "1970-01-01T00:00:01.009") == [16, 17]
+    assert found(cli, "--until", "@1000") == []
+    assert len(found(cli, "--until", "2026-11-21T10:00")) == 20
 
 
 def test_an_offset_behind_every_end_is_an_error(cli: Cli) -> None:

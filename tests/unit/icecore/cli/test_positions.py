@@ -37,6 +37,13 @@ def test_fetch_goes_on_where_it_was(cli: Cli, cluster: FakeCluster) -> None:
     cli("fetch", "t", "--position", "no/name", status=1)
 
 
+def test_what_lies_behind_the_end_is_for_the_next_one(cli: Cli, cluster: FakeCluster) -> None:
+    for until, offset in (("2", 2), ("@1005", 5), ("5", 5)):
+        cli("fetch", "t", "--position", "job", "--until", until)
+        assert cluster.positions.offsets("job") == {("t", 0): offset, ("t", 1): offset}
+    assert len(cli.values("fetch", "t", "--position", "job")) == 10
+
+
 def test_fetch_takes_several_topics(cli: Cli) -> None:
     rows = [json.loads(line) for line in cli("fetch", "t", "t", "-n", "3").splitlines()]
     assert [row["topic"] for row in rows] == ["t"] * 3

@@ -124,6 +124,47 @@ async def test_a_start_at_the_end_is_saved_at_once(cluster: FakeCluster) -> None
         assert cluster.positions.offsets("job") == {("t", 0): 30, ("t", 1): 0}
 
 
+async def read(c: Consumer, kind: str) -> list[int]:
+    """All up to the end."""
+    if kind == "batches":
+        return [n async for rows in c.batches(["offset"]) for n in rows.column(0).to_pylist()]
+    found: list[int] = []
+    if kind == "polls":
+        while records := await c.poll(5.0, 3):
+            found += [record.offset for record in records]
+        return found
+    return [record.offset async for record in c]
+
+
+@pytest.mark.parametrize("kind", ["records", "polls", "batches"])
+@pytest.mark.parametrize("filtered", [{}, {"tags_none": ["unwanted"]}])
+@pytest.mark.parametrize("ends", [[25, 27, 30], [10, 11, 20], [9, 10, 30]])
+async def test_what_was_fetched_behind_the_end_is_for_the_next_one(
+    cluster: FakeCluster, ends: list[int], filtered: Any, kind: str
+) -> None:
+    """Nodes answer with whole batches, and with more of them than were there at the start."""
+    start = 0
+    for end in ends:
+        async with consumer(cluster, until=end, partitions=[0], **filtered) as c:
+            assert await read(c, kind) == list(range(start, end))
+            assert c.position() == {0: end}
+        assert cluster.positions.offsets("job") == {("t", 0): end}
+        start = end
+
+
+async def test_what_comes_while_all_there_is_is_read_is_for_the_next_one(
+    cluster: FakeCluster,
+) -> None:
+    async with consumer(cluster, stop_at_end=True) as c:
+        first = await take(c, 1)
+        await fill(cluster, 30, 60)
+        await c.seek(0, 25)
+        assert first + await read(c, "records") == [0, *range(25, 30)]
+    assert cluster.positions.offsets("job") == {("t", 0): 30, ("t", 1): 0}
+    async with consumer(cluster, stop_at_end=True) as c:
+        assert await read(c, "records") == list(range(30, 60))
+
+
 async def test_who_is_overtaken_is_told_and_nothing_is_lost(cluster: FakeCluster) -> None:
     first = consumer(cluster, save_interval_s=OFTEN_S)
     async with consumer(cluster, save_interval_s=None) as second:

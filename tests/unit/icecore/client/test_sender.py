@@ -6,7 +6,18 @@ import pytest
 
 from icecore import Producer
 from icecore.client import sender
+from icecore.client.batches import SendHandle
+from icecore.errors import IcecoreError, RequestTimeoutError
 from tests.support.fake_cluster import FakeCluster
+
+
+async def error_of(handle: SendHandle) -> IcecoreError | None:
+    """Why a record was given up."""
+    try:
+        await handle
+    except IcecoreError as error:
+        return error
+    return None
 
 
 async def test_small_requests_wait_for_each_other_but_not_for_long() -> None:
@@ -72,3 +83,35 @@ async def test_a_request_holds_no_more_batches_than_a_node_takes(
             await p.flush()
         assert requests == 3
         assert [each.tail.end for each in partitions] == [2, *[1] * 7]
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_what_finds_no_place_in_a_request_is_given_up_in_time(is_native: bool) -> None:
+    """A node that hangs holds a few requests until they are given up: then the others are old."""
+    async with FakeCluster(nodes=1, is_native=is_native) as cluster:
+        partitions = cluster.add_topic("t", 60)
+        may_answer = asyncio.Event()
+
+        async def hang(_: int, method: str) -> None:
+            if method == "_Produce":
+                await may_answer.wait()
+
+        async with Producer(
+            cluster.bootstrap,
+            net=cluster.net,
+            linger_ms=0,
+            request_bytes_max=1000,
+            delivery_timeout_ms=500,
+        ) as p:
+            for number in range(60):
+                await p.send_and_wait("t", b"known", partition=number)
+            cluster.before_call = hang
+            handles = [p.send("t", bytes(900), partition=number) for number in range(60)]
+            async with asyncio.timeout(2):  # twice as long and a little, not twelve times
+                found = await asyncio.gather(*map(error_of, handles))
+            assert {type(each) for each in found} == {RequestTimeoutError}
+            cluster.before_call = None
+            may_answer.set()
+            for number in range(60):
+                await p.send_and_wait("t", b"last", partition=number)
+    assert {each.tail.end for each in partitions} <= {2, 3}

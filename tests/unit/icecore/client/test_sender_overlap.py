@@ -21,6 +21,7 @@ from icecore.errors import (
     RequestTimeoutError,
     RollingError,
     ThrottledError,
+    TopicRecreatedError,
     UnavailableError,
 )
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
@@ -135,6 +136,32 @@ async def test_a_small_batch_beside_many_waits_for_its_partition_and_grows(
     assert found == [1] * (busy + 1) + [2, 3, 4]
     if is_small_beside_many:
         assert len(partitions[0].segments[0].batches) == 3, "what waited is one batch"
+
+
+async def test_what_fails_before_its_turn_takes_no_other_partition_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic is made again while a batch for the old one is under way and more of them wait."""
+    monkeypatch.setattr("icecore.client.sender._HOLD_S", 0.5)
+    async with (
+        FakeCluster(nodes=1, is_native=True, batches_kept=KEPT) as cluster,
+        producer(cluster, linger_ms=200) as p,
+    ):
+        for topic in ("t", "other"):
+            cluster.add_topic(topic)
+            await p.send_and_wait(topic, VALUE)
+        held = Held(cluster)
+        under_way = p.send("t", VALUE)
+        await held.until(1)
+        beside = p.send("other", VALUE)
+        waiting = [p.send("t", VALUE), p.send("t", b"lingers, and is offered")]
+        cluster.add_topic("t")
+        await p._metadata.refresh()
+        assert await outcomes(waiting) == [TopicRecreatedError] * 2
+        await held.until(2)
+        held.let_all_go()
+        async with asyncio.timeout(5):
+            assert await outcomes([beside, under_way]) == [1, TopicRecreatedError]
 
 
 async def test_no_more_batches_are_unresolved_than_leaders_recognise(

@@ -1,6 +1,7 @@
 """What only the gRPC adapter does; ``tests/conformance/test_nets.py`` has what all of them do."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import grpc
@@ -12,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from icecore.errors import ConfigurationError, RequestTimeoutError
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.rpc.methods import ADMIN, DATA
-from icecore.rpc.ports import Body, CallContext, Handlers, Received
+from icecore.rpc.ports import Body, CallContext, Handlers, Outcome, Received
 from tests.support.waiting import until
 
 LOOPBACK = "127.0.0.1:0"
@@ -45,6 +46,18 @@ async def address(net: GrpcNet) -> AsyncIterator[str]:
 async def test_other_clients_can_call(address: str) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         assert await channel.unary_unary("/t.T/echo")(b"x", timeout=5) == b"x"
+
+
+async def test_a_call_that_is_given_up_before_it_began_says_nothing(
+    net: GrpcNet, address: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    answers: list[Outcome] = []
+    net.start_call(address, "/t.T/echo", b"", timeout_s=5, done=answers.append)()
+    net.start_call(address, "/t.T/echo", b"x", timeout_s=5, done=answers.append)
+    await until(lambda: bool(answers))
+    gc.collect()
+    assert answers == [b"x"]
+    assert not [each for each in recwarn if each.category is RuntimeWarning]
 
 
 async def test_gzip_requests_are_refused(address: str) -> None:
