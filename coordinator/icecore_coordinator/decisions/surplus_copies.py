@@ -3,7 +3,8 @@
 Who returns after a repair makes one copy too many. It goes in two changes (R93): in this one the
 copy counts no more and its node is to drop it, in another (``node_changes.py``) the node has shown
 that it is gone. Until then the node gets no copy of the segment again, so no order to drop one
-ever meets a copy that counts.
+ever meets a copy that counts. An order that still waits is taken back when the copies that it
+relied on count no more.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,6 +35,28 @@ def drop_surplus(
     chosen = max(sound, key=lambda each: _gain(state, sound, each))
     left = tuple(each for each in segment.replicas if each != chosen)
     return Change((updated_segment(record, {"replicas": left, "surplus": (chosen,)}),))
+
+
+def keep_surplus(
+    state: ClusterState, segment_id: SegmentId, counts: Callable[[NodeId], bool]
+) -> Change:
+    """Take back the order to drop a copy of which there are too few without it by now.
+
+    Who has not obeyed yet, for it is away, then has a copy that is verified and counts again; who
+    has is a node like any other.
+
+    Args:
+        state: The cluster.
+        segment_id: Of the segment.
+        counts: Whether the copy of a node that is listed is one to rely on.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or not record.segment.surplus:
+        return Change()
+    segment = record.segment
+    if sum(map(counts, segment.replicas)) >= segment.settings.replication_factor:
+        return Change()
+    return Change((updated_segment(record, {"surplus": ()}),))
 
 
 def _may_drop(state: ClusterState, record: SegmentRecord) -> bool:

@@ -12,7 +12,7 @@ from icecore_coordinator.decisions.node_changes import (
     deletions_confirmed,
 )
 from icecore_coordinator.decisions.segment_changes import add_sealed_replica
-from icecore_coordinator.decisions.surplus_copies import drop_surplus
+from icecore_coordinator.decisions.surplus_copies import drop_surplus, keep_surplus
 from icecore_coordinator.state.records import Change, updated, updated_segment
 from icecore_replication.digest import FullDigest
 from tests.support.cluster_states import (
@@ -112,6 +112,23 @@ def test_who_drops_it_gets_none_until_it_is_gone(state: Cluster) -> None:
     assert not state.dropping
     commit(state, add_sealed_replica(state, 1, dropping, incarnation, DIGEST))
     assert dropping in segment(state).replicas and list(state.thick) == [1]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4])
+def test_an_order_is_taken_back_when_a_copy_counts_no_more(state: Cluster, lost: int) -> None:
+    racks(state, n1="a", n2="b", n3="a", n4="d")
+    roll(state)
+    commit(state, drop_surplus(state, 1, everybody))
+    assert segment(state).surplus == (3,)
+    assert keep_surplus(state, 1, everybody) == Change()
+    version = segment(state).version
+    commit(state, keep_surplus(state, 1, lambda each: each != lost))
+    assert (segment(state).surplus, segment(state).version) == ((), version + 1)
+    assert 3 not in segment(state).replicas, "it counts once it is verified"
+    assert 3 in state.segments[1].holders and not state.dropping
+    commit(state, add_sealed_replica(state, 1, 3, state.incarnation(3), DIGEST))
+    assert keep_surplus(state, 1, everybody) == Change(), "there is no order"
+    assert keep_surplus(state, 99, everybody) == Change()
 
 
 def test_an_inventory_without_it_shows_that_it_is_gone(state: Cluster) -> None:
