@@ -78,12 +78,17 @@ class SurplusCopies:
         return is_there and not self._copies.is_unknown(node_id, segment_id)
 
     def _decision(self, state: ClusterState, segment_id: SegmentId) -> Change:
-        return drop_surplus(state, segment_id, lambda each: self._is_sound(each, segment_id))
+        return drop_surplus(
+            state, segment_id, lambda each: self._is_sound(each, segment_id), self._is_up
+        )
+
+    def _is_up(self, node_id: NodeId) -> bool:
+        status = self._live.of(node_id)
+        return status.is_connected and status.state in _SOUND and status.up_since_ms is not None
 
     def _is_sound(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         status = self._live.of(node_id)
-        is_up = status.is_connected and status.state in _SOUND and status.up_since_ms is not None
-        if not is_up or self._copies.is_unknown(node_id, segment_id):
+        if not self._is_up(node_id) or self._copies.is_unknown(node_id, segment_id):
             return False
         assert status.up_since_ms is not None
         return self._clock.monotonic_ms() - status.up_since_ms >= self._timing.roll_up_wait_ms
